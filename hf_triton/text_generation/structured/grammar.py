@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import select
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from enum import Enum, auto
 
-from hf_triton.runtime.errors import OverloadedError, RequestError
+from msgspec.json import encode
+
+from hf_triton.runtime.errors import OverloadedError, RequestError, RuntimeModelError
 from hf_triton.runtime.sandbox import worker
 from hf_triton.runtime.sandbox.pool import Process, SandboxEndedError
 
@@ -20,6 +23,12 @@ _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 _KILLED = "the process of this grammar went away before it answered: try again"
 _TOO_COMPLEX = "too complex to follow any further, allowed: a simpler one"
+
+
+class _Question(Enum):
+    """The functions of grammar_process.py, by what becomes of their answers."""
+
+    BEGIN, MADE, STATE, MASK, DROP = (auto() for _ in range(5))
 
 
 @dataclass(frozen=True)
@@ -51,14 +60,12 @@ class Following:
         masks: bool = True,
     ) -> None:
         """``grew`` is called when the process has taken another megabyte or more."""
-        self._process, self._constraint, self._masks_wanted = process, constraint, masks
+        self._process, self._constraint, self.masks_wanted = process, constraint, masks
         self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
-        # What is asked and not answered, in order: what takes the answer, and of which output.
-        self._asked: deque[tuple[_Take, int]] = deque()
-        self._states: dict[int, tuple[int, bytes]] = {}  # a kind of the worker's answers, and one
-        self._masks: dict[int, bytes] = {}
-        self._last_tokens: dict[int, int] = {}  # of outputs that go on
-        self._followed: set[int] = set()  # outputs whose last token is not answered yet
+        # The questions that are not answered, in order: what is asked, and for which output. A weak
+        # reference, or only a rare collection of garbage would end the process.
+        self._asked: deque[tuple[_Question, weakref.ref[Grammar] | None]] = deque()
+        self._made: tuple[int, bytes] | None = None  # a kind of the worker's answers, and one
         self._dropped: deque[int] = deque()
         self._num_started = 0
         self._takes_long = False
@@ -81,19 +88,15 @@ class Following:
         return self._process.is_there
 
     def fileno(self) -> int:
-        """That of the connection."""
+        """The descriptor of the connection."""
         return self._process.fileno()
 
     def begin(self, time_limit_s: float) -> None:
         """Has the grammar made; the process ends if that takes longer than the limit."""
-        reasoning, limits = self._constraint.reasoning, self._limits
-        asked = self._constraint.kind, self._constraint.texts, reasoning and asdict(reasoning)
-        self._asked += (Following._take_begun, 0), (Following._take_state, 0)
+        self._asked += (_Question.BEGIN, None), (_Question.MADE, None)
+        constraint, most = encode(self._constraint), self._limits.max_bytes
         self._process.ask(
-            grammar_process.begin,
-            json.dumps(asked).encode(),
-            time_limit_s=time_limit_s,
-            max_bytes=limits.max_bytes,
+            grammar_process.begin, constraint, time_limit_s=time_limit_s, max_bytes=most
         )
         self._process.ask(grammar_process.made, time_limit_s=time_limit_s)
 
@@ -105,59 +108,48 @@ class Following:
             RequestError: the grammar can't be made; names the option, and what is wrong.
         """
         until_s = time.monotonic() + timeout_s
-        while 0 not in self._states and not self.has_ended:
-            if (self._takes_long and not for_all) or not self._receive(until_s):
+        while self._made is None and not self.has_ended:
+            if (self._takes_long and not for_all) or not self.receive(until_s):
                 return False
-        if self.has_ended:
+        if self._made is None or self.has_ended:
             return True
-        kind, answer = self._states[0]
+        kind, answer = self._made
         if kind != worker.DONE:
             raise RequestError(answer.decode())
         self.first_state, self.first_mask = answer[:1], answer[1:]
         return True
 
-    def follow(self, number: int, token_id: int) -> None:
-        """Orders a token to be taken; does not wait."""
+    def ask_state(self, grammar: Grammar, token_id: int) -> None:
+        """Orders a token of an output to be taken; does not wait."""
         while self._dropped:
-            dropped = self._dropped.popleft()
-            for known in (self._states, self._masks, self._last_tokens):
-                known.pop(dropped, None)
-            self._ask(grammar_process.drop, Following._take_nothing, dropped)
-        self._last_tokens[number] = token_id
-        self._followed.add(number)
-        self._masks.pop(number, None)
-        self._ask(grammar_process.follow, Following._take_state, number, token_id)
+            self._ask(grammar_process.drop, _Question.DROP, None, self._dropped.popleft())
+        asking = weakref.ref(grammar)
+        self._ask(grammar_process.follow, _Question.STATE, asking, grammar.number, token_id)
 
-    def state(self, number: int) -> bytes:
-        """Waits for what the last token has led to: one of grammar_process.py's states. Raises
-        RequestError where it does not fit, OverloadedError where the process was killed.
+    def ask_mask(self, grammar: Grammar) -> None:
+        """Asks what may come next in an output; does not wait."""
+        asking = weakref.ref(grammar)
+        self._ask(grammar_process.mask, _Question.MASK, asking, grammar.number)
+
+    def wait_until(self, has_come: Callable[[], bool]) -> None:
+        """Waits for answers, at most until the process has ended, which it does if it says nothing
+        for too long.
         """
-        self._wait_for(self._states, number)
-        kind, answer = self._states.pop(number, (worker.FAILED, b""))
+        until_s = time.monotonic() + self._limits.step_s + _SLACK_S
+        while not has_come() and not self.has_ended:
+            if not self.receive(until_s):
+                self.end()  # stopped from outside
+
+    def refusal(self, kind: int, answer: bytes, token_id: int) -> RuntimeModelError:
+        """Why a token can't be followed; ends a process that failed."""
         option = self._constraint.kind
-        if self.has_ended and kind == worker.FAILED and self._process.was_killed():
-            raise OverloadedError(_KILLED)
-        if kind == worker.FAILED:
-            self.end()
-            raise RequestError(f"{option}: {_TOO_COMPLEX}")
         if kind == worker.REFUSED:
-            special = _special_token_reason(self._last_tokens[number], self._special_tokens)
-            raise RequestError(f"{option}: {special or answer.decode()}")
-        if self._masks_wanted and answer != grammar_process.IS_COMPLETE:
-            self._ask(grammar_process.mask, Following._take_mask, number)
-        return answer
-
-    def mask(self, number: int) -> bytes | None:
-        """Waits for what may come next; None where the process has ended."""
-        self._wait_for(self._masks, number)
-        return self._masks.get(number)
-
-    def has_mask(self, number: int) -> bool:
-        """Whether ``mask`` would not wait."""
-        while number not in self._masks and not self.has_ended:
-            if not self._receive(0.0):
-                return False
-        return True
+            special = _special_token_reason(token_id, self._special_tokens)
+            return RequestError(f"{option}: {special or answer.decode()}")
+        if self.has_ended and self._process.was_killed():
+            return OverloadedError(_KILLED)
+        self.end()
+        return RequestError(f"{option}: {_TOO_COMPLEX}")
 
     def drop(self, number: int) -> None:
         """The output goes on no longer; may be called from any thread."""
@@ -173,24 +165,7 @@ class Following:
         self.end()
         self._process.close()
 
-    def _ask(
-        self,
-        function: Callable[[bytes], bytes],
-        take: _Take,
-        number: int,
-        token_id: int = 0,
-    ) -> None:
-        self._asked.append((take, number))
-        order = grammar_process.OUTPUT.pack(number, token_id)
-        self._process.ask(function, order, time_limit_s=self._limits.step_s)
-
-    def _wait_for(self, answers: Mapping[int, object], number: int) -> None:
-        until_s = time.monotonic() + self._limits.step_s + _SLACK_S
-        while number not in answers and not self.has_ended:
-            if not self._receive(until_s):
-                self.end()  # stopped from outside
-
-    def _receive(self, until_s: float) -> bool:
+    def receive(self, until_s: float) -> bool:
         """Takes the next answer, after waiting for it until then; False where none came."""
         try:
             found = self._process.next_answer(until_s - time.monotonic())
@@ -199,75 +174,86 @@ class Following:
             return True
         if found is None:
             return False
-        take, number = self._asked.popleft()
-        take(self, number, found[0], bytes(found[1]))
+        question, asking = self._asked.popleft()
+        kind, answer = found[0], bytes(found[1])
+        grammar = None if asking is None else asking()
+        if question is _Question.BEGIN:
+            self._takes_long = answer == grammar_process.TAKES_LONG
+        elif question is _Question.MADE:
+            self._made = kind, answer
+        elif question is _Question.MASK and kind != worker.DONE:
+            self.end()
+        elif grammar is not None and question is _Question.MASK:
+            grammar.take_mask(answer)
+        elif grammar is not None:
+            grammar.state = kind, answer
         if not self.has_ended and abs(self._process.num_bytes - self.num_bytes) >= _NOTED_BYTES:
             self.num_bytes = self._process.num_bytes
             self._grew()
         return True
 
-    def _take_begun(self, number: int, kind: int, answer: bytes) -> None:
-        self._takes_long = answer == grammar_process.TAKES_LONG
-
-    def _take_state(self, number: int, kind: int, answer: bytes) -> None:
-        self._followed.discard(number)
-        if number in self._last_tokens or not number:
-            self._states[number] = kind, answer
-
-    def _take_mask(self, number: int, kind: int, answer: bytes) -> None:
-        if kind != worker.DONE:
-            self.end()
-        elif number in self._last_tokens and number not in self._followed:
-            self._masks[number] = answer
-
-    def _take_nothing(self, number: int, kind: int, answer: bytes) -> None:
-        pass
-
-
-# Takes an answer: the number of its output, its kind, its bytes. A function of the class: a method
-# of the object would refer to it, and only a rare collection would end its process.
-_Take = Callable[[Following, int, int, bytes], None]
+    def _ask(
+        self,
+        function: Callable[[bytes], bytes],
+        question: _Question,
+        asking: weakref.ref[Grammar] | None,
+        number: int,
+        token_id: int = 0,
+    ) -> None:
+        self._asked.append((question, asking))
+        order = grammar_process.OUTPUT.pack(number, token_id)
+        self._process.ask(function, order, time_limit_s=self._limits.step_s)
 
 
 class Grammar:
     """Follows one output token by token; used by the engine's thread alone.
 
     With n above 1 each choice has a grammar of its own. ``number`` is its own in the process. What
-    was written may end where it ``may_end``, and has to where it ``is_complete``.
+    was written may end where it ``may_end``, and has to where it ``is_complete``. ``state`` is the
+    answer to the last token.
     """
 
-    def __init__(self, process: Following, number: int) -> None:
-        self._process, self._number = process, number
+    def __init__(self, following: Following, number: int) -> None:
+        self._following, self.number = following, number
+        self.state: tuple[int, bytes] | None = None
+        self._mask: bytes | None = following.first_mask
         self._told: int | None = None
-        self._began = False
-        self.is_complete = False
-        self.may_end = process.first_state != grammar_process.GOES_ON
+        self._began = self.is_complete = False
+        self.may_end = following.first_state != grammar_process.GOES_ON
 
     def __del__(self) -> None:
         if self._began:
-            self._process.drop(self._number)
+            self._following.drop(self.number)
 
     @property
     def is_ready(self) -> bool:
         """Whether ``mask`` would not wait."""
-        return not self._began or self._process.has_mask(self._number)
+        while self._mask is None and not self._following.has_ended:
+            if not self._following.receive(0.0):
+                return False
+        return True
 
     def fileno(self) -> int:
         """The descriptor that has something to read when the mask comes."""
-        return self._process.fileno()
+        return self._following.fileno()
 
     def mask(self) -> bytes:
         """A bit for each token, 1 where it may come next, the lowest bit first, in whole 32-bit
         words. An end-of-text token may come where the text may end. Where the grammar has become
         too complex it allows what came first: ``follow`` then says it.
         """
-        found = self._process.mask(self._number) if self._began else None
-        return self._process.first_mask if found is None else found
+        self._following.wait_until(lambda: self._mask is not None)
+        return self._following.first_mask if self._mask is None else self._mask
+
+    def take_mask(self, mask: bytes) -> None:
+        """Keeps an answer, unless another token has been told since it was asked for."""
+        if self._told is None:
+            self._mask = mask
 
     def tell(self, token_id: int) -> None:
         """Begins with ``follow`` of the same token, so that others may begin before it ends."""
-        self._process.follow(self._number, token_id)
-        self._told, self._began = token_id, True
+        self._following.ask_state(self, token_id)
+        self._told, self._began, self._mask = token_id, True, None
 
     def follow(self, token_id: int) -> None:
         """Takes the next token.
@@ -275,14 +261,20 @@ class Grammar:
         Raises:
             RequestError: the grammar does not allow the token, because it allows none or because
                 other options forbid those that it allows; or the grammar is too complex.
+            OverloadedError: somebody else has killed its process.
         """
         if self._told is None:
             self.tell(token_id)
         assert self._told == token_id
-        self._told = None
-        state = self._process.state(self._number)
-        self.is_complete = state == grammar_process.IS_COMPLETE
-        self.may_end = state != grammar_process.GOES_ON
+        self._following.wait_until(lambda: self.state is not None)
+        kind, answer = self.state or (worker.FAILED, b"")
+        self.state = self._told = None
+        if kind != worker.DONE:
+            raise self._following.refusal(kind, answer, token_id)
+        self.is_complete = answer == grammar_process.IS_COMPLETE
+        self.may_end = answer != grammar_process.GOES_ON
+        if self._following.masks_wanted and not self.is_complete:
+            self._following.ask_mask(self)
 
 
 def wait_for_masks(grammars: Iterable[Grammar], timeout_s: float) -> bool:

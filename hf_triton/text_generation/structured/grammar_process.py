@@ -13,9 +13,11 @@ import threading
 import time
 from typing import Any
 
+from msgspec.json import decode
+
 from hf_triton.runtime.errors import RequestError
 
-from .constraint import Constraint, Reasoning
+from .constraint import Constraint
 from .llguidance_grammars import make_matcher, refusal_reason
 
 GOES_ON, IS_COMPLETE, MAY_END = b"\0", b"\1", b"\2"  # what a token has led to
@@ -74,7 +76,9 @@ def begin(asked: bytes) -> bytes:
     thread runs first: on Linux each thread has a niceness of its own.
     """
     threading.stack_size(_STACK_BYTES)
-    _OWN.thread = thread = threading.Thread(target=_OWN.make, args=(_constraint(asked),))
+    _OWN.thread = thread = threading.Thread(
+        target=_OWN.make, args=(decode(asked, type=Constraint),)
+    )
     thread.start()
     thread.join(_TURN_S)
     while thread.is_alive() and time.process_time() < _TURN_S:
@@ -124,10 +128,3 @@ def _state(matcher: Any) -> bytes:
     if matcher.is_stopped():
         return IS_COMPLETE
     return MAY_END if matcher.is_accepting() else GOES_ON
-
-
-def _constraint(asked: bytes) -> Constraint:
-    kind, texts, given = json.loads(asked)
-    tokens = tuple((text, token_id) for text, token_id in given["tokens"]) if given else ()
-    reasoning = Reasoning(**{**given, "tokens": tokens}) if given else None
-    return Constraint(kind, tuple(texts), reasoning)

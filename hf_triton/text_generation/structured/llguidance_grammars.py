@@ -20,10 +20,9 @@ from typing import Any
 from hf_triton.runtime.errors import RequestError, reason
 
 from .constraint import Constraint
+from .json_schemas import check_numbers, check_numbers_of_grammar, without_names
 from .plain_tokens import with_numbered_tokens
-from .schema_complexity import check_complexity, listed, named, objects_in
-from .schema_names import without_names
-from .schema_numbers import check_numbers, check_numbers_of_grammar
+from .schema_complexity import check_complexity
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -49,7 +48,7 @@ def make_matcher(
 
     if constraint.kind == "json_schema":
         check_complexity(constraint.text)
-        check_numbers(constraint.text)
+        check_numbers(json.loads(constraint.text), "json_schema")
     elif constraint.kind == "grammar":
         check_numbers_of_grammar(constraint.text)
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
@@ -62,40 +61,7 @@ def make_matcher(
     if error:
         why = _place(error) if constraint.kind == "grammar" else _short_error(error)
         raise RequestError(f"{constraint.kind}: {why}")
-    if constraint.kind == "json_schema":
-        _check_patterns(own, json.loads(constraint.text))
     return matcher, _first_mask(matcher, constraint.kind)
-
-
-def _check_patterns(own: Any, schema: dict[str, Any]) -> None:
-    """Raises RequestError where all that an object's patternProperties match are its properties,
-    and it may have no others: llguidance would let a comma follow these, and then nothing.
-    """
-    from llguidance import LLMatcher
-
-    for one in objects_in(schema):
-        patterns = [pattern for pattern, _ in named(one.get("patternProperties"))]
-        names = [name for name, _ in named(one.get("properties"))]
-        names += [name for name in listed(one.get("required")) if name not in names]
-        if not patterns or not names or one.get("additionalProperties") is not False:
-            continue
-        alike = {
-            "type": "object",
-            "properties": {name: {"const": 0} for name in names},
-            "patternProperties": {pattern: {"const": 0} for pattern in patterns},
-            "additionalProperties": False,
-            _GUIDANCE: {"whitespace_flexible": False},
-        }
-        matcher = LLMatcher(own, LLMatcher.grammar_from_json_schema(json.dumps(alike)), log_level=0)
-        members = "".join(f"{json.dumps(name, ensure_ascii=False)}:0," for name in names)
-        if matcher.consume_tokens(own.tokenize_str("{" + members)):
-            matcher.compute_bitmask()
-            if matcher.is_error():
-                fit = reason(Exception(" or ".join(patterns)), 80)
-                raise RequestError(
-                    f"json_schema: patternProperties: all names that fit {fit} are those of "
-                    "properties, allowed: patterns that other names fit too"
-                )
 
 
 def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE) -> str:

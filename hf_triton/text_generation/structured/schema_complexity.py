@@ -11,57 +11,49 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import short
 
+from .json_schemas import values_in
+
 MAX_BRANCHES = 2**16  # of one text: 16 expressions of 2 branches each, or 5 of 9; it takes 0.1 s
-MAX_NAME_PATTERNS = 100  # each is compared with each: 1 s for so many, minutes for 600
-MAX_WORK = 20_000_000  # steps of walking the schema: about two seconds
 
 _ANY_NAME, _ITEM = "*", "[]"
 _FORMAT_BRANCHES = 8
 _COUNTED = re.compile(r"\{\d*,?\d*\}")
 _CLASS = re.compile(r"\\[pP]\{[^}]*\}|\\[pPwWdDsS]|\[\^?\]?(?:\\.|[^\]\\])*\]|\\(.)|\.|(\|)", re.S)
 
+# What only other keys say makes no branches, neither here nor below.
+_TELLING = {
+    *("pattern", "format", "properties", "patternProperties", "additionalProperties"),
+    *("items", "prefixItems", "additionalItems"),
+}
 
-class Subschemas(NamedTuple):
-    """The subschemas that apply to a value: all of ``required`` (ids of schemas, each without those
-    that it combines), and one of each set in ``alternatives``.
-    """
-
-    required: frozenset[int] = frozenset()
-    alternatives: frozenset[frozenset[Subschemas]] = frozenset()
-
-    def __or__(self, other: Subschemas) -> Subschemas:
-        return Subschemas(self.required | other.required, self.alternatives | other.alternatives)
-
-
-Below = Mapping[str, Subschemas]  # by the name of a member, _ANY_NAME for others, _ITEM for items
+Applied = frozenset[int]  # ids of schemas that apply to one value, each without those it combines
+_NOTHING: frozenset[Applied] = frozenset([frozenset()])
 
 
 def check_complexity(schema: str) -> None:
     """Raises RequestError for a schema in which too many expressions apply to one text."""
     schemas = _Schemas(json.loads(schema))
-    num_patterns = schemas.num_name_patterns
-    if num_patterns > MAX_NAME_PATTERNS:
-        raise RequestError(
-            f"json_schema: got {num_patterns} patternProperties, allowed: at most "
-            f"{MAX_NAME_PATTERNS}"
-        )
-    try:
-        too_many = _first_too_complex(schemas)
-    except RecursionError:
-        raise RequestError("json_schema: nested too deeply, allowed: a simpler one") from None
-    if too_many is not None:
-        place = "" if too_many in ("", _ANY_NAME, _ITEM) else f" of {short(too_many)}"
-        raise RequestError(
-            f"json_schema: too many patterns apply to one text{place}, allowed: fewer or simpler "
-            "ones"
-        )
+    left = [("", applied) for applied in schemas.of(schemas.root)]
+    seen: set[Applied] = set()
+    while left:
+        name, applied = left.pop()
+        if applied in seen:
+            continue
+        seen.add(applied)
+        if schemas.num_branches(applied) > MAX_BRANCHES:
+            place = "" if name in ("", _ANY_NAME, _ITEM) else f" of {short(name)}"
+            raise RequestError(
+                f"json_schema: too many patterns apply to one text{place}, allowed: fewer or "
+                "simpler ones"
+            )
+        left += schemas.below(applied)
 
 
 def branches_of_pattern(pattern: str) -> int:
@@ -76,141 +68,78 @@ def branches_of_pattern(pattern: str) -> int:
     return 1 + len(classes) + num_alternatives + (not is_whole)
 
 
-def _first_too_complex(schemas: _Schemas) -> str | None:
-    """The name of the first member or item that has too many branches; None where none has."""
-    top = schemas.of_schema(schemas.root)
-    seen, left = {top}, [("", top)]
-    while left:
-        name, subschemas = left.pop()
-        if schemas.branches(subschemas) > MAX_BRANCHES:
-            return name
-        new = {
-            below: name for name, below in schemas.below(subschemas).items() if below not in seen
-        }
-        seen.update(new)
-        left.extend((name, below) for below, name in new.items())
-    return None
-
-
 class _Schemas:
     """The schemas within ``root``, by their ids."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
-        self._by_id = {id(schema): schema for schema in objects_in(root)}
-        self._of_schema: dict[int, Subschemas] = {}
-        self._work = 0
+        self._by_id = {id(schema): schema for schema in values_in(root) if isinstance(schema, dict)}
+        self._known: dict[int, frozenset[Applied]] = {}
 
-    @property
-    def num_name_patterns(self) -> int:
-        """How many patternProperties there are in all."""
-        return sum(len(named(one.get("patternProperties"))) for one in self._by_id.values())
-
-    def of_schema(self, schema: Any) -> Subschemas:
-        """The subschemas that apply to a value of ``schema``."""
+    def of(self, schema: Any) -> frozenset[Applied]:
+        """The sets of schemas of which one applies to a value of ``schema``."""
         if not isinstance(schema, dict):
-            return Subschemas()
-        if id(schema) not in self._of_schema:
-            self._of_schema[id(schema)] = (
-                Subschemas()
-            )  # ends the recursion of one that refers to itself
-            self._of_schema[id(schema)] = self._combined(schema)
-        return self._of_schema[id(schema)]
+            return _NOTHING
+        if id(schema) not in self._known:
+            self._known[id(schema)] = _NOTHING  # ends the recursion of one that refers to itself
+            own = frozenset([id(schema)] if _TELLING & schema.keys() else [])
+            choices = [frozenset([own]), *map(self.of, _list(schema, "allOf"))]
+            if isinstance(reference := schema.get("$ref"), str):
+                choices.append(self.of(_resolved(self.root, reference)))
+            choices += (self._one_of(_list(schema, key)) for key in ("anyOf", "oneOf"))
+            self._known[id(schema)] = _all_of(choices)
+        return self._known[id(schema)]
 
-    def _combined(self, schema: Mapping[str, Any]) -> Subschemas:
-        subschemas = Subschemas(frozenset([id(schema)]))
-        for one in listed(schema.get("allOf")):
-            subschemas |= self.of_schema(one)
-        if isinstance(reference := schema.get("$ref"), str):
-            subschemas |= self.of_schema(_resolved(self.root, reference))
-        for key in ("anyOf", "oneOf"):
-            subschemas |= _one_of(map(self.of_schema, listed(schema.get(key))))
-        return subschemas
+    def num_branches(self, applied: Applied) -> int:
+        """The branches that llguidance has to follow in a text to which these schemas apply."""
+        return math.prod(_num_branches(self._by_id[one]) for one in applied)
 
-    def branches(self, subschemas: Subschemas) -> int:
-        """The most branches that llguidance has to follow in a text under these subschemas."""
-        own = math.prod(_branches(self._by_id[one]) for one in subschemas.required)
-        return own * math.prod(
-            max(map(self.branches, choice)) for choice in subschemas.alternatives
-        )
+    def below(self, applied: Applied) -> Iterator[tuple[str, Applied]]:
+        """The names of members of a value, _ANY_NAME for others, _ITEM for items, and what applies
+        to each.
+        """
+        each = [self._own_below(self._by_id[one]) for one in applied]
+        for name in {name for own in each for name in own}:
+            other = "" if name == _ITEM else _ANY_NAME
+            choices = (own.get(name) or own.get(other) or _NOTHING for own in each)
+            yield from ((name, one) for one in _all_of(choices))
 
-    def below(self, subschemas: Subschemas) -> Below:
-        """The subschemas that apply to the members and items of a value."""
-        each = [self._own_below(self._by_id[one]) for one in subschemas.required]
-        each += [
-            self._joined(map(self.below, choice), _one_of) for choice in subschemas.alternatives
-        ]
-        return self._joined(each, _all_of)
+    def _own_below(self, schema: Mapping[str, Any]) -> dict[str, frozenset[Applied]]:
+        others = [*_members(schema, "patternProperties").values()]
+        items = [schema.get("additionalItems"), *_list(schema, "prefixItems")]
+        found = {name: self.of(one) for name, one in _members(schema, "properties").items()}
+        found[_ANY_NAME] = self._one_of([*others, schema.get("additionalProperties")])
+        found[_ITEM] = self._one_of([*items, schema.get("items"), *_list(schema, "items")])
+        return {name: choice for name, choice in found.items() if choice != _NOTHING}
 
-    def _joined(
-        self, places: Iterable[Below], join: Callable[[Iterable[Subschemas]], Subschemas]
-    ) -> Below:
-        each = list(places)
-        names = {name for below in each for name in below}
-        joined = {name: join(_at(below, name) for below in each) for name in names}
-        self._work += len(each) * sum(
-            1 + len(subschemas.required) for subschemas in joined.values()
-        )
-        if self._work > MAX_WORK:
-            raise RequestError("json_schema: too complex, allowed: a simpler one")
-        return joined
-
-    def _own_below(self, schema: Mapping[str, Any]) -> Below:
-        names = [one for _, one in named(schema.get("patternProperties"))]
-        names.append(schema.get("additionalProperties"))
-        items = [schema.get("items"), schema.get("additionalItems")]
-        items += [*listed(schema.get("items")), *listed(schema.get("prefixItems"))]
-        below = {name: self.of_schema(one) for name, one in named(schema.get("properties"))}
-        below[_ANY_NAME] = _one_of(map(self.of_schema, names))
-        below[_ITEM] = _one_of(map(self.of_schema, items))
-        return {
-            name: subschemas for name, subschemas in below.items() if subschemas != Subschemas()
-        }
+    def _one_of(self, schemas: Iterable[Any]) -> frozenset[Applied]:
+        """Without the alternative that says nothing, if there are others."""
+        return frozenset().union(*map(self.of, schemas)) - _NOTHING or _NOTHING
 
 
-def _branches(schema: Mapping[str, Any]) -> int:
+def _all_of(choices: Iterable[frozenset[Applied]]) -> frozenset[Applied]:
+    found = _NOTHING
+    for choice in choices:
+        found = frozenset(one | other for one in found for other in choice)
+    return found
+
+
+def _num_branches(schema: Mapping[str, Any]) -> int:
     pattern = schema.get("pattern")
     branches = branches_of_pattern(pattern) if isinstance(pattern, str) else 1
     return branches * (_FORMAT_BRANCHES if "format" in schema else 1)
 
 
-def _one_of(alternatives: Iterable[Subschemas]) -> Subschemas:
-    choice = frozenset(alternatives) - {Subschemas()}
-    if len(choice) > 1:
-        return Subschemas(alternatives=frozenset([choice]))
-    return next(iter(choice), Subschemas())
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """A list of a schema; an empty one for anything else."""
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
 
 
-def _all_of(subschemas: Iterable[Subschemas]) -> Subschemas:
-    combined = Subschemas()
-    for one in subschemas:
-        combined |= one
-    return combined
-
-
-def _at(below: Below, name: str) -> Subschemas:
-    other = Subschemas() if name == _ITEM else below.get(_ANY_NAME, Subschemas())
-    return below.get(name, other)
-
-
-def listed(value: Any) -> list[Any]:
-    """A list; an empty one for anything else."""
-    return value if isinstance(value, list) else []
-
-
-def named(value: Any) -> list[tuple[str, Any]]:
-    """The members of an object; none for anything else."""
-    return list(value.items()) if isinstance(value, dict) else []
-
-
-def objects_in(root: Any) -> Iterable[dict[str, Any]]:
-    """All objects within a JSON value."""
-    left = [root]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            yield value
-        left.extend(value.values() if isinstance(value, dict) else listed(value))
+def _members(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An object of a schema; an empty one for anything else."""
+    found = schema.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _resolved(root: Any, reference: str) -> Any:

@@ -90,25 +90,12 @@ def test_what_can_be_followed_is_left_alone(schema: dict[str, Any]) -> None:
     check_complexity(json.dumps(schema))
 
 
-def test_too_many_name_patterns_are_refused() -> None:
-    many = {f"^{number}": {"type": "string"} for number in range(101)}
-    said = "^json_schema: got 101 patternProperties, allowed: at most 100"
-    with pytest.raises(RequestError, match=said):
-        check_complexity(json.dumps({"patternProperties": many}))
-
-
 def test_references_may_lead_on_and_on() -> None:
     chain: dict[str, Any] = {f"d{i}": {"items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(1000)}
     check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
     chain["d999"] = {"allOf": OPEN}
     with pytest.raises(RequestError, match="too many patterns apply to one text"):
         check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
-
-
-def test_too_deep_a_schema_is_refused() -> None:
-    chain = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(1000)}
-    with pytest.raises(RequestError, match=r"^json_schema: nested too deeply"):
-        check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d0"}))
 
 
 @pytest.mark.parametrize(

@@ -232,36 +232,6 @@ def test_what_can_not_be_completed_is_an_error_and_no_stop(
     }
 
 
-@pytest.mark.parametrize(
-    "pattern, is_dead", [("^[ab]$", True), ("^(a|b\u00e9)$", False), ("a", False)]
-)
-def test_patterns_of_no_other_names_than_the_properties_are_refused(
-    grammars: Grammars, tokenizer: Any, pattern: str, is_dead: bool
-) -> None:
-    closed = {
-        "properties": {"b": {"type": "null"}},
-        "required": ["a"],
-        "patternProperties": {pattern: {"enum": [None, 7]}},
-        "additionalProperties": False,
-    }
-    constraint = Constraint("json_schema", (json.dumps({"type": "array", "items": closed}),))
-    if is_dead:
-        with pytest.raises(RequestError) as raised:
-            grammars.compile(constraint)
-        assert str(raised.value) == (
-            "json_schema: patternProperties: all names that fit ^[ab]$ are those of properties, "
-            "allowed: patterns that other names fit too"
-        )
-        return
-    start = grammars.compile(constraint)
-    held = [sequence(start(), tokenizer, temperature=1.5, seed=seed) for seed in range(12)]
-    generate(held, tokenizer.eos_token_id, len(tokenizer) + PADDING)
-    for one in held:
-        assert one.error is None
-        if one.finish_reason == "stop":
-            json.loads(text_of(one))
-
-
 def test_a_special_token_s_text_is_refused_by_name(grammars: Grammars, tokenizer: Any) -> None:
     refused = sequence(grammars.compile(Constraint("choice", ("<end>",)))(), tokenizer)
     held = sequence(grammars.compile(Constraint("choice", ("<and>",)))(), tokenizer)
