@@ -37,7 +37,7 @@ class DecoderEntry:
         self._names = list(inspect.signature(self._decoder.forward).parameters)
         self._decoder.register_forward_pre_hook(self._enter, with_kwargs=True)
         self.own_attention = OwnAttention(model)
-        self.features = FeatureCache(model, device, max_feature_bytes)
+        self.features = FeatureCache(model, max_feature_bytes)
         self._is_capturing = self._merges = False
         self._parts: list[Part] | None = None
 

@@ -1,5 +1,5 @@
-"""Computes images and sounds in the step that begins their sequences, all of them together; one
-that fails fails its own request alone.
+"""Computes images and sounds in the step that begins their sequences; one that fails fails its own
+request alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def encode(step: Step, entry: DecoderEntry) -> tuple[Step, dict[Sequence, Engine
     """
     sequences = [chunk.sequence for chunk in step.prefills]
     begun = [(one, one.source) for one in sequences if one.source and one.encoded is None]
-    with entry.features.beside([source for _, source in begun]):
-        failed = _encode_each(begun, entry)
+    failed = _encode_each(begun, entry)
     if not failed:
         return step, failed
     kept = [chunk for chunk in step.prefills if chunk.sequence not in failed]

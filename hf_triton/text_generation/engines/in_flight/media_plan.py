@@ -19,7 +19,7 @@ from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
 from hf_triton.text_generation.media.encoded import Encoded
 from hf_triton.text_generation.media.entry import DecoderEntry
-from hf_triton.text_generation.media.outputs import tensors_of
+from hf_triton.text_generation.media.features import tensors_of
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -68,17 +68,11 @@ def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[t
 
 
 def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSize) -> None:
-    """Encodes the largest prompts that there can be, each beside as many as are encoded with it."""
+    """Encodes the largest prompts that there can be."""
     if entry is None or setup.largest_prompts is None:
         return
-    for token_ids, source in setup.largest_prompts(size.max_model_len):
-        number = min(size.max_num_seqs, entry.features.num_together(source))
-        copies = [
-            replace(source, digests=tuple(b"%d %d" % (copy, n) for n in range(len(source.digests))))
-            for copy in range(number)
-        ]
-        with entry.features.beside(copies):
-            entry.encode(token_ids, copies[0])
+    for prompt in setup.largest_prompts(size.max_model_len):
+        entry.encode(*prompt)
         entry.features.clear()
 
 
@@ -112,7 +106,7 @@ def plan_media(
         )
         if found is None:
             raise UnsupportedModelError(f"with images: {refusals}")
-        trial.encode_together(expected.tolerance)
+        trial.encode_by_item(expected.tolerance)
     return MediaPlan(found, entry, trial.cuts_sources, trial.shares)
 
 
@@ -139,18 +133,15 @@ class MediaTrial(TrialRun):
             for block in one.blocks
         )
 
-    def encode_together(self, tolerance: float) -> None:
-        """Has images and sounds of all prompts computed together, one by one kept, where that gives
-        what each prompt's own gave.
-        """
+    def encode_by_item(self, tolerance: float) -> None:
+        """Has each image and sound computed by itself where that gives what a prompt's own gave."""
         entry, features = self._entry, self._entry.features
         try:
             with entry.own_attention.restored():
-                alone = [entry.encode(*prompt) for prompt in self._made]
+                together = [entry.encode(*prompt) for prompt in self._made]
                 features.by_item = True
-                with features.beside([source for _, source in self._made]):
-                    together = [entry.encode(*prompt) for prompt in self._made]
-            pairs = zip(_features_of(together), _features_of(alone), strict=True)
+                by_item = [entry.encode(*prompt) for prompt in self._made]
+            pairs = zip(_features_of(by_item), _features_of(together), strict=True)
             worst = max(difference(*pair) for pair in pairs)
             why_not = "" if worst <= tolerance else f"features differ by {worst:.2g} of their range"
         except Exception as error:
@@ -158,8 +149,6 @@ class MediaTrial(TrialRun):
         if why_not:
             features.by_item = False
             log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
-        if features.num_parted:
-            features.max_together = 0  # what belongs to which can't be told
         features.clear()
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
