@@ -63,7 +63,7 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
         _engine_options(options),
         placement,
         num_threads,
-        largest_prompts=None if media is None else partial(media.largest_prompts, 1, longest),
+        largest_prompt=None if media is None else partial(media.largest_prompt, longest),
     )
     dtype = str(parts.model.dtype).removeprefix("torch.")
     return LoadedSpeech(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +164,7 @@ def start_engine(
     placement: Placement,
     num_threads: int,
     adapters: Adapters | None = None,
-    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None,
+    largest_prompt: Callable[[int], tuple[list[int], Source] | None] | None = None,
 ) -> Engine:
     """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
@@ -180,7 +179,7 @@ def start_engine(
         adapters=adapters,
         sources=parts.sources,
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
-        largest_prompts=largest_prompts,
+        largest_prompt=largest_prompt,
     )
     ignored = [] if parts.config.is_encoder_decoder else not_followed(parts.model)
     if ignored:

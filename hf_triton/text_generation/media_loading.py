@@ -42,18 +42,14 @@ def load_media_engine(
         tokenizer, parts.media.tokens, options.tool_parser, options.reasoning_parser
     )
     media = parts.media
-    largest = (
-        (options.max_images, options.max_image_megapixels * 1e6)
-        if media.takes_images
-        else (options.max_sounds, options.max_audio_s)
-    )
+    largest = options.max_image_megapixels * 1e6 if media.takes_images else options.max_audio_s
     engine = start_engine(
         served.name,
         parts,
         options,
         placement,
         num_threads,
-        largest_prompts=partial(media.largest_prompts, *largest),
+        largest_prompt=partial(media.largest_prompt, largest),
     )
     reader = MediaReader(
         tokenize=prompt_tokenizer(tokenizer, engine),

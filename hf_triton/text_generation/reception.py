@@ -26,7 +26,7 @@ from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go
 from hf_triton.runtime.request.tensors import RequestFields
 
 from .loading import LoadedModel
-from .request.answer import Answer, Choice, wanted_outputs
+from .request.answer import Answer, Choice, described, wanted_outputs
 from .request.limits import check_logprobs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
 from .request.reading_threads import ReadingThreads
@@ -36,7 +36,6 @@ from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sampling_params import SamplingParams
 from .sequence.sequence import Sequence
-from .sequence.token_text import described
 from .structured.compiling import Started
 
 _MOST_TOKEN_TEXTS = 2**16  # that are kept

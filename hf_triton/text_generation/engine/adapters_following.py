@@ -14,55 +14,28 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import RuntimeModelError, place, reason
-from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel, parse_adapters
+from hf_triton.runtime.weights.served_model import ServedModel, parse_adapters
 
 _LOOK_EVERY_S = 0.1
 
 
-Read = TypeVar("Read")
-Read_co = TypeVar("Read_co", covariant=True)
-Read_contra = TypeVar("Read_contra", contravariant=True)
+class AdaptersFollower:
+    """Follows the list of one instance, until its engine stops. ``reader`` has ``read``, from
+    adapters to what the engine's ``change_adapters`` takes; both raise LoadError. ``engine`` also
+    has ``forget_removed_adapters``, which frees those that no request needs any more.
+    """
 
-
-class Reader(Protocol[Read_co]):
-    """Reads adapters' files."""
-
-    def read(self, wanted: Sequence[ServedAdapter]) -> Read_co:
-        """The adapters, as the engine takes them. Raises LoadError."""
-
-
-class AdaptedEngine(Protocol[Read_contra]):
-    """An engine that takes other adapters while it serves."""
-
-    thread: EngineThread[Any]
-
-    def change_adapters(self, adapters: Read_contra) -> None:
-        """Serves these from its next step on, and waits for that. Raises LoadError,
-        OverloadedError; nothing is changed then.
-        """
-
-    def forget_removed_adapters(self) -> None:
-        """Frees those that no request needs any more."""
-
-
-class AdaptersFollower(Generic[Read]):
-    """Follows the list of one instance, until its engine stops."""
-
-    def __init__(
-        self, served: ServedModel, reader: Reader[Read], engine: AdaptedEngine[Read]
-    ) -> None:
+    def __init__(self, served: ServedModel, reader: Any, engine: Any) -> None:
         assert served.adapters_file is not None
         self._file, self._name = served.adapters_file, served.name
-        self._served = served.adapters
+        self._adapters = served.adapters
         self._reader, self._engine = reader, engine
         self._seen = b""
         version = self._file.parent.name
@@ -89,17 +62,16 @@ class AdaptersFollower(Generic[Read]):
                 self._engine.forget_removed_adapters()
                 return
             self._seen = content
-            refusal = self._take_up(content)
-            self._status.say(content, refusal)
+            self._status.say(content, self._serve(content))
 
-    def _take_up(self, content: bytes) -> str:
+    def _serve(self, content: bytes) -> str:
         """Serves what the list says; returns why not, or an empty string."""
         try:
             wanted = parse_adapters(content)
-            if wanted != self._served:
+            if wanted != self._adapters:
                 began_s = time.monotonic()
                 self._engine.change_adapters(self._reader.read(wanted))
-                self._served = wanted
+                self._adapters = wanted
                 names, took_s = ", ".join(one.name for one in wanted), time.monotonic() - began_s
                 log.info(f"{self._name}: serves the adapters {names}, after {took_s:.2f} s")
         except Exception as error:

@@ -6,6 +6,7 @@ Knows neither Triton nor how text is generated.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -33,7 +34,6 @@ from ..lora.linear import Adapters
 from ..options import Options
 from ..sequence.sequence import Sequence
 from ..sequence.source import Source
-from .deadlines import Deadlines
 from .delivery import Delivery
 from .metrics import EngineMetrics, families
 
@@ -51,7 +51,7 @@ class EngineSetup:
     has the in-flight engine compute by compiled loops; None: on a CPU. With a cache in pages
     ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
     ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
-    ``largest_prompts`` the largest that there can be of at most so many tokens.
+    ``largest_prompt`` the one with the largest of them, of at most so many tokens, if there is any.
     """
 
     model: Any
@@ -67,7 +67,7 @@ class EngineSetup:
     compiled: bool | None = None
     async_scheduling: bool | None = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
-    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
+    largest_prompt: Callable[[int], tuple[list[int], Source] | None] | None = None
 
     @property
     def runs_compiled(self) -> bool:
@@ -93,7 +93,7 @@ class Engine(ABC):
             watchdog_s=setup.options.watchdog_s,
         )
         self._cancelled: list[Sequence] = []  # guarded by the thread's condition
-        self._deadlines = Deadlines()
+        self._next_deadline_s = math.inf
         self._delivery = Delivery(setup.sending_share)
 
     @property
@@ -266,9 +266,10 @@ class Engine(ABC):
         with self.thread.condition:
             cancelled, self._cancelled = self._cancelled, []
         self._add(sequences)
-        self._deadlines.add(sequences)
+        timed = [one.deadline_s for one in sequences if one.deadline_s is not None]
+        self._next_deadline_s = min((self._next_deadline_s, *timed))
         ended = self._end(cancelled, "cancelled")
-        ended += self._end(self._deadlines.passed(time.monotonic()), "timeout")
+        ended += self._end(self._overdue(), "timeout")
         if self.thread.is_overdue:
             ended += self._end(self.thread.unfinished(), "error", OverloadedError(UNLOADED))
         if ended:
@@ -318,6 +319,16 @@ class Engine(ABC):
                 f"the queue is full: {num_unfinished} sequences run or wait and {room} more fit "
                 f"({parts}), got {num_sequences}: try again later"
             )
+
+    def _overdue(self) -> list[Sequence]:
+        """The sequences whose time is up; looks at all of them only where a deadline has passed."""
+        now_s = time.monotonic()
+        if now_s < self._next_deadline_s:
+            return []
+        deadlines = {one: one.deadline_s for one in self.thread.unfinished() if one.deadline_s}
+        later = (deadline_s for deadline_s in deadlines.values() if deadline_s > now_s)
+        self._next_deadline_s = min(later, default=math.inf)
+        return [one for one, deadline_s in deadlines.items() if deadline_s <= now_s]
 
     def _end(
         self, sequences: Iterable[Sequence], finish_reason: str, error: Exception | None = None

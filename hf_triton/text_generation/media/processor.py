@@ -123,48 +123,35 @@ class MediaProcessor:
             last = self._trial(kind, text, len(prompts))
         return [*prompts, last]
 
-    def largest_prompts(self, most: int, size: float, max_tokens: int) -> list[Prompt]:
-        """Prompts of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of as many
-        seconds, and with ``most`` that are as large together: at least half of what fits, and less
-        where the processor makes no more of more.
+    def largest_prompt(self, size: float, max_tokens: int) -> Prompt | None:
+        """A prompt of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of so many
+        seconds: at least half of what fits, and less where the processor makes no more of more.
+        None where nothing fits.
         """
-        found = []
-        for count in {1, most} if most else ():
-            one = self._largest(size / count, max_tokens)
-            while one is not None:
-                prompt = one[1] if count == 1 else self._blank(count, one[0], max_tokens)
-                if prompt is not None:
-                    found.append(prompt)
-                    break
-                count //= 2
-        return found
-
-    def _largest(self, size: float, max_tokens: int) -> tuple[float, Prompt] | None:
-        """The size of an image or a sound, and a prompt with it."""
         tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)
-        while (prompt := self._blank(1, tried, max_tokens)) is None:
+        while (prompt := self._blank(tried, max_tokens)) is None:
             tried /= 2
             if tried < 1:
                 return None
         while tried < size:
-            larger = self._blank(1, min(size, 2 * tried), max_tokens)
+            tried = min(size, 2 * tried)
+            larger = self._blank(tried, max_tokens)
             if larger is None or larger[1].num_bytes <= prompt[1].num_bytes:
                 break
-            tried, prompt = min(size, 2 * tried), larger
-        return tried, prompt
+            prompt = larger
+        return prompt
 
-    def _blank(self, count: int, size: float, max_tokens: int) -> Prompt | None:
+    def _blank(self, size: float, max_tokens: int) -> Prompt | None:
         """None where it has more tokens or the processor refuses it."""
         from PIL import Image
 
         side = int(size**0.5)
         try:
             if self.takes_images:
-                images = [Image.new("RGB", (side, side))] * count
-                prompt = self.read(self._trial_text("image", count), images)
+                prompt = self.read(self._trial_text("image"), [Image.new("RGB", (side, side))])
             else:
-                sounds = [np.zeros(int(size * self.sampling_rate), np.float32)] * count
-                prompt = self.read(self._trial_text("audio", count), [], sounds)
+                sound = np.zeros(int(size * self.sampling_rate), np.float32)
+                prompt = self.read(self._trial_text("audio"), [], [sound])
         except RequestError:
             return None
         return prompt if len(prompt[0]) <= max_tokens else None

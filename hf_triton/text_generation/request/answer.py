@@ -7,6 +7,8 @@ each. Knows the contract's outputs; knows neither the engine's steps nor how res
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,7 +25,6 @@ from hf_triton.runtime.request.stream_journal import StreamJournal
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 from .chat_answers import ReasoningTokens
 
-# Of one token, special ones too: as token_text.py has it.
 Describe = Callable[[int], dict[str, Any]]
 OUTPUTS = (
     "text_output",
@@ -46,6 +47,8 @@ _OF_PROMPTS = (
     "chat_format",
 )
 _NOTHING_NEW = "[]"
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass
@@ -272,6 +275,40 @@ def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str,
         str(token_id): {"logprob": logprob, "rank": rank, **describe(token_id)}
         for token_id, logprob, rank in listed
     }
+
+
+def described(tokenizer: Any, token_id: int) -> dict[str, Any]:
+    """``decoded_token``, the text of a token; and ``bytes``, where that is not all that it is and
+    they are known.
+    """
+    text: str = tokenizer.decode(
+        [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    found: dict[str, Any] = {"decoded_token": text}
+    if _REPLACEMENT in text:
+        known = _bytes_of(tokenizer.convert_ids_to_tokens(token_id))
+        return {**found, "bytes": known} if known else found
+    return found
+
+
+def _bytes_of(piece: Any) -> list[int] | None:
+    """The bytes of a vocabulary's piece: of SentencePiece's byte fallback, or byte-level."""
+    if not isinstance(piece, str):
+        return None
+    if fallback := _BYTE_FALLBACK.fullmatch(piece):
+        return [int(fallback[1], 16)]
+    known = bytes_by_character()
+    return [known[one] for one in piece] if all(one in known for one in piece) else None
+
+
+@functools.cache
+def bytes_by_character() -> dict[str, int]:
+    """The bytes by the characters that stand for them in GPT-2's vocabulary: a byte that shows as a
+    character is that one, the others count on from U+0100.
+    """
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in shown)
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): b for n, b in enumerate(others)}
 
 
 def _listed(entries: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from hf_triton.ports.openai.schema.logprobs import (
     TextLogprobs,
     read_positions,
 )
-from hf_triton.text_generation.sequence.token_text import described
+from hf_triton.text_generation.request.answer import described
 
 TEXT = "a é😀b\u2003"
 

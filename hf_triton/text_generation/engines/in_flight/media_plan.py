@@ -68,10 +68,10 @@ def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[t
 
 
 def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSize) -> None:
-    """Encodes the largest prompts that there can be."""
-    if entry is None or setup.largest_prompts is None:
-        return
-    for prompt in setup.largest_prompts(size.max_model_len):
+    """Encodes the largest image or sound that there can be."""
+    make = setup.largest_prompt
+    prompt = None if entry is None or make is None else make(size.max_model_len)
+    if entry is not None and prompt is not None:
         entry.encode(*prompt)
         entry.features.clear()
 

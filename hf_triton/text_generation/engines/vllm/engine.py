@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import time
@@ -330,12 +331,11 @@ class VllmEngine(Engine):
     def _seconds_left(self) -> float:
         """Until the next deadline or the end of the time that a stop leaves; inf without any."""
         now = time.monotonic()
-        deadline_s = self._deadlines.next_s
         stop_at_s = self.thread.stop_at_s
         if stop_at_s is not None and stop_at_s <= now:
             return 0.0
-        ends = [end for end in (deadline_s, stop_at_s) if end is not None]
-        return max(0.001, min(ends) - now) if ends else float("inf")
+        end_s = min(self._next_deadline_s, math.inf if stop_at_s is None else stop_at_s)
+        return max(0.001, end_s - now)
 
     async def _follow(self, sequence: Sequence) -> None:
         """Takes what vLLM generates for a sequence until it is finished."""

@@ -9,34 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from typing import Protocol
 
 from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
 from .costs import Costs
+from .ngram_proposer import NgramProposer
 
 _TRIED = 2  # tokens of a sequence
 
 Grow = Callable[[Sequence, int], bool]
-
-
-class Proposer(Protocol):
-    """Knows of each sequence what may come next."""
-
-    method: str
-
-    def rate(self, sequence: Sequence) -> float:
-        """How likely the next proposed token is right; 0 where there is none."""
-
-    def propose(self, lengths: dict[Sequence, int]) -> dict[Sequence, list[int]]:
-        """So many tokens of each, at most."""
-
-    def follow(self, sequence: Sequence, token_ids: list[int]) -> None:
-        """The last tokens of a sequence."""
-
-    def forget(self, sequence: Sequence) -> None:
-        """Drops what is kept for a finished sequence."""
 
 
 class Drafter:
@@ -47,7 +29,7 @@ class Drafter:
 
     def __init__(
         self,
-        proposer: Proposer,
+        proposer: NgramProposer,
         num_speculative_tokens: int,
         max_num_rows: int,
         *,
@@ -65,7 +47,7 @@ class Drafter:
     @property
     def description(self) -> str:
         """For the load's log line."""
-        return f"speculates by {self._proposer.method} up to {self._most} tokens"
+        return f"speculates by ngram up to {self._most} tokens"
 
     def wants(self, running: Items[Sequence]) -> bool:
         """Whether drafts may pay in a step in which these decode."""

@@ -31,8 +31,6 @@ class NgramProposer:
     what comes next is known without computing anything, whether that was drafted or not.
     """
 
-    method = "ngram"
-
     def __init__(self, least: int, most: int) -> None:
         self._least, self._most = least, most
         self._followed: dict[Sequence, _Followed] = {}
@@ -51,6 +49,7 @@ class NgramProposer:
         }
 
     def follow(self, sequence: Sequence, token_ids: list[int]) -> None:
+        """Takes the last tokens of a sequence."""
         followed = self._followed.get(sequence)
         if followed is None:
             known = sequence.prompt_token_ids + sequence.token_ids

@@ -45,8 +45,6 @@ WAYS: list[dict[str, Any]] = [
 class Knowing:
     """Proposes what each sequence will say, with a wrong token now and then."""
 
-    method = "knowing"
-
     def __init__(self, outputs: list[tuple[int, ...]]) -> None:
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
         self._random = random.Random(0)
@@ -71,7 +69,8 @@ class Knowing:
 
 def _drafter(knowing: Knowing, *_: Any, async_scheduling: bool) -> Drafter:
     """In the place of what the engine would make."""
-    return Drafter(knowing, 5, 32, async_scheduling=async_scheduling)
+    proposer: Any = knowing
+    return Drafter(proposer, 5, 32, async_scheduling=async_scheduling)
 
 
 def _with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
