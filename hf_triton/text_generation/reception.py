@@ -18,18 +18,18 @@ from hf_triton.runtime.errors import RequestError, RuntimeModelError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.abandoned_requests import Call, call_in
 from hf_triton.runtime.request.cancellation import CancellationWatch
-from hf_triton.runtime.request.file_threads import FileThreads, Reading
+from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.plain_request import RequestLike
 from hf_triton.runtime.request.responder import Responder, answer_failure, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, described, wanted_outputs
 from .request.limits import check_logprobs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
-from .request.reading_threads import ReadingThreads
 from .request.source_memory import SourceMemory
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
@@ -39,6 +39,7 @@ from .sequence.sequence import Sequence
 from .structured.compiling import Started
 
 _MOST_TOKEN_TEXTS = 2**16  # that are kept
+_READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
 _SEED_BITS = 63
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
@@ -55,8 +56,7 @@ class Reception:
         self._tokenizer = TokenizerDesk(
             loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
         )
-        self._reading = ReadingThreads()
-        self._files = FileThreads()
+        self._texts, self._files = FileThreads(2, "texts"), FileThreads()
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
@@ -88,11 +88,8 @@ class Reception:
             fields = RequestFields(request, batched=self._batched)
             question = self._tokenizer.question(fields)
             if question is not None:
-                self._reading.run(
-                    question.num_characters,
-                    partial(self._tell, question, frozenset(listed), responder),
-                    partial(answer_failure, responder),
-                )
+                tell = partial(self._told, question, frozenset(listed), responder)
+                self._read_soon(question.num_characters, Reading(responder), tell, responder)
                 return
             checked = check_request(fields, self.loaded.reader)
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
@@ -100,13 +97,32 @@ class Reception:
             start = partial(
                 self._start, listed, responder, call, arrived_s=arrived_s, batched=batched
             )
-            read = partial(self._read, checked, responder, start, arrived_s, may_stream=may_stream)
-            self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
+            timeout_ms = checked.timeout_ms
+            deadline_s = None if timeout_ms is None else arrived_s + timeout_ms / 1000
+            read = partial(self._read, checked, responder, start, deadline_s, may_stream=may_stream)
+            reading = Reading(responder, deadline_s)
+            self._read_soon(checked.num_characters, reading, read, responder)
         except BaseException as error:
             answer_failure(responder, error)
 
-    def _tell(self, question: Question, listed: frozenset[str], responder: Responder) -> None:
-        """Answers as a generation without a token would be."""
+    def _read_soon(
+        self, num_characters: int, reading: Reading, read: Callable[[], Begin], responder: Responder
+    ) -> None:
+        """Calls ``read`` and what it returns: at once for a short text, else on another thread."""
+        if num_characters <= _READ_AT_ONCE:
+            read()()
+            return
+
+        def read_long() -> Begin:
+            try:
+                return read()
+            finally:
+                give_memory_back(num_characters)
+
+        self._texts.run(reading, num_characters, read_long, partial(answer_failure, responder))
+
+    def _told(self, question: Question, listed: frozenset[str], responder: Responder) -> Begin:
+        """What answers as a generation without a token would be answered."""
         told = question.answer()
         outputs = {
             "text_output": strings([written(told)]),
@@ -116,28 +132,26 @@ class Reception:
         }
         shape = (1, 1) if self._batched else (1,)
         found = {name: one.reshape(shape) for name, one in outputs.items() if name in listed}
-        responder.send(found, final=True)
+        return partial(responder.send, found, final=True)
 
     def _read(
         self,
         checked: CheckedRequest,
         responder: Responder,
         start: Callable[..., None],
-        arrived_s: float,
+        deadline_s: float | None,
         *,
         may_stream: bool,
-    ) -> None:
-        """Makes tokens of texts, then grammars of constraints, then starts; what has files waits
-        for threads that decode them.
+    ) -> Begin:
+        """Makes tokens of texts; returns what has grammars made of constraints and then starts, or
+        waits for threads that decode files before that.
         """
         checked, num_bytes = checked.with_files()
         go_on = partial(self._constrain, responder, start, may_stream=may_stream)
         if not num_bytes:
-            go_on(checked.tokenised())
-            return
-        timeout_ms = checked.timeout_ms
-        deadline_s = None if timeout_ms is None else arrived_s + timeout_ms / 1000
-        self._files.run(
+            return partial(go_on, checked.tokenised())
+        return partial(
+            self._files.run,
             Reading(responder, deadline_s),
             num_bytes,
             lambda: partial(go_on, checked.tokenised()),
@@ -166,7 +180,7 @@ class Reception:
         """
         self._engine.stop(grace_s)
         self._files.shutdown()
-        self._reading.close()
+        self._texts.shutdown()
         self._watch.close()
         self.loaded.compiler.close()
 

@@ -1,6 +1,6 @@
-"""Threads that read requests with files, whose decoding is slow, so that other requests need not
-wait. When a caller's time is up or it has disconnected, it is answered at once and its reading is
-abandoned. Knows nothing of files.
+"""Threads that read requests with files or long texts, so that other requests need not wait. When
+a caller's time is up or it has disconnected, it is answered at once and its reading is abandoned.
+Knows nothing of files and texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .cancellation import CancellationWatch, has_left
 from .responder import Responder
 
 _FEWEST_THREADS, _MOST_THREADS = 4, 8
-_MAX_WAITING = 512 * 2**20  # bytes
+_MAX_WAITING = {"files": 512 * 2**20, "texts": 64 * 2**20}  # bytes, or characters
 DECODING_S = 30.0  # of the files of one request; some formats take seconds for a large image
 _UNLOADED = "the model is being unloaded: try again later"
 
@@ -58,12 +58,13 @@ def current_reading() -> Reading:
 
 class FileThreads:
     """So many threads, started as they are needed; by default a quarter of the cores, but so many
-    that a few files that take long leave room for others.
+    that a few files that take long leave room for others. ``what`` is files or texts.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
+    def __init__(self, num_threads: int | None = None, what: str = "files") -> None:
         num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
-        self._threads = ThreadPoolExecutor(num_threads, "files", initializer=_use_one_thread)
+        self._threads = ThreadPoolExecutor(num_threads, what, initializer=_use_one_thread)
+        self._what, self._max_waiting = what, _MAX_WAITING[what]
         self._open: dict[Reading, Fail] = {}  # the thread that removes an entry answers it
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
@@ -80,8 +81,8 @@ class FileThreads:
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            if self._num_waiting and self._num_waiting + num_bytes > _MAX_WAITING:
-                raise OverloadedError("too many files wait to be read: try again later")
+            if self._num_waiting and self._num_waiting + num_bytes > self._max_waiting:
+                raise OverloadedError(f"too many {self._what} wait to be read: try again later")
             self._num_waiting += num_bytes
             self._open[reading] = fail
             self._threads.submit(self._run, reading, num_bytes, read)

@@ -124,8 +124,8 @@ class MediaProcessor:
         return [*prompts, last]
 
     def largest_prompt(self, size: float, max_tokens: int) -> Prompt | None:
-        """A prompt of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of so many
-        seconds: at least half of what fits, and less where the processor makes no more of more.
+        """A prompt of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of
+        ``size`` seconds: at least half of what fits, and less where the processor makes no more of more.
         None where nothing fits.
         """
         tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)

@@ -297,18 +297,16 @@ def _bytes_of(piece: Any) -> list[int] | None:
         return None
     if fallback := _BYTE_FALLBACK.fullmatch(piece):
         return [int(fallback[1], 16)]
-    known = bytes_by_character()
+    known = _bytes_by_character()
     return [known[one] for one in piece] if all(one in known for one in piece) else None
 
 
 @functools.cache
-def bytes_by_character() -> dict[str, int]:
-    """The bytes by the characters that stand for them in GPT-2's vocabulary: a byte that shows as a
-    character is that one, the others count on from U+0100.
-    """
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in shown)
-    return {chr(byte): byte for byte in shown} | {chr(256 + n): b for n, b in enumerate(others)}
+def _bytes_by_character() -> dict[str, int]:
+    """The bytes by the characters that stand for them in GPT-2's vocabulary."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def _listed(entries: Iterable[str]) -> str:

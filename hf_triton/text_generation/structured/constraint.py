@@ -7,7 +7,6 @@ Checks what can be checked without a grammar library; knows none.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +15,18 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_object
 from hf_triton.runtime.request.tensors import kind_of
 
-KINDS = ("json_schema", "regex", "choice", "grammar")
 ANY_OBJECT = '{"type": "object"}'
-MAX_SCHEMA_BYTES = 256 * 1024
-MAX_REGEX_BYTES = 16 * 1024
-MAX_GRAMMAR_BYTES = 32 * 1024
 MAX_CHOICES = 1000
-MAX_CHOICE_BYTES = 64 * 1024  # of all together
+_KIB = 1024
+# Of all choices together.
+_MOST_BYTES = {
+    "json_schema": 256 * _KIB,
+    "regex": 16 * _KIB,
+    "choice": 64 * _KIB,
+    "grammar": 32 * _KIB,
+}
+
+KINDS = tuple(_MOST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,11 @@ def constraint_of(row: Mapping[str, Any], *, may_be_empty: bool) -> Constraint |
         names = " and ".join(name for name, _ in asked)
         raise RequestError(f"{names}: both given, send one of {', '.join(KINDS)}")
     constraint = Constraint(*asked[0])
-    _CHECKS[constraint.kind](constraint)
+    _check_size(constraint, _MOST_BYTES[constraint.kind])
+    if constraint.kind == "choice":
+        _check_choices(constraint)
+    elif constraint.kind == "json_schema":
+        read_object("json_schema", constraint.text)
     return constraint
 
 
@@ -111,25 +119,11 @@ def _texts(name: str, value: Any, may_be_empty: bool) -> tuple[str, ...]:
     return texts
 
 
-def _check_schema(constraint: Constraint) -> None:
-    _check_size(constraint, MAX_SCHEMA_BYTES)
-    read_object("json_schema", constraint.text)
-
-
-def _check_regex(constraint: Constraint) -> None:
-    _check_size(constraint, MAX_REGEX_BYTES)
-
-
-def _check_grammar(constraint: Constraint) -> None:
-    _check_size(constraint, MAX_GRAMMAR_BYTES)
-
-
 def _check_choices(constraint: Constraint) -> None:
     num = len(constraint.texts)
     if num > MAX_CHOICES:
         raise RequestError(f"choice: got {num} texts, {_CHOICES}")
-    _check_size(constraint, MAX_CHOICE_BYTES)
-    if max(Counter(constraint.texts).values()) > 1:
+    if len(set(constraint.texts)) < num:
         raise RequestError(f"choice: got one text twice, {_CHOICES}")
 
 
@@ -141,11 +135,3 @@ def _check_size(constraint: Constraint, most: int) -> None:
         raise RequestError(f"{kind}: not valid Unicode: half of a surrogate pair") from None
     if num_bytes > most:
         raise RequestError(f"{kind}: got {num_bytes} bytes, allowed: at most {most}")
-
-
-_CHECKS = {
-    "json_schema": _check_schema,
-    "regex": _check_regex,
-    "choice": _check_choices,
-    "grammar": _check_grammar,
-}

@@ -1,32 +1,27 @@
-"""What a request lists is bounded before anything is tokenised, and long texts are read beside."""
+"""What a request lists is bounded before anything is tokenised."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_json
-from hf_triton.text_generation.request import reading_threads
 from hf_triton.text_generation.request.limits import check_logprobs, most_with_logprobs
 from hf_triton.text_generation.request.parsing import check_request
-from hf_triton.text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
 from hf_triton.text_generation.sampling.logits_processors import BadWords
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.support.driving import NumberTokenizer
 from tests.support.request_fields import fields
-from tests.support.triton import eventually
 from tests.unit.requests.test_request import READER
 
 
@@ -137,83 +132,6 @@ def test_json_of_a_chat_is_bounded_and_parsed_without_garbage_collections() -> N
     read_json("messages", "[" + "[]," * 300_000 + "[]]")
     assert gc.get_stats()[2]["collections"] == before
     assert gc.isenabled()
-
-
-@pytest.fixture
-def threads() -> Iterator[ReadingThreads]:
-    threads = ReadingThreads()
-    yield threads
-    threads.close()
-
-
-@pytest.mark.threat("long-prompts")
-def test_short_texts_are_read_at_once_and_long_ones_beside(threads: ReadingThreads) -> None:
-    read_by: list[threading.Thread] = []
-    told = threading.Event()
-
-    def read_long() -> None:
-        assert told.wait(60)
-        read_by.append(threading.current_thread())
-
-    threads.run(READ_AT_ONCE + 1, read_long, never)
-    threads.run(READ_AT_ONCE, lambda: read_by.append(threading.current_thread()), never)
-    assert read_by == [threading.current_thread()]
-    told.set()
-    assert eventually(lambda: len(read_by) == 2)
-    assert read_by[1] is not threading.current_thread()
-
-
-def test_what_fails_beside_is_told(threads: ReadingThreads) -> None:
-    failed: list[BaseException] = []
-
-    def refuse() -> None:
-        raise RequestError("text_input: no")
-
-    threads.run(READ_AT_ONCE + 1, refuse, failed.append)
-    assert eventually(lambda: [str(error) for error in failed] == ["text_input: no"])
-
-
-@pytest.mark.threat("long-prompts")
-def test_more_text_than_may_wait_is_refused_and_taken_again_later(
-    threads: ReadingThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading_threads, "_MAX_WAITING", 100_000)
-    told = threading.Event()
-    done: list[int] = []
-
-    def read(number: int) -> None:
-        assert told.wait(60)
-        done.append(number)
-
-    for number in range(3):
-        threads.run(30_000, partial(read, number), never)
-    with pytest.raises(OverloadedError, match="too many long prompts wait to be read"):
-        threads.run(30_000, never, never)
-    told.set()
-    assert eventually(lambda: sorted(done) == [0, 1, 2])
-    assert eventually(lambda: not threads._num_waiting)
-    threads.run(500_000, lambda: done.append(3), never)  # alone, however long
-    assert eventually(lambda: done[-1] == 3)
-
-
-def test_at_the_unload_what_waits_is_refused() -> None:
-    threads, told = ReadingThreads(), threading.Event()
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        assert told.wait(60)
-
-    for _ in range(2):
-        threads.run(10_000, wait, failed.append)
-    threads.run(10_000, never, failed.append)
-    closing = threading.Thread(target=threads.close)
-    closing.start()
-    assert eventually(lambda: threads._closed)
-    told.set()
-    closing.join(60)
-    assert [type(error) for error in failed] == [OverloadedError]
-    with pytest.raises(OverloadedError, match="the model is being unloaded"):
-        threads.run(10_000, never, never)
 
 
 def fastest_s(call: Callable[[], object]) -> float:
