@@ -65,7 +65,7 @@ class Reception:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests get on."""
+        """Whether the engine takes requests and gets on with them."""
         return self._engine.is_healthy
 
     def families(self) -> Iterable[Family]:

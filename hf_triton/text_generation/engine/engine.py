@@ -46,9 +46,8 @@ _USUAL_TOKENS = 128  # of an output, where nobody says how many
 class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
     engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
-    any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
-    those that an encoder-decoder of sounds is tried with, the longest first. ``compiled``
-    has the in-flight engine compute by compiled loops; None: on a CPU. With a cache in pages
+    any. ``sources`` are those that an encoder-decoder of sounds is tried with, the longest first.
+    ``compiled`` has the in-flight engine compute by compiled loops; None: on a CPU.
     ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
     ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
     ``largest_prompt`` the one with the largest of them, of at most so many tokens, if there is any.
@@ -62,7 +61,6 @@ class EngineSetup:
     free_bytes: Callable[[torch.device], int]
     prepare: Callable[[Any], object]
     adapters: Adapters | None = None
-    sending_share: float = 1.0
     sources: tuple[Source, ...] = ()
     compiled: bool | None = None
     async_scheduling: bool | None = None
@@ -94,7 +92,7 @@ class Engine(ABC):
         )
         self._cancelled: list[Sequence] = []  # guarded by the thread's condition
         self._next_deadline_s = math.inf
-        self._delivery = Delivery(setup.sending_share)
+        self._delivery = Delivery()
 
     @property
     @abstractmethod
@@ -151,7 +149,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _add(self, sequences: Iterable[Sequence]) -> None:
-        """Takes newly submitted sequences."""
+        """Takes sequences that were submitted since the last step."""
 
     @abstractmethod
     def _remove(self, sequences: list[Sequence]) -> None:

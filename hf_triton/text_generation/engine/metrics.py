@@ -55,7 +55,7 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class EngineMetrics:
-    """Totals since the load."""
+    """Counts what an engine has done since the model was loaded."""
 
     def __init__(self) -> None:
         self.num_prompt_tokens = 0

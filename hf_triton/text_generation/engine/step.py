@@ -78,7 +78,7 @@ class Draft:
 
     @property
     def start(self) -> int:
-        """The first one's position."""
+        """The position of the first drafted token."""
         return self.sequence.num_computed_tokens
 
     @property

@@ -18,7 +18,7 @@ _FEWEST_TOKENS = 16  # fewer cost about as much
 
 @dataclass
 class LowMean:
-    """Of measurements, those that are low above all."""
+    """A mean of measurements in which the low ones count most."""
 
     value: float
     num: int = 0
@@ -67,7 +67,7 @@ class StepTimes:
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
 
     def _decode_s(self, num_decodes: int) -> float:
-        """Of the nearest number that was measured; 0 of none."""
+        """The seconds of the nearest number that was measured; 0 where none was."""
         if not num_decodes or not self._decodes:
             return 0.0
         nearest = min(self._decodes, key=lambda known: abs(known - num_decodes))

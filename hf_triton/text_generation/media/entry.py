@@ -111,7 +111,7 @@ class DecoderEntry:
 
 
 class _EnteredError(Exception):
-    """The decoder was entered."""
+    """Stops ``generate`` where the decoder was entered."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__()

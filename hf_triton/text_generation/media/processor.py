@@ -125,8 +125,8 @@ class MediaProcessor:
 
     def largest_prompt(self, size: float, max_tokens: int) -> Prompt | None:
         """A prompt of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of
-        ``size`` seconds: at least half of what fits, and less where the processor makes no more of more.
-        None where nothing fits.
+        ``size`` seconds: at least half of what fits, and less where the processor makes no more
+        of more. None where nothing fits.
         """
         tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)
         while (prompt := self._blank(tried, max_tokens)) is None:

@@ -69,7 +69,7 @@ class Choice:
     num_told: int = 0  # of the tokens that come, whose caller has them already
 
     def take(self, update: Update) -> None:
-        """Adds what is new."""
+        """Adds the news of its sequence."""
         self.sequence = update.sequence
         self.text += update.read_text()
         self.tokens += update.tokens
@@ -86,11 +86,11 @@ class Choice:
 
     @property
     def token_ids(self) -> list[int]:
-        """The new tokens."""
+        """The ids of the tokens since the last response."""
         return [token.id for token in self.tokens]
 
     def sent(self) -> None:
-        """What was new is known to the caller."""
+        """Forgets what was new: the caller has it now."""
         self.prefix, self.text, self.tokens, self.ends = "", "", [], False
         self.knows_prompt = self.sequence is not None
 
@@ -173,7 +173,7 @@ class Answer(OneAnswer):
             choice.cumulative_logprob = told.cumulative_logprob
 
     def take(self, update: Update) -> None:
-        """Takes what is new of one choice."""
+        """Adds the news of a sequence to its choice."""
         if update.error is not None:
             self.fail(update.error)
         elif not self.is_closed:
@@ -258,8 +258,8 @@ def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
 
 
 def prompt_json(sequence: Sequence, describe: Describe) -> str:
-    """The same of a prompt's tokens as far as they are known. Nothing comes before the first one:
-    its logprob and rank are null.
+    """``logprobs_json`` for a prompt's tokens, as far as they are known. Nothing comes before the
+    first one: its logprob and rank are null.
     """
     token_ids = sequence.prompt_token_ids
     first = {"logprob": None, "rank": None, **describe(token_ids[0])}

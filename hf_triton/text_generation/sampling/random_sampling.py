@@ -51,7 +51,7 @@ class _Draws:
     """
 
     def __init__(self, drawn: Rows[Drawn], logits: torch.Tensor) -> None:
-        """logits (rows, vocab)."""
+        """``drawn`` are rows of logits (rows, vocab)."""
         params = [params for _, params, _ in drawn]
         size = logits.shape[-1]
         ks = [p.top_k if 0 < p.top_k < size else 0 for p in params]
@@ -69,7 +69,7 @@ class _Draws:
         self._is_unbounded = any(p and not k for k, p in zip(ks, ps, strict=True))
 
     def draw_in_a_loop(self, kernel: Kernel) -> torch.Tensor:
-        """Token ids (drawn,)."""
+        """Draws by a compiled loop -> token ids (drawn,)."""
         rows, size = self._rows, self._logits.shape[-1]
         team = ThreadTeam(torch.get_num_threads())
         out = torch.empty(len(rows), dtype=torch.int64)
@@ -80,7 +80,7 @@ class _Draws:
         return out
 
     def draw_by_operators(self) -> torch.Tensor:
-        """Token ids (drawn,)."""
+        """Draws by torch's operators -> token ids (drawn,)."""
         temperatures, uniform, top_p, min_p = self._numbers.unsqueeze(2)
         scores = self._logits[self._rows].float()  # (drawn, vocab)
         # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or

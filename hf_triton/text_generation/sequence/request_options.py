@@ -49,7 +49,7 @@ class Option:
 
     @property
     def dims(self) -> list[int]:
-        """Of its tensor, for each prompt."""
+        """The dimensions of its tensor for each prompt."""
         return [-1 if self.kind == "texts" else 1]
 
     @property

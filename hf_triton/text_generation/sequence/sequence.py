@@ -78,7 +78,6 @@ class Update:
 
     ``text`` is None where decoding was left to whoever takes the update. ``finish_reason`` is
     ``stop``, ``length``, ``timeout`` or None where the sequence goes on; ``error`` ends it too.
-    ``is_first`` is its first.
     """
 
     sequence: Sequence
@@ -86,7 +85,6 @@ class Update:
     text: str | None
     finish_reason: str | None
     error: Exception | None
-    is_first: bool = False
 
     def read_text(self) -> str:
         """The new text; decodes where that is still to be done."""
@@ -212,8 +210,8 @@ class Sequence:
 
     @property
     def num_shareable_tokens(self) -> int:
-        """Of how many tokens that are to be prefilled nobody wants the logits: the last one's are
-        always wanted.
+        """How many tokens may come from a shared prefix: those before the first whose logits are
+        wanted, which the last one's always are.
         """
         if self.is_alone:
             return 0
@@ -360,8 +358,7 @@ class Sequence:
         if finished:
             self.grammar = None  # frees memory, though others still refer to the sequence
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
-        is_first = len(tokens) == len(self.token_ids)
-        return Update(self, tokens, text, self.finish_reason, self.error, is_first)
+        return Update(self, tokens, text, self.finish_reason, self.error)
 
     def _has_stop_word(self, token_id: int, *, armed: bool) -> bool:
         try:

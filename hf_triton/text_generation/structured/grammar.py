@@ -79,7 +79,7 @@ class Following:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has."""
+        """Whether the process has ended."""
         return self._process.has_ended
 
     @property

@@ -119,7 +119,7 @@ def mask(order: bytes) -> bytes:
 
 
 def drop(order: bytes) -> bytes:
-    """Forgets an output."""
+    """Forgets the state of an output."""
     _OWN.matchers.pop(OUTPUT.unpack(order)[0], None)
     return b""
 

@@ -26,9 +26,6 @@ from .adapters import AdapterFile, AdapterFiles
 from .arguments import adapter_arguments
 from .engine import StepStats, Vllm, VllmEngine
 
-# vLLM computes on the same cores: to send takes 160 microseconds of this process here on 24.10, and
-# as much of the server.
-_SENDING_SHARE_OF_CPU = 1 / 8
 _OTHERS = "use engine: auto, in_flight or generate"
 _INSTALL = (
     "vLLM is not installed in the Python that runs this model: give the model an environment with "
@@ -110,7 +107,6 @@ def make_engine(
         num_threads=1,
         free_bytes=free_bytes,
         prepare=lambda model: None,
-        sending_share=_SENDING_SHARE_OF_CPU if device.type == "cpu" else 1.0,
     )
     return VllmEngine(setup, partial(_start, started, adapters, described.config))
 

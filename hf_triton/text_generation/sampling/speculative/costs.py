@@ -20,7 +20,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 128, 2048  # steps, from one trial to the next wh
 
 @dataclass
 class _Measured:
-    """Of drafts beside about as many sequences."""
+    """What was measured of drafts beside about as many sequences."""
 
     cost: LowMean = field(default_factory=lambda: LowMean(_FIRST_COST, 1))
     pause: int = _FIRST_PAUSE
