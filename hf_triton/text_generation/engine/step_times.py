@@ -1,4 +1,4 @@
-"""How many tokens of prompts a step may compute beside streams, by what steps took.
+"""How many tokens a step may compute beside its decodes, by what steps took.
 
 Knows steps as numbers and seconds; knows no model, no sequence and no clock.
 """
@@ -24,11 +24,11 @@ class LowMean:
     num: int = 0
     weight_above: float = _WEIGHT_ABOVE
 
-    def add(self, value: float, weight: float = 1.0) -> None:
-        """The first ones count as much as all before."""
+    def add(self, value: float) -> None:
+        """Adds a measurement; each of the first ones counts as much as all before."""
         own = _WEIGHT_BELOW if value < self.value else self.weight_above
         self.num += 1
-        self.value += max(own, 1 / self.num) * weight * (value - self.value)
+        self.value += max(own, 1 / self.num) * (value - self.value)
 
 
 class StepTimes:
@@ -65,6 +65,15 @@ class StepTimes:
         else:
             seconds = self._max_step_s - decode_s
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
+
+    def cost_of_token(self, num_decodes: int) -> float | None:
+        """What one more token costs in a step of so many decodes, in units of what each of them
+        does; None before that was measured.
+        """
+        decode_s = self._decode_s(num_decodes)
+        if self._token is None or not decode_s:
+            return None
+        return self._token.value * num_decodes / decode_s
 
     def _decode_s(self, num_decodes: int) -> float:
         """The seconds of the nearest number that was measured; 0 where none was."""

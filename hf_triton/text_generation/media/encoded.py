@@ -26,8 +26,8 @@ class UnsupportedInputsError(ValueError):
 class Encoded:
     """What the decoder is given for a prompt of ``num_tokens``: its merged embeddings (tokens,
     hidden), further arguments by name, each (tokens, ...) or a list of such, and its positions
-    (axes, tokens), None where they are the tokens' numbers. ``deltas`` (axes,) is what is added to the number of
-    a token after the prompt. Tokens ``start .. end-1`` of a block see each other.
+    (axes, tokens), None where they are the tokens' numbers. ``deltas`` (axes,) is what is added to
+    the number of a token after the prompt. Tokens ``start .. end-1`` of a block see each other.
 
     ``embeds`` and ``extras`` are dropped when the prompt is computed.
     """

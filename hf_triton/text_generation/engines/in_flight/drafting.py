@@ -12,6 +12,7 @@ from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
+from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter
@@ -32,7 +33,7 @@ _FORCED = 3  # tokens that follow
 
 
 def make_drafter(
-    setup: EngineSetup, runner: Runner, max_num_seqs: int, *, async_scheduling: bool
+    setup: EngineSetup, runner: Runner, max_num_seqs: int, step_times: StepTimes
 ) -> Drafter | None:
     """None where nothing is asked for, or the runner can't compute drafts; the log says so."""
     options = setup.options
@@ -45,9 +46,9 @@ def make_drafter(
     num_rows = min(num_tokens, max(_ROWS[setup.device.type] * max_num_seqs, _FEWEST_ROWS))
     return Drafter(
         NgramProposer(options.prompt_lookup_min, options.prompt_lookup_max),
+        step_times,
         options.num_speculative_tokens,
         num_rows,
-        async_scheduling=async_scheduling,
     )
 
 

@@ -108,9 +108,8 @@ class InFlightEngine(Engine):
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         cache = self._storage.new_cache()
         runner = self._plan.make_runner(setup.model, cache, setup.device)
-        ahead = self._plan.async_scheduling
         self._takes_snapshots = runner.takes_snapshots
-        self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, async_scheduling=ahead)
+        self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, self._step_times)
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)
         if isinstance(runner, ExtrasRunner):
@@ -326,8 +325,6 @@ class InFlightEngine(Engine):
             self._begun_s, self._computed = begun_s, step
         if step.drafts or failed or not (self._plan.async_scheduling and step.num_tokens):
             self._settle()
-        if drafter is not None:
-            drafter.ended(step)
         self._end_prompts(step)
         for sequence, error in failed.items():
             self._scheduler.discard(self._forgotten([sequence]))

@@ -1,48 +1,41 @@
 """Decides which sequences draft how many tokens in a step, and what of them was right.
 
-Drafts are for steps of decodes alone. The proposer says what may come next; ``Costs`` says whether
-that pays.
+Drafts are for steps of decodes alone. The proposer says what may come next and how likely it is
+right; what steps took says how many such tokens pay.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from functools import lru_cache
 
 from hf_triton.text_generation.engine.step import Draft, Step
+from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
-from .costs import Costs
 from .ngram_proposer import NgramProposer
 
-_TRIED = 2  # tokens of a sequence
+_LEAST_COST = 0.02
 
 Grow = Callable[[Sequence, int], bool]
 
 
 class Drafter:
     """Drafts at most ``num_speculative_tokens`` of a sequence, in steps of at most
-    ``max_num_rows`` rows of logits. With ``async_scheduling``, what a step took is known only
-    between two of a kind.
+    ``max_num_rows`` rows of logits.
     """
 
     def __init__(
         self,
         proposer: NgramProposer,
+        step_times: StepTimes,
         num_speculative_tokens: int,
         max_num_rows: int,
-        *,
-        async_scheduling: bool = False,
     ) -> None:
-        self.costs = Costs()
-        self._proposer = proposer
+        self._proposer, self._step_times = proposer, step_times
         self._most = num_speculative_tokens
         self._max_num_rows = max_num_rows
-        self._async_scheduling = async_scheduling
-        self._is_trying = False
-        self._last_was_drafted: bool | None = None  # None: it was no step of decodes alone
-        self._ended_s = 0.0
 
     @property
     def description(self) -> str:
@@ -75,51 +68,35 @@ class Drafter:
         if _may_draft(sequence):
             self._proposer.follow(sequence, [token.id for token in tokens])
 
-    def ended(self, step: Step) -> None:
-        """The engine has done all that it does in a step."""
-        now = time.perf_counter()
-        seconds, self._ended_s = now - self._ended_s, now
-        if step.prefills or not step.decodes:
-            self._last_was_drafted = None
-            return
-        is_drafted = bool(step.drafts)
-        is_known = self._last_was_drafted in (
-            (is_drafted,) if self._async_scheduling else (True, False)
-        )
-        self._last_was_drafted = is_drafted
-        if is_known:
-            num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
-            self.costs.note(len(step.decodes), num_drafted, seconds)
-            self._is_trying = self._is_trying and not is_drafted
-
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
         self._proposer.forget(sequence)
 
     def _lengths(self, decodes: Items[Sequence]) -> dict[Sequence, int]:
         """How many tokens to draft of each that drafts."""
-        num_seqs = len(decodes)
-        if not self.costs.has_plain(num_seqs):
+        cost = self._step_times.cost_of_token(len(decodes))
+        if cost is None:
             return {}
-        rates = {s: rate for s in decodes if not s.is_alone and (rate := self._proposer.rate(s))}
-        lengths = {
-            sequence: min(length, sequence.num_tokens_left - 1)
-            for sequence, rate in rates.items()
-            if (length := self.costs.best_length(num_seqs, rate, self._most))
-            and sequence.num_tokens_left > 1
-        }
-        if lengths:
-            self.costs.pays(num_seqs)
-            return lengths
-        return self._trial(num_seqs, rates)
+        found = {}
+        for sequence in decodes:
+            rate = 0.0 if sequence.is_alone else self._proposer.rate(sequence)
+            length = best_length(round(max(_LEAST_COST, cost), 2), round(rate, 2), self._most)
+            if (length := min(length, sequence.num_tokens_left - 1)) > 0:
+                found[sequence] = length
+        return found
 
-    def _trial(self, num_seqs: int, rates: dict[Sequence, float]) -> dict[Sequence, int]:
-        """A few drafts where they did not pay."""
-        likely = [sequence for sequence in rates if sequence.num_tokens_left > _TRIED]
-        if not likely or not (self._is_trying or self.costs.is_trial(num_seqs)):
-            return {}
-        self._is_trying = True
-        return dict.fromkeys(likely[: -(-num_seqs // (2 * _TRIED))], min(_TRIED, self._most))
+
+@lru_cache(maxsize=4096)
+def best_length(cost: float, rate: float, most: int) -> int:
+    """The number of drafted tokens with the most tokens for their time. Each costs ``cost`` of what
+    a decoded one does, number i is accepted with probability rate^i, and one token comes without
+    drafts (https://arxiv.org/abs/2211.17192, section 3.3).
+    """
+    length, chance, expected, time = 0, rate, 1.0, 1.0
+    while length < most and chance * time > cost * expected:
+        length, expected, time = length + 1, expected + chance, time + cost
+        chance *= rate
+    return length
 
 
 def runs_of(

@@ -14,12 +14,12 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.generate.engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight import plan, step_tokens
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, WHOLE_PROMPTS
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
-from hf_triton.text_generation.sampling.speculative.costs import Costs
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import (
@@ -177,8 +177,7 @@ def test_a_step_has_rows_for_few_of_a_prompts_tokens() -> None:
 
 @pytest.mark.usefixtures("few_scored")
 def test_drafts_beside_them_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Costs, "has_plain", lambda *_: True)
-    monkeypatch.setattr(Costs, "best_length", lambda self, num_seqs, rate, most: most)
+    monkeypatch.setattr(StepTimes, "cost_of_token", lambda *_: 0.0)
     options = {**CHUNKED, "speculative_method": "ngram"}
     check_engine(InFlightEngine(setup(tiny_model("llama"), **options)), tiny_model("llama"))
 

@@ -13,10 +13,11 @@ import torch
 
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Draft
+from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.sampling.speculative.costs import Costs
+from hf_triton.text_generation.sampling.speculative import drafter
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_cuda_graphs import Captures
@@ -67,10 +68,10 @@ class Knowing:
         """Nothing is kept."""
 
 
-def _drafter(knowing: Knowing, *_: Any, async_scheduling: bool) -> Drafter:
+def _drafter(knowing: Knowing, *given: Any) -> Drafter:
     """In the place of what the engine would make."""
     proposer: Any = knowing
-    return Drafter(proposer, 5, 32, async_scheduling=async_scheduling)
+    return Drafter(proposer, given[-1], 5, 32)
 
 
 def _with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
@@ -83,8 +84,8 @@ def _with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts seem to cost nothing."""
-    monkeypatch.setattr(Costs, "has_plain", lambda *_: True)
-    monkeypatch.setattr(Costs, "best_length", lambda self, num_seqs, rate, most: most)
+    monkeypatch.setattr(StepTimes, "cost_of_token", lambda *_: 0.0)
+    monkeypatch.setattr(drafter, "best_length", lambda cost, rate, most: most if rate else 0)
 
 
 def load(answers: Answers) -> list[Sequence]:
