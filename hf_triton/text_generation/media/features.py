@@ -11,7 +11,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ class FeatureCache:
             return copy.copy(self._get(key, call.whole))
         outputs = []
         for digest, item in zip(source.digests, items, strict=True):
-            outputs.append(self._get((method, digest), lambda given=item: call.run(given)))
+            outputs.append(self._get((method, digest), partial(call.run, item)))
         return _joined(outputs)
 
     def _get(self, key: object, compute: Callable[[], Any]) -> Any:

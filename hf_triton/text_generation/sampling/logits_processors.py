@@ -134,7 +134,8 @@ def _places(
     pairs = np.empty((2, sum(map(len, token_ids))), dtype=np.int32)
     pairs[0] = np.repeat(rows, [len(one) for one in token_ids])
     pairs[1] = np.concatenate(token_ids)
-    return to_device(torch.from_numpy(pairs), device).long().unbind()
+    first, second = to_device(torch.from_numpy(pairs), device).long()
+    return first, second
 
 
 def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[np.uint8]]]) -> None:

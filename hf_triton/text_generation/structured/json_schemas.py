@@ -33,10 +33,12 @@ _JSON_IN_LARK = re.compile(r"%json\s*(?=\{)")
 
 
 def without_names(schema: dict[str, Any]) -> None:
-    """Removes each ``$schema`` that is no known one's, and each ``$id`` that is no URI and that no
-    ``$ref`` names. Clients write any text there ("Output Format"), which llguidance refuses.
+    """Removes each ``$schema`` that is no known one's, and each ``$id`` that no ``$ref`` names and
+    that is no URI, or all where there is no ``$ref``. Clients write any text there ("Output
+    Format"), which llguidance refuses.
     """
-    references = {str(one.get("$ref")) for one in values_in(schema) if isinstance(one, dict)}
+    objects = [one for one in values_in(schema) if isinstance(one, dict)]
+    references = {str(one["$ref"]) for one in objects if "$ref" in one}
     left: list[tuple[Any, bool]] = [(schema, False)]
     while left:
         value, is_by_name = left.pop()
@@ -49,7 +51,8 @@ def without_names(schema: dict[str, Any]) -> None:
                 value.pop("$schema", None)
             for name in ("$id", "id"):
                 given = value.get(name)
-                if isinstance(given, str) and given not in references and not _URI.fullmatch(given):
+                may_stay = given in references or (references and _URI.fullmatch(str(given)))
+                if isinstance(given, str) and not may_stay:
                     del value[name]
             below = ((name, one) for name, one in value.items() if name not in _NO_SCHEMAS)
             left += ((one, name in _BY_NAME) for name, one in below)

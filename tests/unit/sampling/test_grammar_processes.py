@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -50,13 +49,10 @@ class ByteTokenizer:
         return 257
 
 
-def endless(depth: int = 40) -> Constraint:
-    """A schema of 3 KB in which llguidance follows 2 to the power of ``depth`` references."""
-    one: dict[str, Any] = {
-        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(depth)
-    }
-    schema = {"$defs": {**one, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
-    return Constraint("json_schema", (json.dumps(schema),))
+def endless(number: int = 0) -> Constraint:
+    """Thirty expressions that llguidance follows in every combination; each number gives others."""
+    parts = " & ".join(f"/(?s:.*)a{i}b(?s:.*)c{number}(?s:.*)/" for i in range(30))
+    return Constraint("grammar", (f"start: A\nA: {parts}",))
 
 
 @pytest.fixture
