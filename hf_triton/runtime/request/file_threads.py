@@ -64,7 +64,7 @@ class FileThreads:
     def __init__(self, num_threads: int | None = None, what: str = "files") -> None:
         num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
         self._threads = ThreadPoolExecutor(num_threads, what, initializer=_use_one_thread)
-        self._what, self._max_waiting = what, _MAX_WAITING[what]
+        self._what = what
         self._open: dict[Reading, Fail] = {}  # the thread that removes an entry answers it
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
@@ -81,7 +81,8 @@ class FileThreads:
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            if self._num_waiting and self._num_waiting + num_bytes > self._max_waiting:
+            most = _MAX_WAITING[self._what]
+            if self._num_waiting and self._num_waiting + num_bytes > most:
                 raise OverloadedError(f"too many {self._what} wait to be read: try again later")
             self._num_waiting += num_bytes
             self._open[reading] = fail
