@@ -319,7 +319,6 @@ class Decodes:
         np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
         parts["token_ids"][:] = _last_token_ids(step.decodes, inputs.pending_rows)
         self.step.kept = {"on_host": (self.step.on_host[0], lengths)}
-        self.step.columns = inputs.device_columns = torch.from_numpy(inputs.columns)
         self.step.fill_pending(inputs.pending_tokens)
         return True
 

@@ -121,7 +121,7 @@ def laid_out(step: PagedStep) -> dict[str, list[int]]:
     """All of its numbers that are not padding."""
     names = ("token_ids", "positions", "sequences", "lengths", "key_starts", "starts", "last")
     numbers = {name: getattr(step, name).tolist() for name in names}
-    return {**numbers, "rows": step.long_rows.tolist(), "columns": step.columns.tolist()}
+    return {**numbers, "rows": step.long_rows.tolist()}
 
 
 def test_decodes_that_go_on_are_laid_out_as_anew() -> None:
@@ -134,9 +134,7 @@ def test_decodes_that_go_on_are_laid_out_as_anew() -> None:
             if one.num_computed_tokens > 16 * len(one.pages):
                 one.pages.append(10 + number)
         step = Step(step.decodes)
-        step.inputs.columns = np.arange(number, dtype=np.int32)
         assert kept.go_on(step)
-        assert step.inputs.device_columns is kept.step.columns
         found = laid_out(kept.step)
         assert found == laid_out(on_device(step, cache))
         assert kept.step.on_host == (found["starts"], found["lengths"])
