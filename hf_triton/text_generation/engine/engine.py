@@ -323,10 +323,14 @@ class Engine(ABC):
         now_s = time.monotonic()
         if now_s < self._next_deadline_s:
             return []
-        deadlines = {one: one.deadline_s for one in self.thread.unfinished() if one.deadline_s}
-        later = (deadline_s for deadline_s in deadlines.values() if deadline_s > now_s)
-        self._next_deadline_s = min(later, default=math.inf)
-        return [one for one, deadline_s in deadlines.items() if deadline_s <= now_s]
+        late, self._next_deadline_s = [], math.inf
+        for sequence in self.thread.unfinished():
+            deadline_s = math.inf if sequence.deadline_s is None else sequence.deadline_s
+            if deadline_s <= now_s:
+                late.append(sequence)
+            else:
+                self._next_deadline_s = min(self._next_deadline_s, deadline_s)
+        return late
 
     def _end(
         self, sequences: Iterable[Sequence], finish_reason: str, error: Exception | None = None
