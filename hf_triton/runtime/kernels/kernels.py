@@ -421,15 +421,8 @@ def _turn(a: Any, at: Any, x: Any, here: Any, weight: Any, angle: Any) -> None:
         _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
     half = a[of.ROTARY_DIM] // 2
     if a[of.WIDE_ANGLES] != 0:
-        _rotate(
-            x,
-            here,
-            float32_at(a[of.COS]),
-            float32_at(a[of.SIN]),
-            angle,
-            half,
-            a[of.IN_PAIRS],
-        )
+        cos, sin = float32_at(a[of.COS]), float32_at(a[of.SIN])
+        _rotate(x, here, cos, sin, angle, half, a[of.IN_PAIRS])
     else:
         _rotate(x, here, at(a[of.COS]), at(a[of.SIN]), angle, half, a[of.IN_PAIRS])
 
@@ -505,13 +498,9 @@ def _attend_head(a: Any, at: Any, token: Any, kv_head: Any, scores: Any) -> None
     heads, dim, size, longest = a[of.HEADS], a[of.DIM], a[of.PAGE_ROWS], a[of.LONGEST]
     queries, keys, values = at(a[of.QUERIES]), at(a[of.KEYS]), at(a[of.VALUES])
     out, scale = at(a[of.OUT]), float_of(a[of.SCALE])
-    table, window, groups = (
-        _int32_at(a[of.TABLE]),
-        a[of.WINDOW],
-        heads // a[of.KV_HEADS],
-    )
+    table, groups = _int32_at(a[of.TABLE]), heads // a[of.KV_HEADS]
     end = _int32_at(a[of.POSITIONS])[token] + 1
-    begin = max(0, end - window) if window else 0
+    begin = max(0, end - a[of.WINDOW]) if a[of.WINDOW] else 0
     first = _int32_at(a[of.SEQUENCES])[token] * a[of.TABLE_PAGES] + begin // size
     skipped, head_at = begin % size, kv_head * a[of.HEAD_ROWS]
     query = token * a[of.TOKEN_STEP] + kv_head * a[of.HEAD_STEP]
