@@ -90,7 +90,7 @@ class QuestionAnswering(EncoderTask):
     def _encoding(self, window: Tokenized) -> Encoding:
         """Only the context's tokens are wanted, and the first one, which says "no answer"."""
         null = (0,) if self._has_null(window) else ()
-        return self._splitter.encoding(window, (*null, *_context(window)))
+        return self.setup.tokenization.as_encoding(window, (*null, *_context(window)))
 
     def _has_null(self, window: Tokenized) -> bool:
         return self._cls_token_id is not None and window.ids[0] == self._cls_token_id

@@ -9,10 +9,10 @@ from hf_triton.encoder.texts.row_values import integer_in, one_of, required_text
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 
-from .entities import STRATEGIES
 from .options import Options
 
 _INPUTS = ("text_input", "aggregation_strategy", "ignore_labels", "stride", "truncate")
+STRATEGIES = ("none", "simple", "first", "average", "max")
 _BY_WORDS = ("first", "average", "max")
 _LABELS_SHOWN = 40
 

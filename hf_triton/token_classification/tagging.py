@@ -1,20 +1,32 @@
-"""Token classification as a task of the encoder engine: one row of logits for each token."""
+"""Token classification as a task of the encoder engine: one row of logits for each token.
+
+transformers' own pipeline makes entities of the scores, and one list of overlapping windows'.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
-from hf_triton.encoder.answers.rows import JsonRow, json_request
+import numpy as np
+from transformers.pipelines.token_classification import (
+    AggregationStrategy,
+    TokenClassificationPipeline,
+)
+
+from hf_triton.encoder.answers.rows import JsonRow, json_request, softmax
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.truncation import Tokens
 from hf_triton.encoder.texts.windows import WindowSplitter
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import RequestFields, each_row
 
-from .entities import Entity, EntityMaker, merged
 from .request import Tagging, TaggingReader
-from .tagged import TokenReader, Window
+
+Entity = dict[str, Any]
 
 
 class TokenClassification(EncoderTask):
@@ -33,8 +45,7 @@ class TokenClassification(EncoderTask):
             longest_stride = self._splitter.room(setup.tokenization.max_length, pair=False) - 1
         labels = dict(setup.config.id2label or {})
         self._reader = TaggingReader(setup.options, labels.values(), longest_stride)
-        self._tokens = TokenReader(tokenizer)
-        self._maker = EntityMaker(labels, tokenizer.convert_tokens_to_string)
+        self._entities = _EntityMaker(tokenizer, labels)
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises texts: one encoding each, or one for each window."""
@@ -42,48 +53,70 @@ class TokenClassification(EncoderTask):
         return json_request(rows, batched=self.setup.batched)
 
     def _row(self, row: Tagging) -> JsonRow:
-        windows, encodings = self._whole(row) if row.stride is None else self._windows(row)
+        windows = [self._whole(row)] if row.stride is None else self._windows(row)
+        as_encoding = self.setup.tokenization.as_encoding
+        encodings = [as_encoding(window, _ordinary(window)) for window in windows]
         return JsonRow(encodings, partial(self._answer, row, windows))
 
-    def _whole(self, row: Tagging) -> tuple[list[Window], list[Encoding]]:
+    def _whole(self, row: Tagging) -> Tokens:
         tokenization = self.setup.tokenization
-        found = tokenization.tokens(
-            "text_input",
-            row.text,
-            truncate=row.truncate,
-            return_special_tokens_mask=True,
-            return_offsets_mapping=self._splitter is not None,
-        )
-        positions = _ordinary(found["special_tokens_mask"])
-        if not positions:
+        found = tokenization.tokens("text_input", row.text, truncate=row.truncate, has_places=True)
+        if not _ordinary(found):
             raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
-        window = Window(found["input_ids"], positions, found.get("offset_mapping"))
-        return [window], [tokenization.as_encoding(found, positions)]
+        return found
 
-    def _windows(self, row: Tagging) -> tuple[list[Window], list[Encoding]]:
+    def _windows(self, row: Tagging) -> Sequence[Tokens]:
         assert self._splitter is not None, "the request's reader knows what is possible"
         assert row.stride is not None
         max_length = self.setup.tokenization.max_length
         pieces = self._splitter.pieces("text_input", row.text, max_length, cuts=False)
-        found = self._splitter.cut(
+        return self._splitter.cut(
             "text_input", pieces, max_length=max_length, stride=row.stride, cuts=False
         )
-        windows = [
-            Window(one.ids, _ordinary(one.special_tokens_mask), one.offsets) for one in found
-        ]
-        pairs = zip(found, windows, strict=True)
-        return windows, [self._splitter.encoding(one, window.positions) for one, window in pairs]
 
     def _answer(
-        self, row: Tagging, windows: Sequence[Window], logits: Sequence[Array]
+        self, row: Tagging, windows: Sequence[Tokens], logits: Sequence[Array]
     ) -> list[Entity]:
-        """``logits``: (positions, labels) of each window."""
-        found = []
+        """``logits``: (ordinary tokens, labels) of each window."""
+        found: list[Entity] = []
         for window, one in zip(windows, logits, strict=True):
-            tokens = self._tokens.read(row.text, window, one)
-            found.append(self._maker.entities(tokens, row.strategy, row.ignored))
-        return merged(found)
+            found += self._entities.of_window(row, window, softmax(one))
+        return self._entities.merged(found) if len(windows) > 1 else found
 
 
-def _ordinary(special_tokens_mask: Sequence[int]) -> tuple[int, ...]:
-    return tuple(i for i, special in enumerate(special_tokens_mask) if not special)
+class _EntityMaker:
+    """Calls the steps of transformers' pipeline that need no model."""
+
+    def __init__(self, tokenizer: Any, id2label: dict[int, str]) -> None:
+        warnings.filterwarnings("ignore", "Tokenizer does not support real words")
+        config = SimpleNamespace(id2label=id2label)
+        self._pipeline: Any = object.__new__(TokenClassificationPipeline)
+        vars(self._pipeline).update(tokenizer=tokenizer, model=SimpleNamespace(config=config))
+        self.merged = self._pipeline.aggregate_overlapping_entities
+
+    def of_window(self, row: Tagging, window: Tokens, scores: Array) -> list[Entity]:
+        """The entities of one window in the order of its text, without ignored labels; ``scores``
+        are (ordinary tokens, labels).
+        """
+        places = list(_ordinary(window))
+        of_all = np.zeros((len(window.ids), scores.shape[1]), dtype=scores.dtype)
+        of_all[places] = scores
+        strategy = AggregationStrategy(row.strategy)
+        tokens = self._pipeline.gather_pre_entities(
+            row.text, window.ids, of_all, window.offsets, window.special_tokens_mask, strategy
+        )
+        found = self._pipeline.aggregate(tokens, strategy)
+        return [
+            {**entity, "score": float(entity["score"])}
+            for entity in found
+            if not _is_ignored(entity, row.ignored)
+        ]
+
+
+def _is_ignored(entity: Entity, ignored: Collection[str]) -> bool:
+    return entity.get("entity") in ignored or entity.get("entity_group") in ignored
+
+
+def _ordinary(window: Tokens) -> tuple[int, ...]:
+    """The places of a window's tokens that are not special ones."""
+    return tuple(i for i, special in enumerate(window.special_tokens_mask) if not special)

@@ -13,7 +13,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, most_characters
 
 from .encoding import Encoding
-from .truncation import Tokenized, Truncator
+from .truncation import CalledTokens, Tokenized, Tokens, Truncator
 
 _NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
@@ -73,12 +73,8 @@ class Tokenization:
         Raises:
             RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
         """
-        found = self._tokenized(
-            field, prompt + text, pair, truncate=truncate, truncation=self._cuts
-        )
-        is_plain = isinstance(found, Tokenized)
-        rest = found.overflowing if is_plain else found.get("overflowing_tokens")
-        return self.as_encoding(found, is_cut=bool(rest))
+        found = self.tokens(field, prompt + text, pair, truncate=truncate, truncation=self._cuts)
+        return self.as_encoding(found, is_cut=bool(found.overflowing))
 
     def pairs(
         self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
@@ -111,64 +107,61 @@ class Tokenization:
         *,
         truncate: bool | None = None,
         truncation: str = "longest_first",
-        **options: Any,
-    ) -> Any:
-        """The tokenizer's own result (a BatchEncoding of one text) for ``options`` such as
-        ``return_offsets_mapping``, with the length checked as ``encode`` does. ``truncation`` says
-        what of a pair may be cut, in the tokenizer's own words.
-        """
-        found = self._tokenized(
-            field, text, pair, truncate=truncate, truncation=truncation, **options
-        )
-        return self.as_found(found) if isinstance(found, Tokenized) else found
-
-    def _tokenized(
-        self,
-        field: str,
-        text: str,
-        pair: str | None,
-        *,
-        truncate: bool | None,
-        truncation: str = "longest_first",
-        **options: Any,
-    ) -> Any:
-        """The same, as Tokenized where transformers' call, which takes ten times as long for a
-        short text, has nothing to add.
+        has_places: bool = False,
+    ) -> Tokens:
+        """The tokens of one text or a pair, with the length checked as ``encode`` does.
+        ``truncation`` says what of a pair may be cut, in the tokenizer's own words; with
+        ``has_places`` special tokens are marked, and a fast tokenizer's have offsets.
         """
         cuts = self.truncation if truncate is None else truncate
-        cut = partial(self._cut, field, text, pair, truncation, has_places=bool(options))
+        cut = partial(self._cut, field, text, pair, truncation, has_places=has_places)
         if not cuts:
             check_characters(field, len(text) + len(pair or ""), self.max_length, _CUT)
         if cuts and self.truncator is not None and self._is_long(text, pair):
             return cut()
-        if cuts and self.truncator is None:
+        if self.truncator is not None and not self._is_called:
+            # transformers' call takes ten times as long for a short text, and has nothing to add.
+            found: Tokens = self.truncator.whole(text, pair)
+        else:
+            found = self._called(text, pair, truncation if cuts else None, has_places=has_places)
+        if not len(found):
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        if cuts and len(found) > self.max_length:
+            return cut()
+        return self._fitting(field, found)
+
+    def _called(
+        self, text: str, pair: str | None, truncation: str | None, *, has_places: bool
+    ) -> CalledTokens:
+        """The result of transformers' call. A tokenizer without a truncator cuts by itself."""
+        options: dict[str, Any] = dict(self._call_options)
+        if has_places:
+            options["return_special_tokens_mask"] = True
+            options["return_offsets_mapping"] = self.tokenizer.is_fast
+        if truncation is not None and self.truncator is None:
             most = most_characters(self.max_length)  # Python's tokenizers read it all
             text, pair = text[:most], pair and pair[:most]
-            options = {"truncation": truncation, "max_length": self.max_length, **options}
+            options |= {"truncation": truncation, "max_length": self.max_length}
             options["return_overflowing_tokens"] = True
-        if self.truncator is None or self._is_called:
-            found = self.tokenizer(text, pair, verbose=False, **self._call_options, **options)
-            num_tokens = len(found["input_ids"])
-        else:
-            found = self.truncator.whole(text, pair)
-            num_tokens = len(found)
-        if not num_tokens:
-            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
-        if cuts and num_tokens > self.max_length:
-            return cut()
-        return self._fitting(field, found, num_tokens)
+        found = self.tokenizer(text, pair, verbose=False, **options)
+        return CalledTokens(
+            found["input_ids"],
+            found.get("token_type_ids"),
+            found.get("special_tokens_mask"),
+            found.get("offset_mapping"),
+            found.get("overflowing_tokens"),
+        )
 
     def as_encoding(
-        self, found: Any, positions: tuple[int, ...] | None = None, *, is_cut: bool = False
+        self, found: Tokens, positions: tuple[int, ...] | None = None, *, is_cut: bool = False
     ) -> Encoding:
-        """An Encoding of what ``tokens`` returned, or of Tokenized.
+        """The tokens as the engine takes them.
 
         Raises:
             RequestError: a token that the model does not know: it would fail the step that it
                 shares with others, and on a GPU the engine.
         """
-        is_plain = isinstance(found, Tokenized)
-        ids = found.ids if is_plain else found["input_ids"]
+        ids = found.ids
         if self.num_embeddings is not None and max(ids) >= self.num_embeddings:
             raise RequestError(
                 "the text has a token that this model has no embedding for: its tokenizer makes "
@@ -176,23 +169,7 @@ class Tokenization:
             )
         if not self.has_token_types:
             return Encoding(ids, None, positions, is_cut=is_cut)
-        types = found.type_ids if is_plain else found.get("token_type_ids")
-        return Encoding(ids, types or [0] * len(ids), positions, is_cut=is_cut)
-
-    def as_found(self, pieces: Tokenized) -> Any:
-        """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""
-        from transformers import BatchEncoding
-
-        values = {
-            "input_ids": pieces.ids,
-            "attention_mask": pieces.attention_mask,
-            "token_type_ids": pieces.type_ids,
-            "offset_mapping": pieces.offsets,
-            "special_tokens_mask": pieces.special_tokens_mask,
-        }
-        if "token_type_ids" not in self.tokenizer.model_input_names:
-            del values["token_type_ids"]
-        return BatchEncoding(values, pieces)
+        return Encoding(ids, found.type_ids or [0] * len(ids), positions, is_cut=is_cut)
 
     def _cut(
         self, field: str, text: str, pair: str | None, truncation: str, *, has_places: bool
@@ -205,12 +182,11 @@ class Tokenization:
         """Whether a text will be cut in all likelihood: it is tokenised once then, not twice."""
         return len(text) + len(pair or "") > _MANY_CHARACTERS * self.max_length
 
-    def _fitting(self, field: str, found: Any, num_tokens: int | None = None) -> Any:
-        num_tokens = len(found) if num_tokens is None else num_tokens
-        if num_tokens <= self.max_length:
+    def _fitting(self, field: str, found: Tokens) -> Tokens:
+        if len(found) <= self.max_length:
             return found
         raise RequestError(
-            f"{field}: got {num_tokens} tokens, this model takes at most {self.max_length}; {_CUT}"
+            f"{field}: got {len(found)} tokens, this model takes at most {self.max_length}; {_CUT}"
         )
 
 

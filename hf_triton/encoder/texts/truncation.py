@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import tokenizers
 
@@ -19,6 +20,23 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
 
 Tokenized = tokenizers.Encoding
+
+
+@dataclass(frozen=True)
+class CalledTokens:
+    """The result of a transformers tokenizer's call, in the words of ``tokenizers.Encoding``."""
+
+    ids: list[int]
+    type_ids: list[int] | None
+    special_tokens_mask: list[int] | None
+    offsets: list[tuple[int, int]] | None
+    overflowing: list[int] | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+Tokens: TypeAlias = Tokenized | CalledTokens
 
 
 class Truncator:

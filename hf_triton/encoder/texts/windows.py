@@ -7,7 +7,6 @@ import math
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
 
-from .encoding import Encoding
 from .tokenization import Tokenization
 from .truncation import Tokenized
 
@@ -18,7 +17,6 @@ class WindowSplitter:
     """Splits texts of a fast tokenizer into windows. May be used by several threads at once."""
 
     def __init__(self, tokenization: Tokenization, *, max_num_windows: int) -> None:
-        self._tokenization = tokenization
         assert tokenization.truncator is not None, "needs a fast tokenizer"
         self._truncator = tokenization.truncator
         self._max_num_windows = max_num_windows
@@ -72,10 +70,6 @@ class WindowSplitter:
             windows = self._truncator.windows(text, space, stride)
         pairs = ((window, None) if before is None else (before, window) for window in windows)
         return [self._truncator.joined(*pair) for pair in pairs]
-
-    def encoding(self, window: Tokenized, positions: tuple[int, ...]) -> Encoding:
-        """A window as the engine takes it."""
-        return self._tokenization.as_encoding(window, positions)
 
     def _limit(self, field: str, text: Tokenized, space: int, stride: int, *, cuts: bool) -> None:
         step = space - stride

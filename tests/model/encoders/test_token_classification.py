@@ -16,8 +16,8 @@ from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Prepared, TaskSetup
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.token_classification.entities import STRATEGIES
 from hf_triton.token_classification.options import Options
+from hf_triton.token_classification.request import STRATEGIES
 from hf_triton.token_classification.tagging import TokenClassification
 from tests.model.encoders.tasks import MODELS
 from tests.support import served_encoder
