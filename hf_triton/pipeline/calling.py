@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,20 @@ _MOST_TOKENS = 2**14  # characters of a text that is cut, or read in windows
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
 
 
+@dataclass(frozen=True, eq=False)
+class PipelineInput:
+    """One input with its call's parameters; ``key`` is equal where the parameters are, ``where``
+    names its place in a list of inputs.
+    """
+
+    item: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+    where: str = ""
+
+
 class PipelineCall:
-    """The pipeline as a function from items to results."""
+    """The pipeline as a function from inputs to results."""
 
     def __init__(self, name: str, pipe: Any) -> None:
         self.name = name
@@ -40,12 +53,13 @@ class PipelineCall:
         """Whether it computes on a CPU."""
         return bool(self._pipe.device.type == "cpu")
 
-    def check(self, item: Any, parameters: Mapping[str, Any]) -> None:
-        """Raises RequestError for an item that the model can't hold.
+    def check(self, given: PipelineInput) -> None:
+        """Raises RequestError for an input that the model can't hold.
 
         Asked before the call: on a GPU a position beyond the model's last would end the process's
         use of it.
         """
+        item, parameters = given.item, given.parameters
         self._check_characters(item, parameters)
         if self._max_length is not None:
             for words in _texts(item):
@@ -53,9 +67,9 @@ class PipelineCall:
         if isinstance(item, np.ndarray):
             self._check_samples(item)
 
-    def results(self, items: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
-        """A result for each item, computed together."""
-        given = [self._as_input(item) for item in items]
+    def results(self, inputs: Sequence[PipelineInput]) -> list[Any]:
+        """A result for each input, computed together; their parameters are equal."""
+        given, parameters = [self._as_input(one.item) for one in inputs], inputs[0].parameters
         if self.name in _ONE_BY_ONE:
             return [self._pipe(item, **self._arguments(parameters)) for item in given]
         found = self._pipe(given, batch_size=len(given), **self._arguments(parameters))

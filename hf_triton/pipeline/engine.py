@@ -1,4 +1,4 @@
-"""Calls the pipeline with waiting work, as the steps of an engine's thread. Requests with equal
+"""Calls the pipeline with waiting inputs, as the steps of an engine's thread. Requests with equal
 parameters share a call where batches are wanted; long requests take turns with the others. Knows
 neither Triton nor JSON.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from hf_triton.runtime import log
@@ -18,16 +18,10 @@ from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import RequestError, place
 from hf_triton.runtime.request.request_ids import labelled
 
-from .calling import PipelineCall
+from .calling import PipelineCall, PipelineInput
 from .pipeline_metrics import PipelineMetrics
 
-
-@dataclass(eq=False)
-class Work(works.Work[Any, Any]):
-    """Items of one request with their parameters; ``key`` is equal where the parameters are."""
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    key: str = ""
+Work = works.Work[PipelineInput, Any]
 
 
 class PipelineEngine:
@@ -69,17 +63,15 @@ class PipelineEngine:
 
     def step(self) -> None:
         """Makes one call for the oldest work; the rest of it goes to the end of the queue."""
-        taken = self._next(self._batch_size)
+        taken = self._next()
         self.num_running = len(taken)
-        going = [
-            (work, count) for work, count in taken if work in self.thread and self._begin(work)
+        going = [one for one in taken if one[0] in self.thread and self._begin(one[0])]
+        ready = [
+            (work, given)
+            for work, inputs in going
+            if self._checked(work, inputs)
+            for given in inputs
         ]
-        ready: list[tuple[Work, Any]] = []
-        for work, count in going:
-            start = len(work.results)
-            chunk = list(work.items[start : start + count])
-            if self._checked(work, chunk, start):
-                ready += [(work, item) for item in chunk]
         if ready:
             self._compute(ready)
         self._finish(work for work, _ in going if not work.num_left)
@@ -91,41 +83,48 @@ class PipelineEngine:
 
     give_up = end
 
-    def _next(self, num_items: int) -> list[tuple[Work, int]]:
-        """The oldest works with the parameters of the first one; others stay queued."""
-        taken: list[tuple[Work, int]] = []
+    def _next(self) -> list[tuple[Work, list[PipelineInput]]]:
+        """The next inputs of the oldest works, of those alone whose parameters are the first one's;
+        others stay queued.
+        """
+        taken: list[tuple[Work, list[PipelineInput]]] = []
         others: list[Work] = []
-        while self._waiting and num_items > 0:
+        room = self._batch_size
+        while self._waiting and room > 0:
             work = self._waiting.popleft()
-            if taken and work.key != taken[0][0].key:
+            start = len(work.results)
+            left = work.items[start : start + room]
+            key = taken[0][1][0].key if taken else left[0].key
+            if inputs := _alike(left, key):
+                taken.append((work, inputs))
+                room -= len(inputs)
+            else:
                 others.append(work)
-                continue
-            count = min(work.num_left, num_items)
-            taken.append((work, count))
-            num_items -= count
         self._waiting.extendleft(reversed(others))
         return taken
 
-    def _checked(self, work: Work, chunk: list[Any], start: int) -> bool:
-        for index, item in enumerate(chunk, start):
+    def _checked(self, work: Work, inputs: list[PipelineInput]) -> bool:
+        for given in inputs:
             try:
-                self._call.check(item, work.parameters)
+                self._call.check(given)
             except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
-                self._finish([work], self._told(work, index, error))
+                self._finish([work], self._told(work, given, error))
                 return False
         return True
 
-    def _compute(self, ready: list[tuple[Work, Any]]) -> None:
-        parameters = ready[0][0].parameters
+    def _compute(self, ready: list[tuple[Work, PipelineInput]]) -> None:
+        """Makes one call; if it fails, one for each input, so that a bad one fails no other."""
         began_s = time.monotonic()
         try:
-            results = self._call.results([item for _, item in ready], parameters)
+            results = self._call.results([given for _, given in ready])
         except BaseException as error:
             if len(ready) == 1:
-                work = ready[0][0]
-                self._finish([work], self._told(work, len(work.results), error))
+                [(work, given)] = ready
+                self._finish([work], self._told(work, given, error))
                 return
-            self._compute_alone(ready)
+            for one in ready:
+                if one[0] in self.thread:
+                    self._compute([one])
             return
         if self._call.is_on_cpu:
             self.thread.cpu_threads.computes(len(ready))
@@ -134,18 +133,16 @@ class PipelineEngine:
         for (work, _), result in zip(ready, results, strict=True):
             work.results.append(result)
 
-    def _compute_alone(self, ready: list[tuple[Work, Any]]) -> None:
-        """Computes items one by one, so that a bad one does not fail the others."""
-        for work, item in ready:
-            if work in self.thread:
-                self._compute([(work, item)])
-
-    def _told(self, work: Work, index: int, error: BaseException) -> Exception:
-        """The caller's error, with the index in a list of inputs."""
+    def _told(self, work: Work, given: PipelineInput, error: BaseException) -> Exception:
+        """The caller's error, with the input's place in a list."""
         found = self._call.failure(error)
         if not isinstance(found, RequestError):
             text = f"a call of the {self._call.name} pipeline failed: {place(error)}"
             log.error(labelled(work.request_id, text))
             self._check_device()  # else later calls fail while it reports ready
-        where = f"input {index}: " if len(work.items) > 1 else ""
-        return type(found)(f"{where}{found}")
+        return type(found)(f"{given.where}{found}")
+
+
+def _alike(inputs: Sequence[PipelineInput], key: str) -> list[PipelineInput]:
+    """The first inputs, as far as their parameters have this key."""
+    return [*takewhile(lambda given: given.key == key, inputs)]

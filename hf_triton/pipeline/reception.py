@@ -5,7 +5,6 @@ the engine as a place to submit work to.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -100,71 +99,29 @@ class Reception(PooledReception):
         return partial(self._begin, rows, responder)
 
     def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
-        answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
-        works = []
-        for index, row in enumerate(rows):
-            items = [item for query in row.queries for item in query.items]
-            work = Work(items, answer.part(index), responder.is_cancelled, responder.request_id)
-            work.parameters, work.key = row.parameters, row.key
-            works.append(work)
-        self._thread.submit(works)
+        inputs = [given for row in rows for given in row.inputs()]
+        done = partial(self._finish, rows, responder)
+        self._thread.submit([Work(inputs, done, responder.is_cancelled, responder.request_id)])
 
     def _finish(
-        self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
+        self, rows: list[ReadRow], responder: Responder, results: list[Any] | Exception
     ) -> None:
         """Called on the engine's thread, and on the one that stops it."""
         deliver = partial(self._deliver, rows, results, responder)
         self._requests.run_on(self._answering, responder, deliver)
 
     def _deliver(
-        self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
+        self, rows: list[ReadRow], results: list[Any] | Exception, responder: Responder
     ) -> None:
+        """Sends a JSON text for each query."""
         if isinstance(results, Exception):
             raise results
-        pairs = zip(rows, results, strict=True)
-        texts = [text for row, found in pairs for text in _texts(row, found)]
+        left = iter(results)
+        texts = []
+        for query in (query for row in rows for query in row.queries):
+            own = [next(left) for _ in query.items]
+            texts.append(to_json(own if query.is_list else own[0]))
         output: Array = strings(texts)
         shaped = output.reshape(len(rows), -1) if self._batched else output
         responder.send({"output": shaped}, final=True)
         self._requests.end()
-
-
-class _Answer:
-    """Collects a request's rows; ``done`` gets all of their results, or the first error, once."""
-
-    def __init__(
-        self, rows: list[ReadRow], done: Callable[[list[list[Any]] | Exception], None]
-    ) -> None:
-        self._results: dict[int, list[Any]] = {}
-        self._num_rows, self._done, self._ended = len(rows), done, False
-        self._lock = threading.Lock()
-
-    def part(self, index: int) -> Callable[[list[Any] | Exception], None]:
-        """Where the results of one row go; called on the engine's thread, or on the one that stops
-        it.
-        """
-        return partial(self._take, index)
-
-    def _take(self, index: int, results: list[Any] | Exception) -> None:
-        with self._lock:
-            if self._ended:
-                return
-            if isinstance(results, Exception):
-                self._ended = True
-            else:
-                self._results[index] = results
-                self._ended = len(self._results) == self._num_rows
-            if not self._ended:
-                return
-        failed = isinstance(results, Exception)
-        self._done(results if failed else [self._results[i] for i in range(self._num_rows)])
-
-
-def _texts(row: ReadRow, results: list[Any]) -> list[str]:
-    """A JSON text for each query of a row."""
-    left = iter(results)
-    found = []
-    for query in row.queries:
-        own = [next(left) for _ in query.items]
-        found.append(to_json(own if query.is_list else own[0]))
-    return found

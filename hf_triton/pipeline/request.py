@@ -15,6 +15,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_json, read_object
 from hf_triton.runtime.request.tensors import RequestFields, check_labels, is_server_parameter, text
 
+from .calling import PipelineInput
 from .items import ItemReader, is_chat
 from .parameters import CallParameters
 
@@ -49,11 +50,19 @@ class Query:
 
 @dataclass(frozen=True)
 class ReadRow:
-    """A row's queries, and what the call is given; ``key`` is equal where ``parameters`` are."""
+    """A row's queries, and the parameters of its call."""
 
     queries: list[Query]
     parameters: dict[str, Any]
-    key: str
+
+    def inputs(self) -> list[PipelineInput]:
+        """The items of all queries, each with what the call needs."""
+        items = [item for query in self.queries for item in query.items]
+        key = json.dumps(self.parameters, sort_keys=True)
+        return [
+            PipelineInput(item, self.parameters, key, f"input {n}: " if len(items) > 1 else "")
+            for n, item in enumerate(items)
+        ]
 
 
 def take(fields: RequestFields) -> Taken:
@@ -91,7 +100,7 @@ class RequestReader:
             queries = [Query([_labelled(i, labels) for i in q.items], q.is_list) for q in queries]
         elif self._items.kind.needs_labels and not call.get("candidate_labels"):
             raise RequestError(f"candidate_labels: missing, {self._pipeline} needs them")
-        return ReadRow(queries, call, json.dumps(call, sort_keys=True))
+        return ReadRow(queries, call)
 
     def _queries(self, row: Row) -> list[Query]:
         given = [name for name in MAIN_INPUTS if name in row]

@@ -20,6 +20,7 @@ from hf_triton.encoder.reception import Reception as EncoderReception
 from hf_triton.encoder.runners.runner import Runner
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.pipeline.calling import PipelineInput
 from hf_triton.pipeline.engine import PipelineEngine
 from hf_triton.pipeline.options import Options as PipelineOptions
 from hf_triton.pipeline.reception import Reception as PipelineReception
@@ -137,14 +138,14 @@ class Pipe:
     def read(self, row: Row, parameters: Mapping[str, Any]) -> ReadRow:
         sent, _, key = row["inputs"][0].decode().partition(":")
         words = self._model.read(sent)
-        return ReadRow([Query(words, is_list=len(words) != 1)], {}, key)
+        return ReadRow([Query(words, is_list=len(words) != 1)], {"key": key})
 
-    def check(self, item: str, parameters: Mapping[str, Any]) -> None:
-        if item == "refused":
+    def check(self, given: PipelineInput) -> None:
+        if given.item == "refused":
             raise RequestError("refused")
 
-    def results(self, items: Sequence[str], parameters: Mapping[str, Any]) -> list[int]:
-        return self._model.lengths(items)
+    def results(self, inputs: Sequence[PipelineInput]) -> list[int]:
+        return self._model.lengths([given.item for given in inputs])
 
     def failure(self, error: BaseException) -> RuntimeModelError:
         if isinstance(error, RuntimeModelError):
