@@ -66,13 +66,15 @@ def load_encoder(
     task_class: type[EncoderTask],
     placement: Placement,
     num_threads: int,
+    step: Callable[[EncoderTask], EncoderTask] = lambda task: task,
 ) -> LoadedEncoder:
-    """Loads everything and starts the engine.
+    """Loads everything and starts the engine; ``step`` makes a step of an ensemble of the task.
 
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    setup, task = load_setup(served, options, task_class, placement)
+    setup, whole = load_setup(served, options, task_class, placement)
+    task = step(whole)
     engine = EncoderEngine(
         partial(ready_runner, setup, served, options),
         task.reduce,

@@ -10,7 +10,6 @@ the right, as every exported encoder takes them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,11 +26,10 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from ..engine.engine import EncoderEngine
 from ..loading import LoadedEncoder, auto_class_of, load_encoder, make_task, read_files
 from ..options import EncoderOptions
-from ..task import Array, EncoderTask, Prepared, TaskSetup
+from ..task import Array, EncoderTask, Prepared
 from ..texts.encoding import Encoding
-from ..texts.padding import padding_filler
+from ..texts.padding import ROWS, padded_rows, padding_filler
 
-ROWS = ("input_ids", "attention_mask", "token_type_ids")
 MODEL_OUTPUT = "model_output"
 COMPUTED = "output"  # the name that exported models have for it (OUTPUT of onnx/export.py)
 
@@ -46,52 +44,61 @@ class TokenizerStep:
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Everything is done here; raises RequestError for the caller's mistakes."""
-        encodings = self._task.prepare(fields, wanted).encodings
-        rows = token_rows(
-            # The model step needs a row even if there is nothing to compute.
-            encodings or [Encoding([self._pad_id])],
-            self._pad_id,
-            multiple=self._multiple,
-            max_length=self._task.setup.tokenization.max_length,
-        )
-        found = {name: rows[name] for name in ROWS if name in wanted}
+        # The model step needs a row even if there is nothing to compute.
+        encodings = self._task.prepare(fields, wanted).encodings or [Encoding([self._pad_id])]
+        rows = padded_rows(encodings, self._length(max(map(len, encodings))), self._pad_id)
+        found = {name: row for name, row in zip(ROWS, rows, strict=True) if name in wanted}
         return Prepared((), lambda _: found)
+
+    def _length(self, longest: int) -> int:
+        """A multiple, as far as the model takes so many tokens."""
+        multiple = -(-longest // self._multiple) * self._multiple
+        return max(longest, min(multiple, self._task.setup.tokenization.max_length))
 
 
 class ModelStep(EncoderTask):
-    """Rows of tokens to the model's output, as an exported model computes on a Triton backend.
-    ``model_step`` makes a subclass for each task.
+    """Rows of tokens to the output of the model of ``task``, as an exported model computes on a
+    Triton backend.
     """
 
-    def __init__(self, setup: TaskSetup) -> None:
-        super().__init__(setup)
-        config = setup.config.get_text_config()
-        has_types = setup.tokenization.has_token_types
-        self._limits = RowLimits(
-            setup.tokenization.max_length,
-            setup.tokenization.num_embeddings or config.vocab_size,
-            getattr(config, "type_vocab_size", 1) if has_types else 0,
-        )
+    def __init__(self, task: EncoderTask) -> None:
+        super().__init__(task.setup)
+        tokenization, config = task.setup.tokenization, task.setup.config.get_text_config()
+        self._max_length = tokenization.max_length
+        self._vocab_size = tokenization.num_embeddings or config.vocab_size
+        types = getattr(config, "type_vocab_size", 1)
+        self._num_token_types = types if tokenization.has_token_types else 0
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Each row is an encoding, without its padding."""
         rows = {name: _array(fields, name) for name in ROWS}
-        encodings = encodings_of(rows, self._limits)
-        return Prepared(encodings, partial(self._answer, rows["input_ids"].shape[1]))
+        return Prepared(self._encodings(rows), partial(self._answer, rows["input_ids"].shape[1]))
 
     def _answer(self, length: int, outputs: list[Array]) -> Mapping[str, Array]:
         return {COMPUTED: padded_outputs(outputs, length)}
 
+    def _encodings(self, rows: Mapping[str, Array]) -> list[Encoding]:
+        """The encoding of each row.
 
-def model_step(task_class: type[EncoderTask]) -> type[ModelStep]:
-    """The model step of a task: with the task's head and output."""
-    members = {
-        "auto_class": task_class.auto_class,
-        "auto_class_of": task_class.auto_class_of,
-        "output": task_class.output,
-        "saved_as": task_class.saved_as,
-    }
-    return type(f"{task_class.__name__}Model", (ModelStep,), members)
+        Raises:
+            RequestError: tensors that don't fit together, or tokens that the model does not have:
+                one such row would fail the step that it shares with other callers'.
+        """
+        ids, mask, types = rows.values()
+        for name in ROWS[1:]:
+            if rows[name].shape != ids.shape:
+                got = f"got shape {rows[name].shape}, input_ids has {ids.shape}"
+                raise RequestError(f"{name}: {got}")
+        lengths = _lengths(mask)
+        if max(lengths) > self._max_length:
+            got = f"got {max(lengths)} tokens, this model takes at most {self._max_length}"
+            raise RequestError(f"input_ids: {got}")
+        _check_range("input_ids", ids, self._vocab_size)
+        if not self._num_token_types:
+            return [Encoding(row[:n]) for row, n in zip(ids.tolist(), lengths, strict=True)]
+        _check_range("token_type_ids", types, self._num_token_types)
+        found = zip(ids.tolist(), types.tolist(), lengths, strict=True)
+        return [Encoding(row[:n], kinds[:n]) for row, kinds, n in found]
 
 
 class PostprocessingStep:
@@ -115,17 +122,10 @@ class PostprocessingStep:
             rows = f"{len(encodings)} rows" + (f" of at least {longest} tokens" * per_token)
             raise RequestError(f"{MODEL_OUTPUT}: got {tuple(computed.shape)}, expected {rows}")
         outputs = [
-            _wanted(encoding, output) if per_token else output
+            encoding.of_tokens(output) if per_token else output
             for encoding, output in zip(encodings, computed, strict=True)
         ]
         return [part.float().numpy() for part in self._task.reduce(outputs, encodings)]
-
-
-def _wanted(encoding: Encoding, output: torch.Tensor) -> torch.Tensor:
-    """Selects the wanted tokens: (length, size) -> (num_outputs, size)."""
-    if encoding.positions is not None:
-        return output[list(encoding.positions)]
-    return output[: len(encoding)]
 
 
 def _array(fields: RequestFields, name: str) -> Any:
@@ -147,10 +147,11 @@ def load_role(
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    if served.role in ("whole", "model"):
-        whole = served.role == "whole"
-        kind = task_class if whole else model_step(task_class)
-        return load_encoder(served, options, kind, placement, num_threads)
+    load = partial(load_encoder, served, options, task_class, placement, num_threads)
+    if served.role == "whole":
+        return load()
+    if served.role == "model":
+        return load(ModelStep)
     description = f"{served.source}, {served.role}"
     task = weightless_task(served, options, task_class)
     if served.role == "tokenizer":
@@ -178,56 +179,6 @@ def weightless_task(
     with within_files(saved.folder):
         model = load_on_meta_device(served, auto_class_of(task_class, config), config)
     return make_task(served, options, task_class, saved, model)
-
-
-@dataclass(frozen=True)
-class RowLimits:
-    """The model's limits. ``num_token_types`` is 0 where it takes none."""
-
-    max_length: int
-    vocab_size: int
-    num_token_types: int
-
-
-def token_rows(
-    encodings: Sequence[Encoding], pad_id: int, *, multiple: int, max_length: int
-) -> dict[str, Array]:
-    """The three tensors by name; rows are padded to a multiple of ``multiple`` tokens, at most
-    ``max_length``.
-    """
-    longest = max(map(len, encodings))
-    length = max(longest, min(-(-longest // multiple) * multiple, max_length))
-    ids = np.full((len(encodings), length), pad_id, dtype=np.int64)
-    mask, types = np.zeros_like(ids), np.zeros_like(ids)
-    for row, encoding in enumerate(encodings):
-        ids[row, : len(encoding)] = encoding.input_ids
-        mask[row, : len(encoding)] = 1
-        if encoding.token_type_ids is not None:
-            types[row, : len(encoding)] = encoding.token_type_ids
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
-
-def encodings_of(rows: Mapping[str, Array], limits: RowLimits) -> list[Encoding]:
-    """The encoding of each row.
-
-    Raises:
-        RequestError: tensors that don't fit together, or tokens that the model does not have: one
-            such row would fail the step that it shares with other callers'.
-    """
-    ids, mask, types = (rows[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
-    for name, other in (("attention_mask", mask), ("token_type_ids", types)):
-        if other.shape != ids.shape:
-            raise RequestError(f"{name}: got shape {other.shape}, input_ids has {ids.shape}")
-    lengths = _lengths(mask)
-    if max(lengths) > limits.max_length:
-        got = f"got {max(lengths)} tokens, this model takes at most {limits.max_length}"
-        raise RequestError(f"input_ids: {got}")
-    _check_range("input_ids", ids, limits.vocab_size)
-    if limits.num_token_types:
-        _check_range("token_type_ids", types, limits.num_token_types)
-    kinds = types.tolist() if limits.num_token_types else [None] * len(lengths)
-    found = zip(ids.tolist(), kinds, lengths, strict=True)
-    return [Encoding(row[:n], None if kind is None else kind[:n]) for row, kind, n in found]
 
 
 def padded_outputs(outputs: Sequence[Array], length: int) -> Array:

@@ -14,7 +14,7 @@ from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.trial import RunnerSpec
 
 from ..texts.encoding import Encoding
-from ..texts.padding import padding_filler
+from ..texts.padding import ROWS, padded_rows, padding_filler
 from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
@@ -44,6 +44,7 @@ class PaddedRunner(Runner):
         # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
         self.follows_threads = forward_padded is None
         self._pad_id = padding_filler(setup.model.config)
+        self._is_per_token = setup.output != "sequences"
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
@@ -52,7 +53,7 @@ class PaddedRunner(Runner):
             part = [batch[index] for index in indexes]
             output = self.forward_part(part)
             for index, encoding, one in zip(indexes, part, output, strict=False):
-                found[index] = self._wanted(encoding, one)
+                found[index] = encoding.of_tokens(one) if self._is_per_token else one
         return [found[index] for index in range(len(batch))]
 
     def cuts(self, lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -76,41 +77,19 @@ class PaddedRunner(Runner):
         return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
 
     def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``, by
-        name, from the tensor of ``rows``.
-        """
-        return dict(zip(("input_ids", "attention_mask", "token_type_ids"), rows, strict=False))
+        """The model's inputs by name, from the tensor of ``rows``."""
+        return dict(zip(ROWS, rows, strict=False))
 
     def rows(self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0) -> torch.Tensor:
         """The model's inputs, (inputs, batch, longest) int64 on the CPU, padded on the right,
         filled up to ``num_rows`` rows of ``length``.
         """
-        length = max(length, *map(len, part))
-        empty: list[list[int]] = [[]] * (num_rows - len(part))
-        ids = [encoding.input_ids for encoding in part] + empty
-        # A row of padding alone attends to its first token: with no token at all, softmax would
-        # give NaN.
-        mask = [[1] * max(1, len(row)) for row in ids]
-        inputs = [_padded(ids, length, self._pad_id), _padded(mask, length, 0)]
-        if self.setup.has_token_types:
-            types = [encoding.token_type_ids or [] for encoding in part] + empty
-            inputs.append(_padded(types, length, 0))
-        return torch.tensor(inputs)
+        rows = padded_rows(part, max(length, *map(len, part)), self._pad_id, num_rows)
+        return torch.from_numpy(rows if self.setup.has_token_types else rows[:2])
 
     def _model_forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         model = self.setup.model
         return output_of(self.setup, model(**inputs, **call_options(model)))
-
-    def _wanted(self, encoding: Encoding, output: torch.Tensor) -> torch.Tensor:
-        if self.setup.output == "sequences":
-            return output
-        if encoding.positions is not None:
-            return output[list(encoding.positions)]
-        return output[: len(encoding)]
-
-
-def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> list[list[int]]:
-    return [[*row, *[filler] * (length - len(row))] for row in rows]
 
 
 PADDED = RunnerSpec(PaddedRunner.name, PaddedRunner)

@@ -188,7 +188,7 @@ def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
     if encoding.token_type_ids is not None:
         inputs["token_type_ids"] = torch.tensor([encoding.token_type_ids], device=setup.device)
     output = output_of(setup, setup.model(**inputs))[0]
-    return output if encoding.positions is None else output[list(encoding.positions)]
+    return output if setup.output == "sequences" else encoding.of_tokens(output)
 
 
 def output_of(setup: RunnerSetup, result: object) -> torch.Tensor:

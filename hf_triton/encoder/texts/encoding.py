@@ -1,8 +1,12 @@
-"""One input of the model, as token ids. Knows neither tokenizers nor tensors."""
+"""One input of the model, as token ids. Knows no tokenizers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +31,7 @@ class Encoding:
     def num_outputs(self) -> int:
         """How many tokens' outputs are wanted."""
         return len(self.input_ids) if self.positions is None else len(self.positions)
+
+    def of_tokens(self, output: torch.Tensor) -> torch.Tensor:
+        """The wanted rows of a padded output: (length, size) -> (num_outputs, size)."""
+        return output[: len(self)] if self.positions is None else output[list(self.positions)]
