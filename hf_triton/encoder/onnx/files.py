@@ -21,9 +21,9 @@ from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..runners.runner import RunnerSetup
-from .export import OPSET, export, missing_packages
-from .quantization import has_vnni, quantize
+from .export import OPSET, export, missing_packages, quiet
 
+_CPU_INFO = Path("/proc/cpuinfo")
 MODEL_FILE = "model.onnx"
 _FOLDER = "onnx"
 
@@ -50,11 +50,9 @@ class OnnxFiles:
             self._make()
             return False
 
-    def rebuild(self) -> None:
-        """Makes the file anew. Raises LoadError."""
-        with self._writing():
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self._make()
+    def remove(self) -> None:
+        """Removes a file that is broken or out of date, so that ``ensure`` makes it anew."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make(self) -> None:
         name = self._served.public_name
@@ -176,3 +174,37 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def quantize(source: Path, target: Path) -> None:
+    """Writes ``target``, all in one file, from the float32 model ``source``."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(source)
+    # The exporter writes shapes that onnxruntime's shape inference contradicts with an error.
+    del model.graph.value_info[:]
+    with quiet():
+        quantize_dynamic(
+            model,
+            target,
+            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            reduce_range=not has_vnni(),
+            weight_type=QuantType.QInt8,
+            extra_options={"MatMulConstBOnly": True},
+        )
+
+
+def has_vnni() -> bool:
+    """Whether the processor adds products of 8 bits in 32: others overflow 16 bits on the way, and
+    get weights of 7 bits.
+
+    See https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
+    """
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return any(flag in flags.split() for flag in ("avx512_vnni", "avx_vnni"))

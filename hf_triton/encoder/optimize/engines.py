@@ -15,7 +15,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..loading import torch_runner
-from ..onnx.quantization import TOLERANCE as INT8_TOLERANCE
+from ..onnx.runner import INT8_TOLERANCE
 from ..options import EncoderOptions
 from ..runners.padded_runner import PaddedRunner
 from ..runners.runner import (

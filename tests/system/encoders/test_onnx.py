@@ -14,8 +14,7 @@ import torch
 
 from hf_triton.encoder.engine.engine import Work
 from hf_triton.encoder.loading import load_encoder
-from hf_triton.encoder.onnx.quantization import TOLERANCE
-from hf_triton.encoder.onnx.runner import onnx_runner
+from hf_triton.encoder.onnx.runner import INT8_TOLERANCE, onnx_runner
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.runner import (
     RunnerSetup,
@@ -143,7 +142,7 @@ def test_int8_is_near_the_model_and_uses_the_file_that_is_there(
     setup, served = bert
     (full,) = onnx_files(served)
     before = full.stat().st_mtime_ns
-    assert 1e-4 < difference(setup, served, INT8) < TOLERANCE
+    assert 1e-4 < difference(setup, served, INT8) < INT8_TOLERANCE
     assert full.stat().st_mtime_ns == before
     (rounded,) = set(onnx_files(served)) - {full}
     kinds = {node.op_type for node in onnx.load(rounded).graph.node}
