@@ -24,8 +24,7 @@ from hf_triton.text_generation.loading import (
 )
 from hf_triton.text_generation.options import Options as EngineOptions
 
-from .audio_text import AudioTextModel
-from .encoder_decoders import EncoderDecoderModel
+from .one_window import AudioTextModel, EncoderDecoderModel
 from .options import Options
 from .request import SpeechReader
 from .transcript import SpeechModel, Wanted

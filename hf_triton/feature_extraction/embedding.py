@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from hf_triton.encoder.answers.rows import stack_rows, text_rows, token_counts
-from hf_triton.encoder.sentence_transformers.prompts import Prompts
+from hf_triton.encoder.sentence_transformers.prompts import USES, Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.row_values import LIST, count_rows, given_texts, integer_in, one_of
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields, each_row
+from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, text
 
 from .pooling import Normalize, Pooling, module_of
-from .request import EmbeddingRequest, EmbeddingRow, read_request
 
 _SIMILARITY = "similarity"  # the function by which embeddings are to be compared
 OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", _SIMILARITY))
@@ -165,3 +165,56 @@ def _post_pooling(
 
 def _ends_normalized(modules: Sequence[nn.Module]) -> bool:
     return bool(modules) and isinstance(modules[-1], Normalize)
+
+
+INPUTS = (
+    *("text_input", LIST, "prompt_name", "dimensions"),
+    *("return_num_input_tokens", "truncate"),
+    "input_type",  # a parameter alone
+)
+
+
+@dataclass(frozen=True)
+class EmbeddingRow:
+    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` its
+    use, one of USES.
+    """
+
+    field: str
+    text: str
+    prompt_name: str | None
+    input_type: str | None
+    dimensions: int | None
+    truncate: bool | None
+
+
+@dataclass(frozen=True)
+class EmbeddingRequest:
+    """``is_batch``: the answer has a dimension for the texts before those of one text's."""
+
+    rows: tuple[EmbeddingRow, ...]
+    is_batch: bool
+    wants_num_input_tokens: bool
+
+
+def read_request(fields: RequestFields, *, batched: bool) -> EmbeddingRequest:
+    """The texts and what is asked for each; ``batched`` where max_batch_size is above 0.
+
+    Raises:
+        RequestError: no text, one that is no UTF-8, or an option of a wrong kind.
+    """
+    fields.check_parameters(INPUTS)
+    name = count_rows(fields, INPUTS)
+    texts = given_texts(fields, name)
+    columns = zip(
+        texts,
+        fields.values("prompt_name", text, None),
+        fields.values("input_type", one_of(*USES), None),
+        fields.values("dimensions", integer_in(1), None),
+        fields.values("truncate", boolean, None),
+        fields.values("return_num_input_tokens", boolean, False),
+        strict=True,
+    )
+    read = [(EmbeddingRow(name, *row), wants_number) for *row, wants_number in columns]
+    rows = tuple(row for row, _ in read)
+    return EmbeddingRequest(rows, batched or name == LIST, any(wants for _, wants in read))

@@ -1,4 +1,4 @@
-"""The languages that a model translates from and to, and the tokens that stand for them.
+"""The languages that a model translates from and to, and the special tokens around a text.
 
 Three kinds of tokenizer: with language codes (M2M100, NLLB, mBART), where the source language is a
 special token around the input and the target language the first token of the output; with marks
@@ -17,7 +17,40 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import short
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 
-from .special_tokens import SpecialTokens, special_tokens_of
+_PROBE = "a b"
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids before and after a text's own."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of special tokens."""
+        return len(self.before) + len(self.after)
+
+    def around(self, token_ids: list[int]) -> list[int]:
+        """The text's tokens with the special ones around them."""
+        return [*self.before, *token_ids, *self.after]
+
+
+def special_tokens_of(tokenizer: Any) -> SpecialTokens:
+    """What the tokenizer, with its present source language, puts around a text.
+
+    Raises:
+        LoadError: special tokens change the text's own tokens.
+    """
+    plain = tokenizer(_PROBE, add_special_tokens=False).input_ids
+    whole = tokenizer(_PROBE).input_ids
+    for start in range(len(whole) - len(plain) + 1):
+        end = start + len(plain)
+        if whole[start:end] == plain:
+            return SpecialTokens(tuple(whole[:start]), tuple(whole[end:]))
+    raise LoadError("the tokenizer's special tokens can't be told from those of a text")
+
 
 _CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 _MARK = re.compile(r">>([^<>]+)<<")

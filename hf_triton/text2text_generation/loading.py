@@ -25,8 +25,7 @@ from hf_triton.text_generation.request.bad_words import word_tokenizer
 
 from .languages import Languages, find_languages
 from .options import Options
-from .reader import SourceReader
-from .source import SourceTokenizer
+from .source import SourceReader, SourceTokenizer
 
 _MAX_TOKENS = 128
 

@@ -54,7 +54,6 @@ TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_TRANSFORMER_FILE = TRANSFORMER_FILES[0]
 # In the order in which several are put together.
 POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -139,27 +138,6 @@ CONFIG = Keys(
     followed=("sentence_transformers", "sbert_ce_default_activation_function", "problem_type"),
     others="followed",
 )
-
-# The files and objects, as docs/encoders.md lists them.
-TABLES: dict[str, Keys] = {
-    WHOLE_FILE: WHOLE,
-    f"{MODULES_FILE}: each module": MODULE,
-    _TRANSFORMER_FILE: TRANSFORMER,
-    "… `model_kwargs`, `model_args`": MODEL_KWARGS,
-    "… `processor_kwargs`, `tokenizer_args`": PROCESSOR_KWARGS,
-    "… `config_kwargs`, `config_args`": CONFIG_KWARGS,
-    "… `modality_config`": MODALITIES,
-    "… `modality_config`: each modality": MODALITY,
-    "… `processing_kwargs`": PROCESSING,
-    "… `processing_kwargs`: `text`, `common`": TEXT,
-    "… `processing_kwargs`: `chat_template`": CHAT_TEMPLATE,
-    "N_Pooling/config.json": POOLING,
-    "N_Dense/config.json": DENSE,
-    "N_LayerNorm/config.json": LAYER_NORM,
-    "N_Normalize/config.json": NORMALIZE,
-    "N_Dropout/config.json": DROPOUT,
-    "config.json": CONFIG,
-}
 
 TRANSFORMER_MODULE, POOLING_MODULE = "Transformer", "Pooling"
 POST_POOLING = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}

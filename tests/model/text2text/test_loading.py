@@ -14,7 +14,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text2text_generation.loading import load_text2text
-from hf_triton.text2text_generation.reader import SourceReader
+from hf_triton.text2text_generation.source import SourceReader
 from hf_triton.text_generation.loading import LoadedModel
 from tests.model.text2text.conftest import Folders
 from tests.support.served_models import served_model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.text2text_generation.reader import SourceReader
+from hf_triton.text2text_generation.source import SourceReader
 from hf_triton.text_generation.request.row_options import read_rows
 from tests.support.request_fields import fields
 
