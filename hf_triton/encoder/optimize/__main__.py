@@ -30,9 +30,8 @@ from hf_triton.runtime.weights.served_model import ServedModel, read_served_mode
 
 from ..loading import load_setup
 from ..runners.runner import RunnerSetup
-from .engines import ENGINES, candidates
+from .comparison import ENGINES, candidates, timings
 from .report import Report, to_json, to_text
-from .timing import timings
 
 _LENGTHS = (16, 128)
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 
-from .engines import PLAIN, Candidate
-from .timing import Timing
+from .comparison import PLAIN, Candidate, Timing
 
 SCHEMA_VERSION = 2
 # A smaller speedup is not worth a line in models.yaml.

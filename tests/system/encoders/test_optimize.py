@@ -15,9 +15,15 @@ import pytest
 import torch
 
 from hf_triton.cli.verbs import optimize
-from hf_triton.encoder.optimize.engines import ENGINES, PLAIN, Candidate
+from hf_triton.encoder.optimize.comparison import (
+    ENGINES,
+    MIN_ROUNDS,
+    PLAIN,
+    Candidate,
+    Timing,
+    timings,
+)
 from hf_triton.encoder.optimize.report import Report, choice, to_json, to_text
-from hf_triton.encoder.optimize.timing import MIN_ROUNDS, Timing, timings
 from hf_triton.encoder.runners.runner import Runner, RunnerSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from tests.support.tiny_encoders import tiny_encoder

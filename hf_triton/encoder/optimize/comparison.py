@@ -1,20 +1,25 @@
-"""Prepares the engines that ``hf-triton optimize`` compares, as a served model does, and checks
-them against plain PyTorch. Measures nothing.
+"""Prepares the engines that ``hf-triton optimize`` compares, as a served model does, checks them
+against plain PyTorch, and times them in alternating rounds, one run each, so that other load on the
+machine slows all of them alike.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import torch
 
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 
-from ..loading import torch_runner
+from ..loading import RUNNERS
 from ..onnx.runner import INT8_TOLERANCE
 from ..options import EncoderOptions
 from ..runners.padded_runner import PaddedRunner
@@ -26,6 +31,7 @@ from ..runners.runner import (
     reference_forward,
     tolerance_of,
 )
+from ..texts.encoding import Encoding
 
 PLAIN = "plain PyTorch"
 # Name on the command line -> the options of models.yaml.
@@ -35,7 +41,8 @@ ENGINES: dict[str, dict[str, str]] = {
     "onnxruntime": {"engine": "onnxruntime"},
     "onnxruntime-int8": {"engine": "onnxruntime", "quantization": "int8"},
 }
-_TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
+MIN_ROUNDS = 5
+MAX_ROUNDS = 500
 
 
 @dataclass
@@ -70,7 +77,7 @@ def candidates(
     plain = PaddedRunner(setup)
     plain.name = "the model as transformers loads it, padded batches"
     yield Candidate(PLAIN, plain, difference=0.0)
-    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *lengths])
+    scene = random_encodings(setup) + random_encodings(setup, lengths)
     expected = [reference_forward(setup, encoding) for encoding in scene]
     for name in names:
         one = Candidate(name, options=ENGINES[name])
@@ -98,18 +105,63 @@ def candidates(
 def _make_runner(
     name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions
 ) -> Runner:
-    """The engine's runner; engines that change the model get a copy."""
+    """The engine's runner of a copy of the model, which it may change."""
     if served.quantization is not None and name != "torch":
         raise LoadError("quantization: computes whole weights; torch computes quantized ones")
     changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
     chosen = dataclasses.replace(options, **changes)
-    if name.startswith("onnxruntime"):
-        from ..onnx.runner import onnx_runner
-
-        return onnx_runner(setup, served, chosen)
     own = dataclasses.replace(setup, model=copy.deepcopy(setup.model))
-    if name == "torch-compile":
-        from ..compiled.runner import compiled_runner
+    return RUNNERS[chosen.engine](own, served, chosen)
 
-        return compiled_runner(own)
-    return torch_runner(own, served, chosen)
+
+@dataclass(frozen=True)
+class Timing:
+    """One engine at one sequence length (tokens) and batch size (texts)."""
+
+    length: int
+    batch_size: int
+    engine: str
+    median_ms: float
+    p95_ms: float
+    ratio_to_plain: float  # the median of plain PyTorch, divided by this median
+    seconds: list[float]  # of every run, in order
+
+
+def timings(
+    setup: RunnerSetup, runners: Mapping[str, Runner], shape: tuple[int, int], seconds: float
+) -> list[Timing]:
+    """One Timing for each runner; ratios are to the first. ``shape`` is (length, batch size);
+    ``seconds`` is the budget of all runners together, with at least MIN_ROUNDS runs each.
+    """
+    length, batch_size = shape
+    batch = random_encodings(setup, [length] * batch_size)
+    for runner in runners.values():
+        runner.forward(batch)
+    names, end_s = list(runners), time.monotonic() + seconds
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(MAX_ROUNDS):
+        if number >= MIN_ROUNDS and time.monotonic() >= end_s:
+            break
+        first = number % len(names)  # as many runs of each
+        for name in names[first:] + names[:first]:
+            samples[name].append(_timed(runners[name], batch, setup.device))
+    plain_s = statistics.median(samples[names[0]])
+    return [
+        Timing(
+            *shape,
+            name,
+            median_ms=1e3 * statistics.median(times),
+            p95_ms=1e3 * float(np.percentile(times, 95)),
+            ratio_to_plain=plain_s / statistics.median(times),
+            seconds=[round(one, 7) for one in times],
+        )
+        for name, times in samples.items()
+    ]
+
+
+def _timed(runner: Runner, batch: Sequence[Encoding], device: torch.device) -> float:
+    began_s = time.perf_counter()
+    runner.forward(batch)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began_s
