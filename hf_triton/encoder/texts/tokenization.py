@@ -147,9 +147,9 @@ class Tokenization:
         return CalledTokens(
             found["input_ids"],
             found.get("token_type_ids"),
-            found.get("special_tokens_mask"),
+            found.get("special_tokens_mask", []),
             found.get("offset_mapping"),
-            found.get("overflowing_tokens"),
+            found.get("overflowing_tokens", []),
         )
 
     def as_encoding(

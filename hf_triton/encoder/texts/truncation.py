@@ -28,9 +28,9 @@ class CalledTokens:
 
     ids: list[int]
     type_ids: list[int] | None
-    special_tokens_mask: list[int] | None
+    special_tokens_mask: list[int]
     offsets: list[tuple[int, int]] | None
-    overflowing: list[int] | None
+    overflowing: list[int]
 
     def __len__(self) -> int:
         return len(self.ids)
