@@ -14,7 +14,6 @@ import numpy as np
 
 from hf_triton.encoder.answers.rows import softmax
 from hf_triton.encoder.task import Array
-from hf_triton.runtime.errors import NO_NUMBERS, EngineError
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,7 @@ class Scores:
     def of(cls, logits: Array, *, has_null: bool) -> Scores:
         """``logits`` (tokens, 2): those of the context, after the window's first token where
         ``has_null``.
-
-        Raises:
-            EngineError: one of them is no number.
         """
-        if not np.isfinite(logits).all():
-            raise EngineError(NO_NUMBERS)
         start, end = softmax(logits, axis=0).T
         if not has_null:
             return cls(start, end, 0.0)

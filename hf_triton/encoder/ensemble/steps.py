@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.declared_size import within_files
 from hf_triton.runtime.weights.loading import load_on_meta_device
@@ -114,7 +114,12 @@ class PostprocessingStep:
 
     @torch.inference_mode()
     def _results(self, fields: RequestFields, encodings: Sequence[Encoding]) -> list[Array]:
-        """The results as in a single model: float32, reduced by the task."""
+        """The results as in a single model: float32, reduced by the task.
+
+        Raises:
+            RequestError: the model's output is not that of this request.
+            EngineError: it has no numbers.
+        """
         computed = torch.from_numpy(_array(fields, MODEL_OUTPUT))
         per_token = self._task.output != "sequences"
         longest = max(map(len, encodings)) if per_token else 0
@@ -125,7 +130,10 @@ class PostprocessingStep:
             encoding.of_tokens(output) if per_token else output
             for encoding, output in zip(encodings, computed, strict=True)
         ]
-        return [part.float().numpy() for part in self._task.reduce(outputs, encodings)]
+        results = [part.float().numpy() for part in self._task.reduce(outputs, encodings)]
+        if not all(np.isfinite(result).all() for result in results):
+            raise EngineError(NO_NUMBERS)
+        return results
 
 
 def _array(fields: RequestFields, name: str) -> Any:

@@ -11,6 +11,7 @@ from stub_server import StubServer
 from wire import Array, Request
 
 from generator.spec.task_folders import find_tasks
+from hf_triton.runtime.errors import NO_NUMBERS
 from tests.model.encoders.ensemble_stub import StubEnsemble, both_layouts, close, generated
 from tests.model.encoders.tasks import COLUMNS, MODELS, REQUESTS, SHORT, model_of
 from tests.support.served_encoder import request, rows
@@ -113,6 +114,15 @@ def test_the_postprocessing_step_refuses_what_another_request_made(classifier: A
     asked = {**request(text_input=SHORT).tensors, "model_output": np.zeros((2, 3), np.float32)}
     reply = step.infer(Request(asked))
     assert (reply.status, reply.error) == (400, "model_output: got (2, 3), expected 1 rows")
+
+
+@pytest.mark.threat("no-numbers")
+def test_the_postprocessing_step_answers_no_nan(classifier: Any) -> None:
+    """A model on a Triton backend of its own may compute it."""
+    step = classifier[1].steps["parts_postprocessing"]
+    output = np.array([[1.0, np.nan, 2.0]], np.float32)
+    reply = step.infer(Request({**request(text_input=SHORT).tensors, "model_output": output}))
+    assert (reply.status, reply.error) == (500, NO_NUMBERS)
 
 
 def test_rows_are_padded_to_a_multiple_where_a_native_model_wants_it(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import torch
 from stub_server import StubServer
 from wire import Reply
 
-from hf_triton.question_answering.spans import Scores
 from hf_triton.runtime.errors import EngineError
 from hf_triton.runtime.request import json_text
 from tests.support.other_tokenizers import KINDS, spelt_otherwise
@@ -203,7 +202,5 @@ def test_more_windows_than_allowed_are_refused_or_cut(model: Path, tmp_path: Pat
 
 
 def test_a_score_that_is_no_number_is_the_models_fault() -> None:
-    with pytest.raises(EngineError, match="no number"):
-        Scores.of(np.array([[0.0, np.nan], [1.0, 2.0]]), has_null=True)
     with pytest.raises(EngineError, match="no number"):
         json_text.written({"score": math.nan})
