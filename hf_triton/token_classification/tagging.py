@@ -90,7 +90,8 @@ class _EntityMaker:
     def __init__(self, tokenizer: Any, id2label: dict[int, str]) -> None:
         warnings.filterwarnings("ignore", "Tokenizer does not support real words")
         config = SimpleNamespace(id2label=id2label)
-        self._pipeline: Any = object.__new__(TokenClassificationPipeline)
+        make: Any = TokenClassificationPipeline.__new__
+        self._pipeline: Any = make(TokenClassificationPipeline)
         vars(self._pipeline).update(tokenizer=tokenizer, model=SimpleNamespace(config=config))
         self.merged = self._pipeline.aggregate_overlapping_entities
 

@@ -13,9 +13,9 @@ from generator.render.model_folder import render_config
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.automatic_speech_recognition import request as speech
-from hf_triton.feature_extraction import request as embedding
+from hf_triton.feature_extraction import embedding
 from hf_triton.fill_mask import filling
-from hf_triton.text2text_generation import reader
+from hf_triton.text2text_generation import source
 from hf_triton.text_classification import classification
 from hf_triton.text_generation.request import sampling_json
 from hf_triton.text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
@@ -50,7 +50,7 @@ def generation_parameters(fields: RowFields) -> frozenset[str]:
 
 PARAMETERS = {
     "text-generation": generation_parameters(CHAT_FIELDS),
-    "text2text-generation": generation_parameters(reader._FIELDS),
+    "text2text-generation": generation_parameters(source._FIELDS),
     "automatic-speech-recognition": {*speech._OPTIONS, *speech._SOUNDS},
     "feature-extraction": {*embedding.INPUTS} - {"input_type"},  # prompt_name says the same
     "text-classification": {*classification.INPUTS},
