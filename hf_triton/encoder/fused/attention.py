@@ -118,6 +118,7 @@ class TextAttention:
             *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
             *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
             *self._relative_arguments(attention),
+            numbers=len(qkv) * longest * attention.num_heads,
         )
 
     def _relative_arguments(self, attention: Attention) -> tuple[int, int, int]:

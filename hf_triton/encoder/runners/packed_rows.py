@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -28,7 +30,7 @@ class PackedRows(Runner):
             assert self._head is not None
             weight = next(setup.model.parameters())
             self._reads_last = self._head.reads_last(config.hidden_size, weight)
-        self._arange = torch.arange(self.first + setup.max_length, device=setup.device)
+        self._arange = np.arange(self.first + setup.max_length)
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
@@ -46,15 +48,18 @@ class PackedRows(Runner):
 
     def positions(self, row: Sequence[Encoding]) -> torch.Tensor:
         """The position of each token of a row, (tokens,) int64."""
-        return torch.cat([self._positions_of(encoding) for encoding in row])
+        # By NumPy: each operator of torch would give other threads the interpreter's lock.
+        positions = np.concatenate([self._positions_of(encoding) for encoding in row])
+        return torch.from_numpy(positions).to(self.setup.device)
 
-    def _positions_of(self, encoding: Encoding) -> torch.Tensor:
+    def _positions_of(self, encoding: Encoding) -> npt.NDArray[np.int64]:
         """RoBERTa's kind does not count padding tokens, and a text may contain one, as "<pad>"."""
         padding = self.first - 1
         if padding < 0 or padding not in encoding.input_ids:
             return self._arange[self.first : self.first + len(encoding)]
-        counted = torch.tensor(encoding.input_ids, device=self.setup.device) != padding
-        return counted.cumsum(0) * counted + padding
+        counted = np.array(encoding.input_ids) != padding
+        positions: npt.NDArray[np.int64] = counted.cumsum() * counted + padding
+        return positions
 
     def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
         """The tokens whose outputs are wanted; None for all."""
