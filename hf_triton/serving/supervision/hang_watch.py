@@ -3,7 +3,8 @@ again like those that died.
 
 One rule: what has work and is silent for so many seconds, or was stopped, hangs. A process beats or
 answers (hang_detection/processes.py). A model says that it is ready. A load has a process: Triton
-24.10 waits for ever for one that dies in its first moments, and loads nothing more by that name.
+24.10 waits for ever for one that dies in its first moments, and loads nothing more by that name. It
+also waits for ever for the end of one that got no processor for a second and then loaded.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from hf_triton.tritonserver.stubs import server_process, started_s, starts_anoth
 # step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
 _NOT_READY_S = 60.0
 _NO_PROCESS_S = 15.0  # a load's process is there within one, where there are cores
+_LOADED_S = 15.0  # Triton takes what has loaded at once
 _READ_LATE_S = 2.0  # the log's line may be read so long after it was written
 
 Key = TypeVar("Key", bound=Hashable)
@@ -90,6 +92,10 @@ class Heartbeats:
         beat = self._last.get(pid)
         return self._clock() - beat.seen_at_s if beat else 0.0
 
+    def has_begun(self, pid: int) -> bool:
+        """Whether it beats, as it does once its model has loaded."""
+        return pid in self._last
+
     def says_not_ready(self, pid: int) -> bool:
         """Whether its model said so with its last beat."""
         beat = self._last.get(pid)
@@ -130,6 +136,7 @@ class HangWatch:
         self._heartbeats = Heartbeats(server.heartbeats, clock)
         self._num_looks = 0  # for loads, in which no process was on its way
         self._loads = Silence[tuple[str, str]](lambda: self._num_looks)
+        self._loaded = Silence[tuple[str, str]](clock)
         self._models = Silence[str](clock)
         self._guard, self._tritonserver = 0, 0
         self.not_ready: set[str] = set()  # Triton's models of which a process says so
@@ -174,10 +181,20 @@ class HangWatch:
 
     def hung_load(self, repository: Path) -> str:
         """A model whose load never ends, "" where there is none; to be called once a second. While
-        Triton loads as many as it does at once, others wait for them.
+        Triton loads as many as it does at once, others wait for them. Ends the processes that have
+        loaded and of which Triton takes no notice.
         """
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
-        lacking = [one for one, at_s in loads.items() if self._lacks(*one, at_s, repository)]
+        processes = {one: self._new_processes(*one, at_s) for one, at_s in loads.items()}
+        lacking = [one for one in loads if self._lacks(*one, len(processes[one]), repository)]
+        loaded = [
+            one
+            for one in loads
+            if processes[one] and all(map(self._heartbeats.has_begun, processes[one]))
+        ]
+        for one in self._loaded.longer_than(_LOADED_S, {*loaded} - {*lacking}):
+            reason = "Triton did not notice that it has loaded"
+            self._loader.end_processes(one[0], Cause.HUNG, reason, processes[one])
         pids = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
@@ -185,15 +202,20 @@ class HangWatch:
         self._num_looks += not may_come
         return hung[0][0] if hung else ""
 
-    def _lacks(self, model: str, version: str, began_s: float, repository: Path) -> bool:
+    def _new_processes(self, model: str, version: str, began_s: float) -> frozenset[int]:
+        """Those of a load, without those of the version before that go on serving."""
+        own = (
+            one.pid for one in self._loader.stubs if (one.model, one.version) == (model, version)
+        )
+        return frozenset(pid for pid in own if started_s(pid) >= began_s - _READ_LATE_S)
+
+    def _lacks(self, model: str, version: str, num_processes: int, repository: Path) -> bool:
         """Whether a load has fewer processes of its own than it needs. Where the version before
         goes on serving, a part of the new one's may be enough.
         """
-        stubs = [one for one in self._loader.stubs if (one.model, one.version) == (model, version)]
-        new = [one for one in stubs if started_s(one.pid) >= began_s - _READ_LATE_S]
         num_needed = model_config.num_processes(repository / model / CONFIG_FILE)
         is_served = (model, version) not in self._answers.loading
-        return len(new) < (min(1, num_needed) if is_served else num_needed)
+        return num_processes < (min(1, num_needed) if is_served else num_needed)
 
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""

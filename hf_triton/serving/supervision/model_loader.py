@@ -108,10 +108,14 @@ class ModelLoader:
         """The processes that a model has now."""
         return self._deaths.living(folder)
 
-    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
-        """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
+    def end_processes(
+        self, folder: str, cause: Cause, reason: str, pids: Pids | None = None
+    ) -> None:
+        """Kills the processes of a model that no longer answers, all or ``pids`` of them; ``look``
+        then reloads it.
+        """
         self._reasons[folder] = cause, reason
-        self._kill(folder, self.living(folder))
+        self._kill(folder, self.living(folder) if pids is None else pids)
 
     def end(self) -> None:
         """Stops all loads, because the server is being stopped or has died. Kills processes that

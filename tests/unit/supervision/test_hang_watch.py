@@ -48,8 +48,13 @@ class Models:
     stubs: frozenset[Stub] = frozenset({Stub("a", "1", STUB)})
     ended: list[tuple[str, str]] = field(default_factory=list)
 
-    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
+    killed: list[frozenset[int]] = field(default_factory=list)
+
+    def end_processes(
+        self, folder: str, cause: Cause, reason: str, pids: frozenset[int] = frozenset()
+    ) -> None:
         assert cause in (Cause.HUNG, Cause.NOT_READY)
+        self.killed.append(pids)
         self.ended.append((folder, reason))
 
 
@@ -225,6 +230,29 @@ def test_a_reload_hangs_whose_process_has_died_though_the_version_before_goes_on
     assert hung(30) == ""
     ward.server.loads_under_way = {("steps", "1"): 0.0}
     assert hung(30) == "", "an ensemble needs no process"
+
+
+def test_processes_that_have_loaded_unnoticed_are_ended(
+    ward: Ward, hung: Callable[..., str], tmp_path: Path
+) -> None:
+    """After a second without a processor Triton gives a load up, and waits for its process' end."""
+    ward.models.stubs |= {Stub("two", "1", 7), Stub("two", "1", 8)}
+    ward.server.loads_under_way = {("two", "1"): 50.0}
+
+    def beat(seconds: int, *pids: int) -> None:
+        for _ in range(seconds):
+            for pid in pids:
+                path = tmp_path / f"beat_{pid}"
+                path.write_bytes(b"1")
+                os.utime(path, ns=(0, int(ward.now_s)))
+            assert hung(1) == ""
+
+    beat(30, 7)  # the second one still loads
+    beat(15, 7, 8)
+    assert ward.models.ended == []
+    beat(1, 7, 8)
+    assert ward.models.ended == [("two", "Triton did not notice that it has loaded")]
+    assert ward.models.killed == [{7, 8}], "not those of the version before"
 
 
 def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[..., str]) -> None:
