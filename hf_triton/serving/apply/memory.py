@@ -1,7 +1,7 @@
 """Whether a second copy of each model that is to be replaced fits beside the one that runs.
 
 The copies that run publish what they took when they were loaded and what is free on their devices
-(hf_triton/runtime/metrics/load.py). A copy of unknown size counts as one that fits. Reads
+(hf_triton/runtime/engine/triton_model.py). A copy of unknown size counts as one that fits. Reads
 only.
 """
 
