@@ -15,6 +15,7 @@ import pytest
 
 from hf_triton.ports.openai import media_hosts
 from hf_triton.ports.openai.media_hosts import is_public
+from hf_triton.ports.openai.schema import media
 from tests.support.http_server import Handler, serving_http
 from tests.unit.openai_api.conftest import Reply, Starter, Translator
 from tests.unit.openai_api.fake_triton import NO_IMAGE, Model
@@ -74,6 +75,15 @@ def test_files_become_tensors_in_the_order_of_the_chat(
     content = [{"type": "image"}, TEXT, {"type": "audio"}, {"type": "image"}]
     assert json.loads(seen["messages"]) == [{"role": "user", "content": content}]
     assert ([1, 2] if model == "rows" else [2]) in api.triton.shapes
+
+
+def test_base64_is_decoded_piece_by_piece_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "_PIECE", 4)
+    file = bytes(range(256))
+    assert media._unpacked(base64.b64encode(file).decode()) == file
+    for wrong in ("QQ==QUJD", "QUJ", "QU D", "=QUJ"):
+        with pytest.raises(ValueError):  # noqa: PT011, of base64's own
+            media._unpacked(wrong)
 
 
 @pytest.mark.parametrize("stream", [False, True])
