@@ -28,6 +28,8 @@ from hf_triton.tritonserver.child_process import (
     tell_ready,
 )
 
+_SWITCH_S = 0.001  # after which a thread that reads a large body lets the event loop go on
+
 
 def main() -> int:
     """Serves until told to stop; returns the exit code."""
@@ -35,6 +37,7 @@ def main() -> int:
     if settings.openai and settings.openai.verbose:
         logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
         logging.getLogger("hf_triton.ports").setLevel(logging.DEBUG)
+    sys.setswitchinterval(_SWITCH_S)
     return run_child("the ports' process", partial(_serve, settings), uvloop.run)
 
 

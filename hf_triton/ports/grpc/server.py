@@ -20,6 +20,7 @@ from hf_triton.ports.triton_calls import TritonCalls
 from hf_triton.ports.triton_channel import triton_channel
 
 _MAX_CALLS = 1024  # of one connection at once
+_MAX_PENDING = 1 << 30  # calls; those of each connection have their limit
 _HANDSHAKE_MS = 10_000
 _PING_EVERY_MS = 1000  # so often a client may ask whether its connection lives
 
@@ -57,6 +58,9 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         # What is compressed may become a thousand times as large: compressed.py expands it.
         ("grpc.per_message_decompression", 0),
         ("grpc.max_concurrent_streams", _MAX_CALLS),
+        # Of a flood's calls that wait for this process, gRPC would cancel others' at random.
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY_MS),

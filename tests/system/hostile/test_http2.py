@@ -47,8 +47,8 @@ class Client:
 
     def frames(self, seconds: float = 5.0) -> Iterator[h2.Frame]:
         """Until the connection ends, or nothing comes."""
-        self.socket.settimeout(seconds)
         try:
+            self.socket.settimeout(seconds)
             while data := self.socket.recv(1 << 16):
                 yield from self._splitter.feed(data)
         except OSError:

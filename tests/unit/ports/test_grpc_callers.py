@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
-from hf_triton.ports import port
+from hf_triton.ports import bodies
 from hf_triton.ports.settings import Access, Caller
 from tests.support import http2_frames as h2
 from tests.unit.ports.grpc_ports import grpc_port
@@ -96,7 +96,7 @@ async def test_requests_of_a_stream_are_answered_in_turn_where_each_has_one_answ
 async def test_messages_that_do_not_end_fill_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "_BUFFERED_MIB", 1)
+    monkeypatch.setattr(bodies, "_ALL_MIB", 1)
     async with grpc_port(tmp_path, access=Access(max_body_mib=1)) as (triton, stub):
         host, _, number = triton.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(number))
