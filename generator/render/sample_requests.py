@@ -13,10 +13,15 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.model_data import VALUES_FILE
-from generator.spec.runtime_rules import SAMPLE_TEXT, Value, sample_values
+from generator.spec.runtime_rules import (
+    SAMPLE_FILES,
+    SAMPLE_MASK,
+    SAMPLE_TEXT,
+    Value,
+    sample_values,
+)
 from generator.spec.triton_models import ROLE_PARAMETER, TASK_PARAMETER
 from generator.yaml_file.regular_file import read_json
-from hf_triton.runtime.request import sample_values as samples
 
 _TYPE_STRING = 13  # inference.DataType, model_config.proto
 _TYPE_BOOL = 1
@@ -48,7 +53,7 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
 
 def sample_chat(task: str) -> list[dict[str, Any]]:
     """Messages as OpenAI's clients send them to a model that sees or hears."""
-    name, file, question = samples.FILES[task]
+    name, file, question = SAMPLE_FILES[task]
     part = {
         "image": {"image_url": {"url": f"data:image/png;base64,{file()}"}},
         "audio": {"input_audio": {"data": file(), "format": "wav"}},
@@ -72,8 +77,8 @@ def _values(folder: Path) -> Any:
 
 def _with_mask(value: Value, folder: Path) -> Value:
     """``[MASK]`` in the tokenizer's own word for it: RoBERTa's is ``<mask>``."""
-    if isinstance(value, str) and samples.MASK in value:
-        return value.replace(samples.MASK, _mask_token(folder))
+    if isinstance(value, str) and SAMPLE_MASK in value:
+        return value.replace(SAMPLE_MASK, _mask_token(folder))
     return value
 
 
@@ -83,7 +88,7 @@ def _mask_token(folder: Path) -> str:
         for token in tokens:
             if token["content"].strip("[]<>").lower() == "mask":
                 return str(token["content"])
-    return samples.MASK
+    return SAMPLE_MASK
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

@@ -31,6 +31,8 @@ from hf_triton.runtime.request.chat_formats import ToolForm as ToolForm
 from hf_triton.runtime.request.chat_formats import read_counts as read_counts
 from hf_triton.runtime.request.chat_formats import read_format as read_format
 from hf_triton.runtime.request.empty_final import EMPTY_FINAL as EMPTY_FINAL
+from hf_triton.runtime.request.sample_values import SAMPLE_FILES as SAMPLE_FILES
+from hf_triton.runtime.request.sample_values import SAMPLE_MASK as SAMPLE_MASK
 from hf_triton.runtime.request.sample_values import SAMPLE_TEXT as SAMPLE_TEXT
 from hf_triton.runtime.request.sample_values import Value as Value
 from hf_triton.runtime.request.sample_values import sample_values as sample_values

@@ -18,7 +18,7 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.cache_salt import CACHE_SALT
 from hf_triton.runtime.request.plain_request import PlainRequest
 from hf_triton.runtime.request.responder import status_and_text
-from hf_triton.runtime.request.sample_values import MASK, Value, sample_values, sound
+from hf_triton.runtime.request.sample_values import SAMPLE_MASK, Value, sample_values, sound
 from hf_triton.runtime.weights.served_model import ServedModel
 
 _LONGEST_S = 600.0
@@ -102,7 +102,7 @@ def _samples(
         return
     if "audio" in values:
         values["audio"] = sound(8000)  # a second: some models hear nothing in less
-    mask = getattr(tokenizer, "mask_token", None) or MASK
+    mask = getattr(tokenizer, "mask_token", None) or SAMPLE_MASK
     yield {name: _with_mask(value, mask) for name, value in values.items()}
     known = mask if _has_mask(values) else _known_text(tokenizer)
     if known:
@@ -110,11 +110,11 @@ def _samples(
 
 
 def _has_mask(values: Mapping[str, Value]) -> bool:
-    return any(isinstance(value, str) and MASK in value for value in values.values())
+    return any(isinstance(value, str) and SAMPLE_MASK in value for value in values.values())
 
 
 def _with_mask(value: Value, mask: str) -> Value:
-    return value.replace(MASK, mask) if isinstance(value, str) else value
+    return value.replace(SAMPLE_MASK, mask) if isinstance(value, str) else value
 
 
 def _known_text(tokenizer: Any) -> str:

@@ -13,8 +13,8 @@ import zlib
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
 SAMPLE_TEXT = "I am going"
-MASK = "[MASK]"  # stands for the tokenizer's own word for it
-_MASKED = f"She drinks a cup of {MASK}."
+SAMPLE_MASK = "[SAMPLE_MASK]"  # stands for the tokenizer's own word for it
+_MASKED = f"She drinks a cup of {SAMPLE_MASK}."
 _LABELS = ["sport", "food", "weather"]
 _BY_TASK: dict[str, dict[str, Value]] = {
     "text-generation": {"text_input": SAMPLE_TEXT},
@@ -44,8 +44,8 @@ def sample_values(task: str, pipeline: str, first_input: str) -> dict[str, Value
         return _of_pipeline(pipeline, first_input)
     if task == "automatic-speech-recognition":
         return {"audio": sound()}
-    if task in FILES:
-        name, file, question = FILES[task]
+    if task in SAMPLE_FILES:
+        name, file, question = SAMPLE_FILES[task]
         return {"text_input": question, name: file()}
     return _BY_TASK.get(task)
 
@@ -81,7 +81,7 @@ def sound(num_samples: int = 400) -> str:
     return base64.b64encode(struct.pack("<4sI", b"RIFF", len(body)) + body).decode()
 
 
-FILES = {
+SAMPLE_FILES = {
     "image-text-to-text": ("image", picture, "What is this?"),
     "audio-text-to-text": ("audio", sound, "What do you hear?"),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from hf_triton.runtime.errors import (
     OverloadedError,
     RequestError,
 )
+from hf_triton.runtime.sandbox import worker
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import storage
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
@@ -231,24 +234,33 @@ class LateProcess:
     """
 
     first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), grammar_process.MAY_END
+    masks_wanted, has_ended = True, False
 
     def __init__(self, *, waited_for: bool = False) -> None:
         self.says_it = threading.Event()
-        self._waited_for = waited_for
+        self._waited_for, self._asked_s = waited_for, 0.0
+        self._asking: list[weakref.ref[Grammar]] = []
         self._read, self._write = socket.socketpair()
 
-    def follow(self, number: int, token_id: int) -> None:
-        pass
+    def ask_state(self, grammar: Grammar, token_id: int) -> None:
+        grammar.state = worker.DONE, grammar_process.MAY_END
 
-    def state(self, number: int) -> bytes:
-        return grammar_process.MAY_END
+    def ask_mask(self, grammar: Grammar) -> None:
+        self._asking, self._asked_s = [weakref.ref(grammar)], time.monotonic()
 
-    def mask(self, number: int) -> bytes:
-        assert self.says_it.is_set() or self._waited_for
-        return self.first_mask
+    def receive(self, until_s: float) -> bool:
+        is_late = self._waited_for and time.monotonic() > self._asked_s + 0.02
+        if not self.says_it.is_set() and not is_late:
+            return False
+        for asking in self._asking:
+            if grammar := asking():
+                grammar.take_mask(self.first_mask)
+        self._asking = []
+        return True
 
-    def has_mask(self, number: int) -> bool:
-        return self.says_it.is_set()
+    def wait_until(self, has_come: Callable[[], bool]) -> None:
+        while not has_come():
+            self.receive(0.0)
 
     def drop(self, number: int) -> None:
         self._read.close()
