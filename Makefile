@@ -1,5 +1,5 @@
 # `make` lists the targets. Variables, each on the command line or in the environment:
-#   PYTHON=python3.12      interpreter for .venv, 3.10 to 3.13 (default: python3)
+#   PYTHON=python3.12      interpreter for .venv, 3.10 to 3.13 (default: the first that is here)
 #   TORCH=cpu|gpu          build of torch (default: gpu where nvidia-smi finds one)
 #   TORCH_INDEX_URL=...    a package index that has torch's CPU build
 #   ARGS='--http-port 9000'   passed on to the command behind serve and the tests

@@ -17,6 +17,7 @@ from generator.yaml_file.regular_file import read_regular
 
 FUNCTIONS = ("preprocess", "postprocess")
 _ARGUMENT = {"preprocess": "request", "postprocess": "response"}
+_LIBRARY = "hf_triton"
 _MAX_BYTES = 2**20
 
 
@@ -99,11 +100,13 @@ def _takes_one(arguments: ast.arguments) -> bool:
 
 
 def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Imports of files beside it, which are not where the model runs."""
+    """Imports of files beside it, which are not where the model runs, as the library is."""
     for part in ast.walk(tree):
         if not isinstance(part, ast.Import | ast.ImportFrom):
             continue
         for name in _imported(part):
+            if name == _LIBRARY:  # beside it in a checkout
+                continue
             beside = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
             if not name or any(file.is_file() for file in beside):
                 shown = f"{name} from beside it" if name else "a file beside it"

@@ -18,6 +18,7 @@ CPU = torch.device("cpu")
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpu, "_LENGTHS", (3, 40, 530, 1, 513))
     monkeypatch.setattr(gpu, "_NUM_TOKENS", 4)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the command sets it for its process
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -86,6 +86,13 @@ def test_a_mistake_in_the_hooks_file_has_both_places(
     assert message in line
 
 
+def test_hooks_in_a_checkout_import_the_library(work: Path, run: Run) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS, f"from hf_triton.hooks import observe\n{HOOKS}")
+    (work / "hf_triton").mkdir()
+    (work / "hf_triton/__init__.py").touch()
+    assert run("generate")[0] == 0
+
+
 def test_bytes_that_are_no_text_are_a_mistake_too(work: Path, run: Run) -> None:
     write(work, ONE_MODEL + WITH_HOOKS, b"\xff\xfe\x00" + HOOKS.encode())
     (line,) = mistakes(run)
