@@ -13,7 +13,7 @@ import zlib
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
 SAMPLE_TEXT = "I am going"
-SAMPLE_MASK = "[SAMPLE_MASK]"  # stands for the tokenizer's own word for it
+SAMPLE_MASK = "[MASK]"  # stands for the tokenizer's own word for it
 _MASKED = f"She drinks a cup of {SAMPLE_MASK}."
 _LABELS = ["sport", "food", "weather"]
 _BY_TASK: dict[str, dict[str, Value]] = {
