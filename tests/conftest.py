@@ -32,6 +32,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 pytest.register_assert_rewrite("tests.scenarios")
 
 LAYERS = ("served", "release", "system", "model", "unit")  # the folders of tests
+# Files of tests/unit that wait more than they compute: last, they would hold up the end.
+_WAITING = ("ports/test_http2.py", "sampling/test_grammar_processes.py")
 
 _num_kept = 0  # modules that no collection of garbage looks at
 
@@ -55,14 +57,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait for servers first: short ones fill the end, and processes end together."""
-    items.sort(key=lambda item: LAYERS.index(_layer(item.nodeid)))
+    """Files that wait first: short ones fill the end, and processes end together."""
+
+    def turn(item: pytest.Item) -> int:
+        does_wait = item.nodeid.partition("::")[0].endswith(_WAITING)
+        return -1 if does_wait else LAYERS.index(_layer(item.nodeid))
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Of ``-n auto``: one more than cores, as tests of servers wait."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Of ``-n auto``: two more than cores, as tests of servers wait."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
