@@ -103,18 +103,18 @@ def _problems(
             yield f"'{other.name}' has load: {other.load}, and {waits}"
         if other.canary is not None:
             yield (
-                f"'{other.name}' has a canary of its own, which requests that are routed already "
-                "don't pass; name the model that is meant, or take it away there"
+                f"'{other.name}' has a canary of its own, and a routed request is not routed "
+                "again; name the model that is meant, or take it away there"
             )
 
 
 def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
-    """Why one model can't be asked what the other one is."""
+    """Why one model can't take the other one's requests."""
     if other.ensemble is not None:
         yield f"'{other.name}' is an ensemble, which only Triton itself can ask; set layout: single"
         return
     if other.layout == "vllm-backend":
-        yield f"'{other.name}' runs on NVIDIA's vLLM backend, which answers no model but Triton"
+        yield f"'{other.name}' runs on NVIDIA's vLLM backend, which only Triton can ask"
         return
     if other.task != owner.task:
         yield f"'{other.name}' is for {other.task}, expected a model for {owner.task}"
@@ -124,8 +124,9 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
         ("max_batch_size", str(owner.max_batch_size), str(other.max_batch_size)),
     ):
         if mine != theirs:
-            yield f"'{other.name}' has {key} {theirs}, expected {mine} as here: it is asked alike"
+            same = "it gets the same requests"
+            yield f"'{other.name}' has {key} {theirs}, expected {mine} as here: {same}"
     known = {adapter.name for adapter in other.adapters or ()}
     if missing := [one.name for one in owner.adapters or () if one.name not in known]:
         lacks = f"lacks the adapters {', '.join(missing)}"
-        yield f"'{other.name}' {lacks}, which requests may name: it is asked alike"
+        yield f"'{other.name}' {lacks}, which requests may name"

@@ -22,7 +22,7 @@ from generator.spec.triton_models import step_name
 def place_models(
     specs: Iterable[ModelSpec], tasks: Mapping[str, Task], repository: Path
 ) -> Iterator[str]:
-    """Puts exports in their place; one line on each that was, and on each model without a file."""
+    """Puts exports in their place; a line for each, and for each model without a file."""
     for spec in specs:
         if spec.ensemble is not None and spec.ensemble.is_native:
             target = model_file(spec, repository)
@@ -65,7 +65,7 @@ def _exports(spec: ModelSpec, task: Task, repository: Path) -> list[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A second name for the same bytes: weights are large. Where that can't be, a copy."""
+    """A hard link: weights are large. Where that can't be, a copy."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

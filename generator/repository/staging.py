@@ -188,7 +188,7 @@ def _entries(folder: Path, top: Path) -> Iterator[str]:
 
 
 def _carry(source: Path, target: Path) -> None:
-    """A second name for the same bytes, for weights are large; where that can't be, a copy."""
+    """A hard link, for weights are large; where that can't be, a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target, follow_symlinks=False)

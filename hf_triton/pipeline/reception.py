@@ -45,7 +45,7 @@ class Reception(PooledReception):
         description: str = "",
         tokenizer: Any = None,
     ) -> None:
-        """``names`` are the call parameters that a request may give as its own parameters;
+        """``names`` are arguments of the pipeline's call that a request may set;
         ``batched`` where max_batch_size is above 0.
         """
         self.engine = engine

@@ -55,8 +55,8 @@ def takes(module: Any) -> bool:
 
 
 class _Pairs:
-    """Tokens with one of their experts each, (tokens * k), in the experts' order: those of expert
-    ``e`` are ``order[starts[e] : starts[e + 1]]``.
+    """All pairs of a token and one of its experts, (tokens * k), in the experts' order: those of
+    expert ``e`` are ``order[starts[e] : starts[e + 1]]``.
     """
 
     def __init__(self, top_k_index: torch.Tensor, num_experts: int) -> None:

@@ -23,12 +23,12 @@ from ..request.request_ids import labelled
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
-# As hooks files of earlier releases import it.
+# The name that older hooks files import.
 _EARLIER_NAME = "hf_runtime"
 
 
 def functions_of(holder: object) -> Functions:
-    """The existing ones of ``preprocess`` and ``postprocess`` in a module or an object."""
+    """Those of ``preprocess`` and ``postprocess`` that a module or an object defines."""
     found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
     return {wanted: function for wanted, function in found.items() if callable(function)}
 

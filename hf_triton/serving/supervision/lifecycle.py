@@ -101,7 +101,7 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
         grpc_port=listen.grpc_port,
         metrics_port=listen.metrics_port,
         health_port=listen.health_port,
-        config=str(config.absolute()),  # as it is named: what a link leads to may change
+        config=str(config.absolute()),  # unresolved: a link may lead elsewhere later
         sockets=listen.sockets,
         admin_key=server.api.admin_key,
     )
@@ -202,7 +202,7 @@ def _stop(
         say("stopped" if is_graceful else "stopped by force")
     given_up = health.given_up()
     if given_up:
-        say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
+        say(f"exit code {EXIT_INPUT}, because models were given up: {', '.join(given_up)}")
         return EXIT_INPUT
     return EXIT_OK if is_graceful else EXIT_INTERRUPTED
 
@@ -234,7 +234,7 @@ class IdleTime:
 
 
 class StuckStop:
-    """Whether the stop of one server waits for what never comes: made when it is asked to stop,
+    """Whether the stop of one server waits for what can't happen: made when it is asked to stop,
     then called often. Triton 24.10 waits for every load, and for every request; those that a
     process took with it when it died are never answered.
     """

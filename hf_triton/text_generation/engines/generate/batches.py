@@ -1,4 +1,4 @@
-"""Which prompts may share a batch: shown at load by trying it.
+"""Which prompts may share a batch: found by trial at load.
 
 Padding changes the output of architectures that count blocks, chunks or positions from the start of
 a row, its padding included, or that let tokens attend to it.
