@@ -4,6 +4,7 @@ one model alone fits, and under /models/NAME of each.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -69,6 +70,7 @@ def routes_of(
     return routes
 
 
+@functools.cache
 def _named_by_path(body: type[Struct]) -> type[Struct]:
     """The same where the path has the model's name."""
     bases, model = (body,), ("model", str | None, None)

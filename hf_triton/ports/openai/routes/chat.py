@@ -196,7 +196,7 @@ def _lengths(chat: Chat) -> dict[str, int]:
     is clamped, for clients send one without knowing the model.
     """
     newer = chat.max_completion_tokens
-    older = chat.given("max_tokens").get("max_tokens")
+    older = getattr(chat, "max_tokens", None)
     if newer is None:
         return {"clamp_max_tokens": True}
     if older not in (None, newer):

@@ -30,6 +30,7 @@ from hf_triton.ports.openai.schema.body import (
     Json,
     also,
     only,
+    present,
     read,
     refused,
 )
@@ -144,7 +145,7 @@ def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest
         raise bad_field("decoder_input_details", "true", "only without a stream")
     details = bool(given.details or given.decoder_input_details)
     samples = _samples(given)
-    same = {name: getattr(given, name) for name in _SAME if getattr(given, name) is not None}
+    same = present(given, *_SAME)
     if not samples:
         same["temperature"] = 0
     elif details:

@@ -16,7 +16,7 @@ from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Chunks
 from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, read
+from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue
@@ -114,9 +114,7 @@ class Told:
 
 def _read_tokenize(given: Mapping[str, Any]) -> GenerationRequest:
     body = read(TokenizeRequest, given)
-    asked = {"add_special_tokens": body.add_special_tokens}
-    asked["return_token_strs"] = body.return_token_strs
-    options = {name: value for name, value in asked.items() if value is not None}
+    options = present(body, "add_special_tokens", "return_token_strs")
     if body.prompt is None and body.messages is None:
         raise bad_field("prompt", "none", "a text, or messages")
     if body.prompt is None:

@@ -30,6 +30,12 @@ Json = dict[str, Any]
 Read = TypeVar("Read", bound=Struct)
 
 
+def present(body: Struct | None, *names: str) -> dict[str, Any]:
+    """Those of these fields that a body has."""
+    found = ((name, getattr(body, name, None)) for name in names)
+    return {name: value for name, value in found if value is not None}
+
+
 def only(*values: Any) -> Meta:
     """A field that takes these values alone: they ask for nothing beyond what is done anyway."""
     different = [value for at, value in enumerate(values) if value not in values[:at]]

@@ -25,6 +25,7 @@ from hf_triton.ports.openai.schema.body import (
     JsonList,
     also,
     only,
+    present,
     refused,
 )
 from hf_triton.ports.openai.schema.errors import bad_field
@@ -117,8 +118,7 @@ class Generation(Struct, kw_only=True):
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of these fields that the request has."""
-        found = ((name, getattr(self, name, None)) for name in names)
-        return {name: value for name, value in found if value is not None}
+        return present(self, *names)
 
 
 class ChatOptions(Generation, kw_only=True):
@@ -222,7 +222,7 @@ def asked(
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,
         echoes=echoes,
-        returns_token_ids=bool(body.given("return_token_ids").get("return_token_ids")),
+        returns_token_ids=bool(getattr(body, "return_token_ids", None)),
         names=SentNames(body, parameters, calls="json_schema" in sampling).names,
     )
 
@@ -259,7 +259,7 @@ def _sampling(body: Generation) -> dict[str, Any]:
 
 def _num_prompt_logprobs(body: Generation) -> int | None:
     """VLLM's field: how many alternatives to each of the prompt's tokens; None for nothing."""
-    num: int | None = body.given("prompt_logprobs").get("prompt_logprobs")
+    num: int | None = getattr(body, "prompt_logprobs", None)
     if num is not None and num < 0:
         raise bad_field("prompt_logprobs", kind_of(num), "0 and more")
     if num is not None and body.stream:

@@ -140,11 +140,14 @@ class Catalog:
 
     async def models(self, good_for_s: float = _GOOD_FOR_S) -> dict[str, ServedModel]:
         """The models by name, read ``good_for_s`` ago at most. Raises ApiError."""
+        await self._while_away(partial(self._read_if_older, good_for_s))
+        return self._models
+
+    async def _read_if_older(self, good_for_s: float) -> None:
         if not self._is_younger_than(good_for_s):
             async with self._reading:
                 if not self._is_younger_than(good_for_s):  # another request has read them
-                    await self._while_away(self._read)
-        return self._models
+                    await self._read()
 
     async def _while_away(self, ask: Callable[[], Awaitable[Told]]) -> Told:
         """Asks again while there is no tritonserver, where it is started again. Raises ApiError."""

@@ -24,7 +24,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     Texts,
     listed,
 )
-from hf_triton.ports.openai.schema.body import Count, only
+from hf_triton.ports.openai.schema.body import Count, only, present
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
@@ -125,12 +125,9 @@ class PredictRequest(EncoderRequest, kw_only=True):
     def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
         """All of them, with all labels of each unless fewer are asked for; that server cuts."""
         firsts, *seconds = zip(*self.sequences(), strict=True)
-        asked = self.parameters or OfHub()
         raw = {"function_to_apply": "none"} if self.raw_scores else {}
-        given = {"top_k": asked.top_k, "function_to_apply": asked.function_to_apply}
-        known = {name: one for name, one in given.items() if one is not None}
         options: dict[str, TensorValue] = {"truncate": True, **self.options, "top_k": -1}
-        options = {**options, **raw, **known}
+        options = {**options, **raw, **present(self.parameters, "top_k", "function_to_apply")}
         pairs = seconds[0] if seconds else ()
         return Batch(firsts, ("label", "score", NUM_TOKENS), ("inputs",), pairs, options)
 

@@ -26,7 +26,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     listed,
 )
 from hf_triton.ports.openai.schema.answers import Usage
-from hf_triton.ports.openai.schema.body import Count, only
+from hf_triton.ports.openai.schema.body import Count, only, present
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
@@ -60,8 +60,7 @@ class EmbeddingRequest(EncoderRequest, kw_only=True):
     @property
     def options(self) -> dict[str, TensorValue]:
         """Further options of the model."""
-        given = {"dimensions": self.dimensions, "prompt_name": self.prompt_name}
-        return {**super().options, **{name: one for name, one in given.items() if one is not None}}
+        return {**super().options, **present(self, "dimensions", "prompt_name")}
 
 
 class Embedding(Struct):

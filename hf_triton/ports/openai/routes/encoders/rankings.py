@@ -38,7 +38,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     listed,
 )
 from hf_triton.ports.openai.schema.answers import Usage
-from hf_triton.ports.openai.schema.body import Json, only
+from hf_triton.ports.openai.schema.body import Json, only, present
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import SIMILARITY as OUTPUT
@@ -352,9 +352,7 @@ class SimilarityRequest(_Tei, kw_only=True):
     @property
     def options(self) -> dict[str, TensorValue]:
         """With those of the parameters."""
-        asked = self.parameters or SimilarityParameters()
-        given = {"truncate": asked.truncate, "prompt_name": asked.prompt_name}
-        return {**super().options, **{name: one for name, one in given.items() if one is not None}}
+        return {**super().options, **present(self.parameters, "truncate", "prompt_name")}
 
     def sides(self) -> tuple[list[str], list[str]]:
         """The sentence and the others."""
