@@ -388,7 +388,9 @@ class InFlightEngine(Engine):
         self._drafts = step.drafts
         left_out = late | self._doubted
         for row, sequence in enumerate(sampled):
-            if sequence not in left_out and sequence.finish_reason is None:
+            if sequence.finish_reason is not None:  # it ended while its step was computed
+                self._sampler.forget(sequence)
+            elif sequence not in left_out:
                 sequence.num_pending = 1
                 self._pending_rows[sequence] = row
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -146,3 +148,19 @@ def test_late_grammars_change_no_token(together: bool) -> None:
         found.append([answers.completion(number) for number in range(len(asked))])
         assert sum(grammar.num_late for grammar in grammars) > 2  # type: ignore[union-attr]
     assert found[0] == found[1]
+
+
+def test_nothing_is_kept_of_what_ends_while_its_next_step_is_computed() -> None:
+    answers = Answers()
+    made = replace(
+        setup(tiny_model("llama"), eos=[EOS], **OPTIONS), compiled=False, async_scheduling=True
+    )
+    with running(InFlightEngine(made)) as engine:
+        ending = answers.sequence(0, [1, 2, 3], max_tokens=60, logit_bias=((EOS, 99.0),))
+        kept = weakref.ref(ending)
+        engine.submit([ending])
+        del ending
+        assert answers.completion(0).finish_reason == "stop"
+        engine.submit([answers.sequence(1, [1, 2], max_tokens=9, ignore_eos=True)])
+        answers.wait(2)
+        assert eventually(lambda: gc.collect() >= 0 and kept() is None)
