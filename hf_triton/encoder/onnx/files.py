@@ -51,8 +51,12 @@ class OnnxFiles:
             return False
 
     def remove(self) -> None:
-        """Removes a file that is broken or out of date, so that ``ensure`` makes it anew."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes a file that is broken or out of date, so that ``ensure`` makes it anew. Raises
+        LoadError.
+        """
+        with self._writing():
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
 
     def _make(self) -> None:
         name = self._served.public_name

@@ -51,8 +51,10 @@ def without_names(schema: dict[str, Any]) -> None:
                 value.pop("$schema", None)
             for name in ("$id", "id"):
                 given = value.get(name)
-                may_stay = given in references or (references and _URI.fullmatch(str(given)))
-                if isinstance(given, str) and not may_stay:
+                if not isinstance(given, str):
+                    continue
+                may_stay = given in references or (references and _URI.fullmatch(given))
+                if not may_stay:
                     del value[name]
             below = ((name, one) for name, one in value.items() if name not in _NO_SCHEMAS)
             left += ((one, name in _BY_NAME) for name, one in below)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import sys
 from collections.abc import Sequence
@@ -134,6 +135,19 @@ def test_a_broken_file_is_made_anew(part: str, bert: tuple[RunnerSetup, ServedMo
     broken.write_bytes(whole[: len(whole) // 2] if part == "model.onnx" else bytes(len(whole)))
     assert difference(setup, served) < 1e-4
     assert broken.stat().st_size == len(whole)
+
+
+def test_a_broken_file_that_cannot_be_removed_is_an_error(
+    bert: tuple[RunnerSetup, ServedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx_files(bert[1])[0].write_bytes(b"broken")
+
+    def refuse(folder: Path, **_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(LoadError, match=r"writing the ONNX file failed: .*Read-only"):
+        onnx_runner(*bert, ONNX)
 
 
 def test_int8_is_near_the_model_and_uses_the_file_that_is_there(

@@ -46,6 +46,7 @@ def fits(held_to: dict[str, Any], text: str) -> bool:
             for one in ("Output Format", "#part", "a#b", "", "http://a.b/c", "://", "1:2", "%zz", 5)
         ),
         schema(**{"$schema": DRAFT_4, "id": "Output Format"}),
+        schema(**{"x-meta": {"id": ["no", "text"]}}),
         of({"$ref": "#/$defs/one"}, **{"$id": "Output Format", "$defs": {"one": INTEGER}}),
         of({"$id": "The A", "$ref": "#/$defs/one"}, **{"$defs": {"one": INTEGER}}),
         of({"$id": "part", **INTEGER, "$schema": "any"}, **{"$id": "urn:all"}),
