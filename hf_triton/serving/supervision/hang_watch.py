@@ -187,14 +187,14 @@ class HangWatch:
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
         processes = {one: self._new_processes(*one, at_s) for one, at_s in loads.items()}
         lacking = [one for one in loads if self._lacks(*one, len(processes[one]), repository)]
-        loaded = [
+        unnoticed = [
             one
-            for one in loads
-            if processes[one] and all(map(self._heartbeats.has_begun, processes[one]))
+            for one, pids in processes.items()
+            if one not in lacking and pids and all(map(self._heartbeats.has_begun, pids))
         ]
-        for one in self._loaded.longer_than(_LOADED_S, {*loaded} - {*lacking}):
-            reason = "Triton did not notice that it has loaded"
-            self._loader.end_processes(one[0], Cause.HUNG, reason, processes[one])
+        for one in self._loaded.longer_than(_LOADED_S, unnoticed):
+            self._say(f"model '{one[0]}' has loaded unnoticed by Triton: its process is ended")
+            self._loader.kill(one[0], processes[one])
         pids = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))

@@ -108,14 +108,16 @@ class ModelLoader:
         """The processes that a model has now."""
         return self._deaths.living(folder)
 
-    def end_processes(
-        self, folder: str, cause: Cause, reason: str, pids: Pids | None = None
-    ) -> None:
-        """Kills the processes of a model that no longer answers, all or ``pids`` of them; ``look``
-        then reloads it.
-        """
+    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
+        """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
         self._reasons[folder] = cause, reason
-        self._kill(folder, self.living(folder) if pids is None else pids)
+        self.kill(folder, self.living(folder))
+
+    def kill(self, folder: str, pids: Pids) -> None:
+        """Kills processes, those that the model still has: others may have their numbers by now."""
+        for pid in pids & self.living(folder) if pids else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Stops all loads, because the server is being stopped or has died. Kills processes that
@@ -125,7 +127,7 @@ class ModelLoader:
             self._ended.set()
             loading, self._loading = self._loading, {}
         for folder, survivors in loading.items():
-            self._kill(folder, self.living(folder) - survivors)
+            self.kill(folder, self.living(folder) - survivors)
 
     def _begin(self, folder: str, work: Callable[[threading.Event], None]) -> None:
         args = (folder, work, self._ended)
@@ -150,7 +152,11 @@ class ModelLoader:
                 model, nobody = waiting.get_nowait(), Pids()
                 delay_s = self._load_once(model, nobody, since_s, ended)
                 if delay_s is not None:
-                    self._begin(model, partial(self._load_again, model, nobody, delay_s))
+                    again = partial(self._load_again, model, nobody, delay_s)
+                    try:
+                        self._begin(model, again)
+                    except RuntimeError:  # too many threads on this machine
+                        self._run(model, again, ended)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
         delay_s = self._tried(partial(self._unload, death, ended), death.folder, ended)
@@ -196,7 +202,7 @@ class ModelLoader:
                 threading.Thread(target=self._end_later, args=args, daemon=True).start()
             self._note_loaded(folder, time.monotonic() - since_s)
             return None
-        self._kill(folder, survivors)  # there may be no room beside them
+        self.kill(folder, survivors)  # there may be no room beside them
         # What is brought back by a thread of its own fails by itself.
         parts = [one for one in self._parts(folder) if not self._threads[one]]
         cause, reason = self._deaths.of_load(failure, [*parts, folder], began_s)
@@ -299,12 +305,6 @@ class ModelLoader:
     def _model_of(self, folder: str) -> str:
         return self._served.model_of(folder) or folder
 
-    def _kill(self, folder: str, pids: Pids) -> None:
-        """Kills processes, those that the model still has: others may have their numbers by now."""
-        for pid in pids & self.living(folder) if pids else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def _wait_for_end(self, folder: str, pids: Pids, timeout_s: float) -> None:
         """A zombie counts as ended; psutil's wait_procs would wait until Triton reaps it."""
         deadline = time.monotonic() + timeout_s
@@ -313,4 +313,4 @@ class ModelLoader:
 
     def _end_later(self, folder: str, pids: Pids) -> None:
         self._wait_for_end(folder, pids, _SURVIVORS_MAY_ANSWER_S)
-        self._kill(folder, pids)
+        self.kill(folder, pids)

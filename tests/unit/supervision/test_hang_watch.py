@@ -48,13 +48,13 @@ class Models:
     stubs: frozenset[Stub] = frozenset({Stub("a", "1", STUB)})
     ended: list[tuple[str, str]] = field(default_factory=list)
 
-    killed: list[frozenset[int]] = field(default_factory=list)
+    killed: list[tuple[str, frozenset[int]]] = field(default_factory=list)
 
-    def end_processes(
-        self, folder: str, cause: Cause, reason: str, pids: frozenset[int] = frozenset()
-    ) -> None:
+    def kill(self, folder: str, pids: frozenset[int]) -> None:
+        self.killed.append((folder, pids))
+
+    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
         assert cause in (Cause.HUNG, Cause.NOT_READY)
-        self.killed.append(pids)
         self.ended.append((folder, reason))
 
 
@@ -249,10 +249,11 @@ def test_processes_that_have_loaded_unnoticed_are_ended(
 
     beat(30, 7)  # the second one still loads
     beat(15, 7, 8)
-    assert ward.models.ended == []
+    assert ward.models.killed == []
     beat(1, 7, 8)
-    assert ward.models.ended == [("two", "Triton did not notice that it has loaded")]
-    assert ward.models.killed == [{7, 8}], "not those of the version before"
+    assert ward.said == ["model 'two' has loaded unnoticed by Triton: its process is ended"]
+    assert ward.models.killed == [("two", frozenset({7, 8}))], "not those of the version before"
+    assert ward.models.ended == []
 
 
 def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[..., str]) -> None:

@@ -309,7 +309,7 @@ def test_what_no_longer_answers_is_named_so(
         killed.append(pids)
         server.kill(folder)
 
-    monkeypatch.setattr(ModelLoader, "_kill", kill)
+    monkeypatch.setattr(ModelLoader, "kill", kill)
     before = frozenset(server.pids("a"))
     clinic.loader.end_processes("a", Cause.NOT_READY, "it said that it is not ready")
     clinic.heal()
