@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -82,8 +81,6 @@ def commit() -> str:
 
 def _printed(program: str, *arguments: str) -> str:
     """The output of a program; empty where it is not installed or fails."""
-    if shutil.which(program) is None:
-        return ""
     try:
         done = subprocess.run(
             [program, *arguments],

@@ -1,6 +1,5 @@
 """What ``hf-triton deploy`` can be asked for: each field of Options is a flag, and what templates
-print. What a value may be by itself is for py, what values mean together for targets.py and
-servers.py.
+print. What values mean together is for targets.py and servers.py.
 """
 
 from __future__ import annotations

@@ -31,8 +31,6 @@ FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
 VLLM_BACKEND_FOLDER = "vllm_backend"
 VERSION_FOLDER = "1"
-# As hf_triton/encoder/task.py has them: of each token's last hidden state, each token, each row.
-OUTPUTS = ("hidden", "tokens", "sequences")
 _KINDS = (bool, int, float, str, dict)
 
 
@@ -104,7 +102,7 @@ class Task:
     is_deterministic = _Constant("DETERMINISTIC")
     # Whether NVIDIA's vLLM backend answers requests of this task.
     has_vllm_backend = _Constant("VLLM_BACKEND")
-    # One of OUTPUTS, where a model of this task can be a step of an ensemble.
+    # "hidden", "tokens" or "sequences", where a model of this task can be a step of an ensemble.
     output = _Constant("OUTPUT", None)
     # The packages of hf_triton that its own uses beside the shared one.
     packages = _Constant("PACKAGES", ())

@@ -43,13 +43,14 @@ def load_media_engine(
     )
     media = parts.media
     largest = options.max_image_megapixels * 1e6 if media.takes_images else options.max_audio_s
+    most = options.max_images if media.takes_images else options.max_sounds
     engine = start_engine(
         served.name,
         parts,
         options,
         placement,
         num_threads,
-        largest_prompt=partial(media.largest_prompt, largest),
+        largest_prompt=partial(media.largest_prompt, largest) if most else None,
     )
     reader = MediaReader(
         tokenize=prompt_tokenizer(tokenizer, engine),

@@ -151,7 +151,7 @@ def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     forms: list[type[PrepackedLinear]] = [PrepackedLinear]
     if is_int8(layers[0].weight):
         forms = [Int8Linear]
-    elif in_half:
+    elif in_half and layers[0].weight.dtype == torch.float32:
         forms = [Float16StoredLinear, PrepackedLinear]
     biases = [layer.bias for layer in layers if layer.bias is not None]
     for form in forms:

@@ -6,14 +6,13 @@ has many tokens, torch's products over its tokens are faster.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from hf_triton.runtime.kernels.kernel_loading import EXPERT_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.runtime.kernels.thread_team import team_of
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's
@@ -64,7 +63,7 @@ class _Pairs:
         self.num_experts, self.count, self.per_token = num_experts, chosen.numel(), chosen.shape[1]
         self.starts = torch.empty(num_experts + 3, dtype=torch.int64)
         self.order = torch.empty(self.count, dtype=torch.int64)
-        _team().run(
+        team_of(torch.get_num_threads()).run(
             load_kernel("group", "float32", EXPERT_KERNELS),
             *(self.count, num_experts, chosen.data_ptr()),
             *(self.starts.data_ptr(), self.order.data_ptr()),
@@ -85,7 +84,7 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
         _by_products(x, weight, bias, pairs, per_row, out)
         return out
     x, wide = x.contiguous(), None if bias is None else bias.float()
-    _team().run(
+    team_of(torch.get_num_threads()).run(
         load_kernel("experts", _DTYPES[x.dtype], EXPERT_KERNELS),
         *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
         *(pairs.starts.data_ptr(), pairs.order.data_ptr()),
@@ -109,12 +108,3 @@ def _by_products(
         if len(own):
             rows = x[own // per_row]
             out[own] = F.linear(rows, weight[expert], None if bias is None else bias[expert])
-
-
-@cache
-def _team_of(num_threads: int) -> ThreadTeam:
-    return ThreadTeam(num_threads)
-
-
-def _team() -> ThreadTeam:
-    return _team_of(torch.get_num_threads())

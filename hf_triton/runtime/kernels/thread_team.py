@@ -68,6 +68,12 @@ class ThreadTeam:
             parallel(kernel.address, arguments, num_threads, 0)
 
 
+@cache
+def team_of(num_threads: int) -> ThreadTeam:
+    """The one of so many threads."""
+    return ThreadTeam(num_threads)
+
+
 def kept_arguments(numbers: Mapping[int, int]) -> Any:
     """``Arguments`` by their places."""
     arguments = Arguments()

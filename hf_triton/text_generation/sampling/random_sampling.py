@@ -18,7 +18,7 @@ import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.kernels.kernel_loading import DRAW_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam
+from hf_triton.runtime.kernels.thread_team import Kernel, team_of
 
 from ..sequence.sampling_params import SamplingParams
 from .token_logprobs import MOST_LOGITS
@@ -71,7 +71,7 @@ class _Draws:
     def draw_in_a_loop(self, kernel: Kernel) -> torch.Tensor:
         """Draws by a compiled loop -> token ids (drawn,)."""
         rows, size = self._rows, self._logits.shape[-1]
-        team = ThreadTeam(torch.get_num_threads())
+        team = team_of(torch.get_num_threads())
         out = torch.empty(len(rows), dtype=torch.int64)
         scratch = torch.empty(team.num_threads, 4 * size + 1)
         read = (self._logits, rows, self._numbers, self._top_k)
@@ -82,7 +82,9 @@ class _Draws:
     def draw_by_operators(self) -> torch.Tensor:
         """Draws by torch's operators -> token ids (drawn,)."""
         temperatures, uniform, top_p, min_p = self._numbers.unsqueeze(2)
-        scores = self._logits[self._rows].float()  # (drawn, vocab)
+        are_all = len(self._rows) == len(self._logits)
+        own = self._logits if are_all else self._logits[self._rows]
+        scores = own.float()  # (drawn, vocab)
         # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or
         # NaN.
         largest, place = scores.max(dim=-1, keepdim=True)
