@@ -13,8 +13,6 @@ defaults:
   model: {DEMO_MODEL}
 models:
   - name: demo
-  - name: whole
-    streaming: false
   - name: batched
     max_batch_size: 8
   - name: padded

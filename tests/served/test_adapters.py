@@ -16,7 +16,7 @@ NUM_TOKENS = 8
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
-    return one_server.with_models("batched", "whole")
+    return one_server.with_models("batched", "demo")
 
 
 @pytest.fixture
@@ -38,6 +38,6 @@ def test_rows_of_one_request_name_an_adapter_or_none(model: Model, reference: Re
 def test_an_unknown_one_is_a_400_with_the_known_ones(triton: Triton, model: Model) -> None:
     reply = model.ask("tensors", PROMPT, lora_name="lod")
     assert "lora_name: got lod, allowed: loud" in str(reply.error)
-    other = Model(HttpEndpoint(triton), "whole", batched=False)
+    other = Model(HttpEndpoint(triton), "demo", batched=False)
     reply = other.ask("tensors", PROMPT, lora_name="loud")
     assert "lora_name: got loud, allowed: none: this model has no adapters" in str(reply.error)

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
@@ -25,33 +21,19 @@ from tests.support.demo_adapter import write_adapter
 from tests.support.tiny_whisper import tiny_whisper
 from tests.support.triton import DEMO_MODEL, Triton, running
 
-LONGEST_TEXT = 30_000  # tokens that the model ``endless`` writes where it is not stopped
+LONGEST_TEXT = 30_000  # tokens that the model ``tight`` writes where it is not stopped
 _MORE_MODELS = """\
   - name: embedding
     task: feature-extraction
     model: {embedding}
-  - name: rows
-    task: feature-extraction
-    model: {embedding}
-    max_batch_size: 2
   - name: see
     task: image-text-to-text
     model: {seeing}
-  - name: tools
-    model: {tools}
-  - name: endless
-    model: {endless}
-    options: {{max_num_seqs: 1, max_queue_size: 0}}
-  - name: poisoned
-    model: {poisoned}
-  - name: thorough
-    model: {thorough}
-    options: {{max_num_seqs: 1}}
+    streaming: false
   - name: whisper
     task: automatic-speech-recognition
     model: {whisper}
     options: {{kv_cache_gib: 0.01}}
-  - {{name: piped, model: {piped}, streaming: false}}
 """
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
@@ -62,14 +44,6 @@ _TOOLS_TEMPLATE = """\
     {{- message.role + ": " + (message.content or "") + "\\n" -}}
 {%- endfor -%}
 {{- "Assistant:" if add_generation_prompt -}}
-"""
-# Looks from each message through all later ones, as gpt-oss' does.
-_THOROUGH_TEMPLATE = """\
-{%- for message in messages -%}
-    {%- for later in messages[loop.index:] -%}{%- if later.role == "tool" -%}{%- endif -%}
-    {%- endfor -%}
-    {{- message.content -}}
-{%- endfor -%}
 """
 
 
@@ -102,63 +76,29 @@ def one_server(folder: Path) -> Iterator[OneServer]:
 
 
 def _models_yaml(folder: Path) -> str:
-    """The scenarios' models, ``batched`` with an adapter, and some more."""
+    """The scenarios' models, ``batched`` with an adapter, ``tight`` with tools, and some more."""
     adapter = write_adapter(folder / "loud")
-    entry = f"  - name: batched\n    adapters: [{{name: loud, model: {adapter}}}]\n"
-    models = served_models.MODELS_YAML.replace("  - name: batched\n", entry)
+    ways = {
+        "batched": f"adapters: [{{name: loud, model: {adapter}}}]",
+        "tight": f"model: {_tools_model(folder / 'tools')}",
+    }
+    models = served_models.MODELS_YAML
+    for name, more in ways.items():
+        models = models.replace(f"  - name: {name}\n", f"  - name: {name}\n    {more}\n")
     return models + _MORE_MODELS.format(
         embedding=DEMO_MODEL.parent / "embedding",
         seeing=DEMO_MODEL.parent / "seeing",
-        tools=_tools_model(folder / "tools"),
-        endless=_endless_model(folder / "endless"),
-        poisoned=_poisoned_model(folder / "poisoned"),
-        thorough=_thorough_model(folder / "thorough"),
         whisper=tiny_whisper(folder / "whisper_model"),
-        piped=_piped_model(folder / "piped"),
     )
 
 
 def _tools_model(folder: Path) -> Path:
-    """The demo model with a chat template of Hermes' and Qwen's kind."""
+    """The demo model with a chat template of Hermes' and Qwen's kind, for texts that take a
+    minute.
+    """
     shutil.copytree(DEMO_MODEL, folder)
     (folder / "chat_template.jinja").write_text(_TOOLS_TEMPLATE, encoding="utf-8")
-    return folder
-
-
-def _poisoned_model(folder: Path) -> Path:
-    """The demo model, for which the letter Q is no number."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path, weights = folder / "config.json", folder / "model.safetensors"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    tensors = load_file(weights)
-    embedding = tensors["model.embed_tokens.weight"]
-    tensors["lm_head.weight"] = embedding.clone()
-    letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
-    embedding[letter] = torch.nan
-    save_file(tensors, weights, metadata={"format": "pt"})
-    return folder
-
-
-def _thorough_model(folder: Path) -> Path:
-    """One of a long context whose chat template takes time with the square of a chat."""
-    _endless_model(folder)
-    (folder / "chat_template.jinja").write_text(_THOROUGH_TEMPLATE, encoding="utf-8")
-    return folder
-
-
-def _endless_model(folder: Path) -> Path:
-    """The demo model for texts that take a minute."""
-    shutil.copytree(DEMO_MODEL, folder)
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
-    return folder
-
-
-def _piped_model(folder: Path) -> Path:
-    """The demo model with a configuration that nobody ever writes."""
-    shutil.copytree(DEMO_MODEL, folder)
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
     return folder

@@ -310,20 +310,38 @@ def mixed_load(count: int, seed: int = 3) -> list[Asked]:
 
 @torch.inference_mode()
 def reference(model: Any, asked: list[Asked], min_gap: float = 1e-4) -> list[tuple[int, ...]]:
-    """``model.generate``'s greedy tokens of each prompt alone; an assertion fails on a near tie."""
-    tokens = []
-    for one in asked:
+    """``model.generate``'s greedy tokens of each prompt; an assertion fails on a near tie."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for index, one in enumerate(asked):
+        # A last token may be forced by the number of tokens: then only equal ones are together.
+        is_forced = model.generation_config.forced_eos_token_id is not None
+        alike.setdefault((len(one.prompt), one.max_tokens * is_forced), []).append(index)
+    tokens: list[tuple[int, ...]] = [()] * len(asked)
+    for indexes in alike.values():
+        prompts = torch.tensor([asked[index].prompt for index in indexes])
         output = model.generate(
-            torch.tensor([one.prompt]),
-            attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
-            max_new_tokens=one.max_tokens,
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            max_new_tokens=max(asked[index].max_tokens for index in indexes),
             do_sample=False,
             pad_token_id=0,
             output_logits=True,
             return_dict_in_generate=True,
         )
-        best = torch.cat(output.logits).topk(2, dim=-1).values
-        assert float((best[:, 0] - best[:, 1]).min()) > min_gap, "a near tie: change the seed"
-        skipped = 0 if model.config.is_encoder_decoder else len(one.prompt)
-        tokens.append(tuple(output.sequences[0, skipped:].tolist()))
+        skipped = 0 if model.config.is_encoder_decoder else prompts.shape[1]
+        best = torch.stack(output.logits, dim=1).topk(2, dim=-1).values
+        gaps = best[..., 0] - best[..., 1]
+        ends = torch.tensor(_listed(model.generation_config.eos_token_id))
+        for index, row, gap in zip(indexes, output.sequences[:, skipped:], gaps, strict=True):
+            num_first = len(row) - len(gap)  # of a decoder, not generated
+            num_tokens = asked[index].max_tokens
+            ended = torch.isin(row[num_first:], ends).nonzero()
+            if len(ended):
+                num_tokens = min(num_tokens, int(ended[0]) + 1)
+            assert float(gap[:num_tokens].min()) > min_gap, "a near tie: change the seed"
+            tokens[index] = tuple(row[: num_first + num_tokens].tolist())
     return tokens
+
+
+def _listed(value: int | list[int] | None) -> list[int]:
+    return value if isinstance(value, list) else [] if value is None else [value]

@@ -116,6 +116,9 @@ def convert(kind: Any, given: Any, place: str) -> Any:
         raise _as_told(kind, given, place, str(error)) from None
 
 
+_type_of = functools.cache(inspect.type_info)  # milliseconds for a large Struct
+
+
 class _Field(NamedTuple):
     """``rules`` are what ``only`` and the like have noted, ``inner`` is the Struct in a field."""
 
@@ -126,7 +129,7 @@ class _Field(NamedTuple):
 @functools.cache
 def fields_of(kind: type[Struct]) -> Mapping[str, _Field]:
     """The fields of a Struct by the names that they have in JSON."""
-    info: Any = inspect.type_info(kind)
+    info: Any = _type_of(kind)
     return {one.encode_name: _field(one.type) for one in info.fields}
 
 
@@ -212,7 +215,7 @@ def _as_told(kind: Any, given: Any, place: str, text: str) -> ApiError:
     for step in steps:
         place = within(place, step) if step[0] != "[" else place + step.replace("[...]", "")
         value = _inner(value, step)
-    allowed = _words(_members(inspect.type_info(kind), steps))
+    allowed = _words(_members(_type_of(kind), steps))
     if at and at[1]:
         return bad_field(place, "a name that is none of them", "token ids, such as 42")
     return bad_field(place, "none" if value is None else _got(value, text), allowed)
