@@ -121,7 +121,7 @@ def test_a_stream_reads_as_the_whole(
     direct = triton.generate(model, text_input="I am going", max_tokens=30).body
     assert "".join(chunk.choices[0].text for chunk in chunks) == direct["text_output"]
     assert chunks[-1].choices[0].finish_reason in ("length", "stop")
-    assert len(chunks) == 1 if model == "see" else len(chunks) > 5
+    assert len(chunks) == 1 if model == "see" else len(chunks) > 1
 
 
 def test_responses(client: openai.OpenAI) -> None:
