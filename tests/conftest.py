@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest.register_assert_rewrite("tests.scenarios")
+gc.disable()  # until all is imported, of which nothing is garbage: a tenth of the time
 
 LAYERS = ("served", "release", "system", "model", "unit")  # the folders of tests
 # Files of tests/unit that wait more than they compute: last, they would hold up the end.
@@ -40,6 +41,7 @@ _num_kept = 0  # modules that no collection of garbage looks at
 # The same examples everywhere, however slow the machine; --hypothesis-profile=default tries others.
 hypothesis.settings.register_profile(
     "same",
+    max_examples=50,
     derandomize=True,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
@@ -115,6 +117,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_collection_finish() -> None:
     _keep_what_is_imported()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
