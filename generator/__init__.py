@@ -1,4 +1,1 @@
-"""models.yaml becomes a Triton model repository, or files to deploy.
-
-Nothing in it imports torch, or runs beside a server.
-"""
+"""Makes a Triton model repository, or files to deploy, of models.yaml. Imports no torch."""

@@ -38,13 +38,12 @@ _CREDENTIALS = re.compile(r"(:/{1,2})[^/\s]+@")
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether a Hugging Face access token is part of ``text``."""
     return _TOKEN.search(text) is not None
 
 
 def mask_tokens(text: str) -> str:
-    """``text`` with anything that may be a Hugging Face access token replaced by ``hf_***``, and
-    users and passwords in addresses by ``***``.
+    """Replaces what may be a Hugging Face token by ``hf_***``, and users and passwords in
+    addresses.
     """
     text = _CREDENTIALS.sub(r"\1***@", text)
     return _PERHAPS_TOKEN.sub(lambda match: f"{match[1]}_***", text)
@@ -125,7 +124,6 @@ class TemplateError(GeneratorError):
 
 
 def error_text(error: GeneratorError) -> str:
-    """The error as a user reads it; of models.yaml, with the number of its mistakes."""
     if isinstance(error, SpecError):
         count = len(error.problems)
         return f"{count} mistake{'s' * (count != 1)} in {error.file}\n{error}"

@@ -1,7 +1,4 @@
-"""Numbers, ports and addresses on the command line: argparse's types.
-
-Every one raises ArgumentTypeError with what was got and what is expected.
-"""
+"""Numbers, ports and addresses on the command line; each type raises ArgumentTypeError."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable
 def whole(
     least: int = 1, most: int | None = None, what: str = "whole number"
 ) -> Callable[[str], int]:
-    """Reads a whole number within bounds."""
     expected = f"a {what} from {least}" + ("" if most is None else f" to {most}")
 
     def read(text: str) -> int:
@@ -52,7 +48,6 @@ def positive(text: str) -> float:
 
 
 def zero_or_more(text: str) -> float:
-    """A number that is not negative."""
     found = number(text)
     if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number, 0 or more")
@@ -60,7 +55,6 @@ def zero_or_more(text: str) -> float:
 
 
 def number(text: str) -> float | None:
-    """A finite number; None where it is none."""
     try:
         found = float(text)
     except ValueError:

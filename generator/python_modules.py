@@ -1,8 +1,6 @@
 """Starts our Python processes without the working directory on their search path, so that a
-``torch.py`` there is not imported.
-
-``python -m`` and ``python -c`` look there first, and so does whatever has an empty entry in its
-search path. -P and PYTHONSAFEPATH need Python 3.11, and -I leaves out the user's own packages.
+``torch.py`` there is not imported. -P and PYTHONSAFEPATH need Python 3.11, and -I leaves out the
+user's own packages.
 """
 
 from __future__ import annotations
@@ -28,14 +26,11 @@ _RUN = (
 
 
 def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """``python -m module``, which finds nothing in the working directory."""
     return [python, "-c", _RUN, module, *arguments]
 
 
 def leave_out_working_directory(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Takes empty entries out of the search paths that every process of ours inherits, and writes
-    folders in full, for some processes start elsewhere.
-    """
+    """Takes empty entries out of search paths, and makes folders absolute for child processes."""
     for name in _SEARCH_PATHS:
         entries = filter(None, environment.get(name, "").split(os.pathsep))
         if found := os.pathsep.join(str(Path(entry).absolute()) for entry in entries):

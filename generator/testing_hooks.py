@@ -87,7 +87,6 @@ class HooksUnderTest:
         return response
 
     def observed(self, name: str, **labels: object) -> list[float]:
-        """The values that the hooks have observed of a metric with these labels, in order."""
         texts = {label: str(value) for label, value in labels.items()}
         return [
             value
@@ -120,13 +119,10 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
 
 
 def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
-    """The spec's hooks file; what it observes is counted, and added to ``seen``."""
     from hf_triton.runtime.hooking.hook_file import HookFile
     from hf_triton.runtime.metrics.observations import Metric, Observations
 
     class Recorder(Observations):
-        """Counts, and keeps what it counted."""
-
         def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
             super().observe(name, value, labels)
             texts = {label: str(given) for label, given in labels.items()}

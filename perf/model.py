@@ -1,7 +1,5 @@
-"""Makes the measured model: a Llama of 42 M random weights in float16, and its tokenizer.
-
-Speed does not depend on what weights say, so nothing has to be fetched. The model has no
-end-of-sequence token: an answer is exactly as long as asked. Knows nothing of servers.
+"""Makes the measured model: a Llama of 42 M random weights in float16, and its tokenizer. It has no
+end-of-sequence token: an answer is exactly as long as asked.
 """
 
 from __future__ import annotations
@@ -55,7 +53,6 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def make_model(folder: Path, seed: int) -> int:
-    """Write the checkpoint into ``folder``; return its number of parameters."""
     disable_progress_bar()
     torch.manual_seed(seed)
     model = LlamaForCausalLM(llama_config())

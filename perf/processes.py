@@ -26,21 +26,17 @@ _POLL_S = 0.3
 
 
 def our_environment() -> dict[str, str]:
-    """An environment in which Python imports our packages from any working directory."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def end_with_parent(number: int) -> None:
-    """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends, so
-    start it from a long-lived thread. Does nothing where the system is not Linux.
-    """
+    """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def end(process: subprocess.Popen[Any], grace_s: float) -> None:
-    """Ends a process group: by SIGTERM first, then by SIGKILL."""
     process.terminate()
     try:
         process.wait(grace_s)
@@ -61,8 +57,8 @@ def running(
     stop_timeout_s: float,
     environment: Mapping[str, str],
 ) -> Iterator[int]:
-    """Runs ``command`` until the block ends, ready on entry; output goes to ``log``. Raises
-    PerfError with the log's last lines where it exits or is not ready in time, OSError.
+    """Runs ``command`` for the length of the block. Raises PerfError with the log's last lines
+    where it exits or is not ready in time, OSError.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -89,7 +85,6 @@ def running(
 
 
 def free_listen() -> Listen:
-    """Three free ports of this machine."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(3)]
         for probe in probes:

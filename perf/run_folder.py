@@ -7,27 +7,96 @@ import errno
 import fcntl
 import json
 import os
+import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from generator.errors import PerfError
+from hf_triton.runtime.devices.cpu_quota import num_cores
 from perf.report.schema import REPORT_FILE, Run, read_run, write_run
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
+CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
+
+
+def run_context(command: str, **versions: str) -> dict[str, Any]:
+    """The fields of a Run that describe this machine and this moment; ``-dirty`` marks a commit
+    from which files differ.
+    """
+    versions["python"] = platform.python_version()
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)  # with several on the path, the imported one
+    words = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    return {
+        "created": now(),
+        "command": command,
+        "commit": _printed("git", *words) or "unknown",
+        "hardware": _hardware(),
+        "versions": versions,
+    }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _hardware() -> dict[str, str | int | float]:
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    pairs = (line.partition(":") for line in reversed(lines))
+    cpu = {name.strip(): value.strip() for name, _, value in pairs}
+    features = cpu.get("flags", "").split()
+    found: dict[str, str | int | float] = {
+        "cpu": cpu.get("model name") or platform.processor(),
+        "cores": num_cores(),
+        "cpu_features": " ".join(name for name in CPU_FEATURES if name in features),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_average": round(os.getloadavg()[0], 2),  # shows whether it was idle
+    }
+    gpus = _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    return {**found, **({"gpu": ", ".join(gpus)} if gpus else {})}
+
+
+def _printed(program: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Creates and locks ``folder``; removes it again if it is empty at the end. Raises PerfError
-    where another process has locked it, or it can't be created or written. The system releases the
-    lock when this process ends.
-    """
+    """Creates and locks ``folder``; removes it if it is empty at the end. Raises PerfError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise PerfError(f"{folder} can't be written: {error.strerror}") from None
     try:
-        _lock(descriptor, folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:  # of another kind: the file system has no locks
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                busy = "another measurement is writing there; wait for it, or choose another"
+                raise PerfError(f"{folder}: {busy} --output") from None
         yield
     except BrokenPipeError:  # the reader of stdout has gone
         raise
@@ -43,21 +112,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise PerfError(
-                f"{folder}: another measurement is writing there; wait for it, or choose another "
-                "--output"
-            ) from None
-        # The file system has no locks: go on without.
-
-
 def continued_or_new(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
-    """The run in the folder, else ``run``, which is written there. Raises PerfError where the
-    folder holds a run of another kind or scenario, OSError.
+    """The run in the folder, else ``run``, which is written there. Raises PerfError for another
+    run.
     """
     if not (folder / REPORT_FILE).exists():
         write_run(folder, run)

@@ -23,7 +23,7 @@ from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
-from generator.yaml_file import reading
+from generator.yaml_file import nodes
 
 _ADVICE = (
     "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
@@ -46,7 +46,7 @@ def render(args: argparse.Namespace) -> Deployment:
     _check(asked)
     config = Path(asked.config)
     specs = load(config, find_tasks())
-    root = reading.read(config)
+    root = nodes.read(config)
     whole = [Unit(asked.name, None, tuple(specs))]
     units = unit_for_each(asked.name, specs) if asked.per_model else whole
     if asked.target != "compose":

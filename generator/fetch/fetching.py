@@ -1,36 +1,31 @@
-"""One run of ``hf-triton fetch``: lists the files that models need, shows what is missing,
-downloads it, and returns what goes into models.lock.
-"""
+"""One run of ``hf-triton fetch``: lists files, downloads, and returns what models.lock gets."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from generator.errors import FetchError
-from generator.fetch import hub_client, hub_errors
-from generator.fetch.download import Download, DownloadEvents, download, list_files
-from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
+from generator.fetch import hub_client, object_store
+from generator.fetch.download import Download, DownloadEvents, download, part_size
+from generator.fetch.hub_client import InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, caches_of
-from generator.fetch.plan import (
-    ModelFetch,
-    disk_spaces,
-    downloads,
-    find_cached,
-    hub_models,
-    locked_snapshot,
-    resolve,
-    share,
-)
+from generator.fetch.plan import ModelFetch, disk_spaces, downloads, hub_models, share
 from generator.fetch.progress import Progress, size
-from generator.fetch.threads import run_all
 from generator.models_yaml.models_lock import Key, Lock, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import LockedFile
+from generator.spec.runtime_rules import is_stored
+
+Item = TypeVar("Item")
+
+_TICK_S = 0.1
+_STOP_WITHIN_S = 2.0
 
 
 class FetchRun:
@@ -39,7 +34,6 @@ class FetchRun:
     def __init__(
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
     ) -> None:
-        self._repository = repository
         self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
         self._lock = lock
         self._num_workers = num_workers
@@ -59,46 +53,41 @@ class FetchRun:
         return [fetch for fetch in self._fetches if not fetch.error]
 
     @property
-    def _failed(self) -> list[ModelFetch]:
-        return [fetch for fetch in self._fetches if fetch.error]
+    def _failures(self) -> list[str]:
+        failed = [fetch for fetch in self._fetches if fetch.error]
+        return [f"{fetch.spec.title}: {fetch.error}" for fetch in failed]
 
     def lock_caches(self, stack: contextlib.ExitStack, on_busy: Callable[[str], None]) -> None:
-        """Locks the models' caches against other fetches, in the same order in every process to
-        avoid deadlocks; calls ``on_busy`` for a cache that is locked. Raises GeneratorError.
-        """
+        """Locks the models' caches, in the same order in every process. Raises GeneratorError."""
         caches = {fetch.cache.name: fetch.cache for fetch in self._fetches}
         for _, cache in sorted(caches.items()):
             stack.enter_context(cache.locked(on_busy))
 
     def prepare(self, share_files: bool) -> None:
-        """Resolves each model's files, and finds the ones that are cached."""
-        self._each(self._resolve)
+        self._each(lambda fetch: fetch.resolve(self._lock, partial(self._list, fetch.spec.title)))
         self._each(self._find_cached)
         if share_files:
             share(self._good)
 
     def _each(self, action: Callable[[ModelFetch], None]) -> None:
-        """Applies an action to every model that has not failed, several at once."""
-
         def guarded(fetch: ModelFetch) -> None:
             try:
                 action(fetch)
             except InterruptedFetchError:
                 pass
             except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-                fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
+                fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
 
         run_all(self._good, guarded, self._num_workers, self._stop)
         self._progress.end_all()
-
-    def _resolve(self, fetch: ModelFetch) -> None:
-        resolve(fetch, self._lock, partial(self._list, fetch.spec.title))
 
     def _list(self, name: str, repository: str, revision: str) -> Listing:
         """Lists a revision's files once, so that models that share it get the same commit."""
         with self._listing[repository, revision]:
             if (repository, revision) not in self._listings:
-                ask = partial(list_files, repository, revision)
+                ask = partial(hub_client.list_files, repository, revision)
+                if is_stored(repository):
+                    ask = partial(object_store.list_files, repository)
                 found = hub_client.retried(ask, self._stop, partial(self._on_wait, name))
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]
@@ -107,7 +96,7 @@ class FetchRun:
         title = f"{fetch.spec.title}: checking"
         self._progress.begin(title, fetch.num_bytes)
         try:
-            find_cached(fetch, partial(self._progress.add, title), self._stop)
+            fetch.find_cached(partial(self._progress.add, title), self._stop)
         finally:
             self._progress.end(title)
 
@@ -116,35 +105,36 @@ class FetchRun:
         for spec in self._local:
             print(f"{spec.title}: {spec.source.text} is local, nothing to fetch")
         for fetch in self._good:
-            print(_described(fetch))
+            total, count = fetch.num_bytes, len(fetch.files)
+            parts = (part_size(fetch.cache.part(file)) for file in fetch.missing.values())
+            here = min(_num_bytes_here(fetch) + sum(parts), total)
+            state = f"{size(here)} here, {size(total - here)} to fetch"
+            state = state if fetch.missing else "all here"
+            files = f"{count} file{'s' * (count != 1)}, {size(total)}"
+            print(f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}")
         crowded = []
         for room in disk_spaces(downloads(self._good)):
             print(f"{size(room.needed)} to fetch, {size(room.free)} free in {room.folder}")
-            if not room.fits:
-                crowded.append(room)
+            if room.needed > room.free:
+                has = f"needs {size(room.needed)} and has {size(room.free)} free"
+                crowded.append(f"{room.folder} {has}, {size(room.needed - room.free)} too little")
         if crowded:
-            missing = "; ".join(
-                f"{room.folder} needs {size(room.needed)} and has {size(room.free)} free, "
-                f"{size(room.needed - room.free)} too little"
-                for room in crowded
-            )
-            failures = "".join(f"\n{fetch.spec.title}: {fetch.error}" for fetch in self._failed)
-            raise FetchError(f"does not fit on the disk: {missing}{failures}")
+            message = f"does not fit on the disk: {'; '.join(crowded)}"
+            raise FetchError("\n".join([message, *self._failures]))
 
     def fetch(self) -> None:
-        """Downloads missing files, and completes each model after its last file."""
         for fetch in self._good:
             if fetch.missing:
-                self._progress.begin(fetch.spec.title, fetch.num_bytes, _whole(fetch))
+                done = _num_bytes_here(fetch)
+                self._progress.begin(fetch.spec.title, fetch.num_bytes, done)
         for fetch in [one for one in self._good if not one.missing]:
             self._complete(fetch)
         self._began = time.monotonic()
-        wanted = downloads(self._good)
-        run_all(wanted, self._download, self._num_workers, self._stop)
+        run_all(downloads(self._good), self._download, self._num_workers, self._stop)
         self._progress.end_all()
 
     def _download(self, wanted: Download) -> None:
-        """Downloads one file for every model that needs it."""
+        """Downloads one file for all models that need it; completes those that lack no other."""
         takers = [
             fetch
             for fetch in self._good
@@ -152,8 +142,14 @@ class FetchRun:
         ]
         if not takers:  # all of them failed with another file
             return
+
+        def on_bytes(num_bytes: int) -> None:
+            for fetch in takers:
+                self._progress.add(fetch.spec.title, num_bytes)
+
+        on_wait = partial(self._on_wait, takers[0].spec.title)
         try:
-            sha256 = download(wanted, self._watcher(takers))
+            sha256 = download(wanted, DownloadEvents(self._stop, on_bytes, on_wait))
         except InterruptedFetchError:
             return
         except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
@@ -161,33 +157,20 @@ class FetchRun:
                 self._fail(fetch, error)
             return
         for fetch in takers:
-            self._take(fetch, wanted.file, sha256)
-
-    def _watcher(self, takers: Sequence[ModelFetch]) -> DownloadEvents:
-        def on_bytes(num_bytes: int) -> None:
-            for fetch in takers:
-                self._progress.add(fetch.spec.title, num_bytes)
-
-        return DownloadEvents(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.title))
-
-    def _take(self, fetch: ModelFetch, file: HubFile, sha256: str) -> None:
-        found = CachedFile(sha256, fetch.cache.blob(file))
-        with self._progress.lock:  # two workers may finish the last two files at once
-            fetch.here.update({path: found for path, one in fetch.missing.items() if one == file})
-            is_last = not fetch.missing and not fetch.error
-        if is_last:
-            self._complete(fetch)
-            self._progress.end(fetch.spec.title)
-            seconds = time.monotonic() - self._began
-            self._progress.say(
-                f"{fetch.spec.title}: all of {fetch.source} is here, {seconds:.0f} s"
-            )
+            found = CachedFile(sha256, fetch.cache.blob(wanted.file))
+            with self._progress.lock:  # two workers may finish the last two files at once
+                names = [path for path, file in fetch.missing.items() if file == wanted.file]
+                fetch.here.update(dict.fromkeys(names, found))
+                is_last = not fetch.missing and not fetch.error
+            if is_last:
+                self._complete(fetch)
+                self._progress.end(fetch.spec.title)
+                took = f"{time.monotonic() - self._began:.0f} s"
+                self._progress.say(f"{fetch.spec.title}: all of {fetch.source} is here, {took}")
 
     def _complete(self, fetch: ModelFetch) -> None:
-        files = {
-            path: (file, LockedFile(file.size, fetch.here[path].sha256))
-            for path, file in fetch.files.items()
-        }
+        locked = fetch.locked_files
+        files = {path: (file, locked[path]) for path, file in fetch.files.items()}
         try:
             fetch.cache.complete(fetch.commit, lock_key(fetch.spec)[1], files)
         except FetchError as error:
@@ -195,7 +178,7 @@ class FetchRun:
 
     def _fail(self, fetch: ModelFetch, error: BaseException) -> None:
         if not fetch.error:
-            fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
+            fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
             if fetch.is_locked and isinstance(error, hub_client.WrongContentError):
                 update = f"hf-triton fetch --update {fetch.spec.name}"
                 fetch.error += f". models.lock expects it: if the new one is right, run {update}"
@@ -204,7 +187,7 @@ class FetchRun:
                 self._progress.say(f"{fetch.spec.title}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
-        line = f"{name}: {hub_errors.brief(error)}; trying again in {seconds:.0f} s"
+        line = f"{name}: {hub_client.brief(error)}; trying again in {seconds:.0f} s"
         if line != self._last_wait:  # its other files would fail alike
             self._last_wait = line
             self._progress.say(line)
@@ -213,25 +196,58 @@ class FetchRun:
         """The entries of models.lock for the complete models."""
         found: dict[Key, LockedSnapshot] = {}
         for fetch in [one for one in self._good if one.files and not one.missing]:
-            key, snapshot = lock_key(fetch.spec), locked_snapshot(fetch)
+            key = lock_key(fetch.spec)
             others = found[key].files if key in found else {}
-            found[key] = LockedSnapshot(snapshot.commit, {**others, **snapshot.files})
+            found[key] = LockedSnapshot(fetch.commit, {**others, **fetch.locked_files})
         return found
 
     def refuse_failures(self) -> None:
-        """Raises FetchError if a model failed."""
-        failed = self._failed
-        if failed:
-            lines = [f"{fetch.spec.title}: {fetch.error}" for fetch in failed]
-            raise FetchError("\n".join([f"{len(failed)} of {len(self._fetches)} failed", *lines]))
+        if lines := self._failures:
+            count = f"{len(lines)} of {len(self._fetches)} failed"
+            raise FetchError("\n".join([count, *lines]))
 
 
-def _described(fetch: ModelFetch) -> str:
-    here, total = fetch.num_bytes_here, fetch.num_bytes
-    state = "all here" if not fetch.missing else f"{size(here)} here, {size(total - here)} to fetch"
-    files = f"{len(fetch.files)} file{'s' * (len(fetch.files) != 1)}, {size(total)}"
-    return f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
-
-
-def _whole(fetch: ModelFetch) -> int:
+def _num_bytes_here(fetch: ModelFetch) -> int:
     return sum(fetch.files[path].size for path in fetch.here)
+
+
+def run_all(
+    items: Iterable[Item],
+    action: Callable[[Item], None],
+    num_workers: int,
+    stop: threading.Event,
+) -> None:
+    """Calls ``action`` for every item, on several threads; it handles its own failures. An
+    interrupt sets ``stop``; threads that have not ended two seconds later are abandoned.
+    """
+    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+    num_threads = min(num_workers, waiting.qsize())
+    escaped: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                action(waiting.get_nowait())
+        except queue.Empty:
+            pass
+        except BaseException as error:  # noqa: BLE001, a bug of ours: raised below
+            escaped.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(num_threads)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_TICK_S)
+    except BaseException:
+        stop.set()
+        deadline = time.monotonic() + _STOP_WITHIN_S
+        for thread in threads:
+            if thread.is_alive():  # one that an interrupt kept from starting can't be joined
+                thread.join(max(0.0, deadline - time.monotonic()))
+        raise
+    if escaped:
+        raise escaped[0]

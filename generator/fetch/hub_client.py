@@ -2,54 +2,34 @@
 
 ``huggingface_hub`` lists files. Its own downloads (up to 2.4) check a file's size but not its hash,
 and delete partial files when they fail. So bytes are requested here by plain HTTP ranges (not by
-xet, which can't resume), and partial_file.py stores and checks them. Knows no cache.
+xet, which can't resume), and download.py stores and checks them. Knows no cache.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from generator.errors import FetchError
-from generator.fetch.hub_errors import endpoint, is_temporary
-from generator.spec.runtime_rules import hub_token, is_safe_path
+from generator.errors import FetchError, mask_tokens
+from generator.fetch.progress import size
+from generator.spec.runtime_rules import UnusableTokenError, error_line, hub_token, is_safe_path
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""
 MAX_WAIT_S = 120.0
 LISTING_S = 60.0
-
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
+_LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class HubFile:
-    """A file of a model: its size in bytes, a SHA-256 (LFS, or locked) or its git object id, and
-    for an object store its place and version.
-    """
-
-    size: int
-    sha256: str | None = None
-    git_oid: str | None = None
-    version: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The file's name in huggingface_hub's cache."""
-        return self.sha256 or self.git_oid or self.version or ""
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A commit and all of its files."""
-
-    commit: str
-    files: Mapping[str, HubFile]
 
 
 class WrongContentError(FetchError):
@@ -60,8 +40,123 @@ class InterruptedFetchError(FetchError):
     """The fetch was stopped from outside."""
 
 
+class UnreachableStoreError(FetchError):
+    """An object store did not answer, or not completely."""
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a model: its size, a SHA-256 (LFS, or locked), a git object id or a store's
+    version.
+    """
+
+    size: int
+    sha256: str | None = None
+    git_oid: str | None = None
+    version: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.sha256 or self.git_oid or self.version or ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    commit: str
+    files: Mapping[str, HubFile]
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether a retry may help: no connection, a cut connection, or a busy Hub."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, UnreachableStoreError):
+        return True
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in _TEMPORARY
+    # httpx in huggingface_hub 1, httpx2 in 2; both errors' base is the first of HfHubHTTPError's.
+    is_http = isinstance(error, HfHubHTTPError.__bases__[0])
+    return is_http and type(error).__name__ not in _LASTING
+
+
+def brief(error: BaseException) -> str:
+    if isinstance(error, UnreachableStoreError):
+        return str(error)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f"HTTP {status}" if status else mask_tokens(error_line(error))
+
+
+def explain(error: BaseException, source: str, commit: str | None = None) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(error, (FetchError, UnusableTokenError)):
+        return f"{source}: {error}"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return f"{source}: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch"
+    if isinstance(error, errors.GatedRepoError):
+        terms = f"accept its terms on {endpoint()}/{source.partition('@')[0]}"
+        return f"{source} is gated: {terms} and set HF_TOKEN to a token that may read it"
+    if isinstance(error, errors.RevisionNotFoundError):
+        if commit:
+            return f"{source}: the Hub no longer has commit {commit}; lock another with --update"
+        return f"{source}: the Hub has no such revision; check 'revision' in models.yaml"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        private = "it is private and HF_TOKEN is not set to a token that may read it"
+        return f"{source}: the Hub has no such model (check 'model'), or {private}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"{source}: the Hub lists a file that it does not have; try again later"
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"{source}: {_refusal(error.response.status_code)}"
+    if is_temporary(error):
+        where = "check the network, proxy settings and HF_ENDPOINT"
+        return f"{source}: {_address(error)} can't be reached ({brief(error)}): {where}"
+    return f"{source}: {brief(error)}"
+
+
+def endpoint() -> str:
+    """The Hub's address without its credentials."""
+    from huggingface_hub import constants
+
+    return mask_tokens(constants.ENDPOINT)
+
+
+def _address(error: BaseException) -> str:
+    try:
+        url = error.request.url  # type: ignore[attr-defined]
+        return f"{url.scheme}://{url.netloc.decode()}"  # httpx has removed the credentials
+    except (AttributeError, RuntimeError):  # set only after a request was made
+        return endpoint()
+
+
+def _refusal(status: int) -> str:
+    if status == 401:
+        return "the Hub refuses the token in HF_TOKEN (HTTP 401): set a valid one, or none"
+    if status == 403:
+        return "the token in HF_TOKEN may not read it (HTTP 403): give it the permission"
+    if status == 429:
+        return "the Hub asks to slow down (HTTP 429): run again later, or set HF_TOKEN"
+    if status in _TEMPORARY:
+        return f"the Hub has trouble (HTTP {status}): run again later; what is here is kept"
+    return f"the Hub answers HTTP {status}"
+
+
+def disk_error(error: OSError, path: Path, num_bytes: int | None = None) -> FetchError:
+    """Explains a failed write; ``num_bytes`` were still to be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        lack = ""
+        with contextlib.suppress(OSError):
+            if num_bytes is not None:
+                free = size(shutil.disk_usage(path.parent).free)
+                lack = f" ({size(num_bytes)} more of it are to come, {free} are free)"
+        room = "make room and run again; what is here is kept"
+        return FetchError(f"{path} can't be written: {error.strerror}{lack}: {room}")
+    place = error.filename2 or error.filename or path
+    if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+        return FetchError(f"{place} is in the way ({error.strerror}): remove it and run again")
+    return FetchError(f"{place} can't be written: {error.strerror}")
+
+
 def list_files(repository: str, revision: str) -> Listing:
-    """Lists a revision's files. Raises huggingface_hub's errors and WrongContentError."""
     from huggingface_hub import HfApi, constants
 
     if not constants.ENDPOINT.startswith(("http://", "https://")):
@@ -103,10 +198,8 @@ def _hexadecimal(text: str | None, length: int) -> str:
 def open_file(
     repository: str, commit: str, path: str, offset: int, file: HubFile
 ) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Returns the offset at which the bytes begin, ``offset`` or 0, and the bytes as they come.
-
-    Raises:
-        WrongContentError: the file has another size than ``file``, or not these bytes come.
+    """The offset at which the bytes begin, ``offset`` or 0, and the bytes as they come. Raises
+    WrongContentError where the file has another size than ``file``, or other bytes come.
     """
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
@@ -124,37 +217,25 @@ def open_file(
         "GET", url, headers=headers, timeout=timeout, follow_redirects=True
     ) as response:
         hf_raise_for_status(response)
-        start = _start(response.headers, offset) if response.status_code == 206 else 0
+        start = offset if response.status_code == 206 else 0
+        if start and (said := re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))):
+            start = int(said[1])
         if start not in (0, offset):
             raise WrongContentError(
                 f"the Hub sends bytes from {start} on where those from {offset} are asked for"
             )
-        total = _total(response.headers, start)
-        if total is not None and total != file.size:
+        is_plain = response.headers.get("Content-Encoding", "identity") == "identity"
+        length = response.headers.get("Content-Length", "") if is_plain else ""
+        if length.isdecimal() and (total := start + int(length)) != file.size:
             raise WrongContentError(
                 f"{path} has {total} bytes at the Hub where {file.size} are expected"
             )
         yield start, response.iter_bytes()
 
 
-def _start(headers: Mapping[str, str], offset: int) -> int:
-    """The offset at which a part begins: the requested one, unless the headers say otherwise."""
-    found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
-    return int(found[1]) if found else offset
-
-
-def _total(headers: Mapping[str, str], start: int) -> int | None:
-    """The whole file's size in bytes, read from the headers of a part."""
-    if headers.get("Content-Encoding", "identity") != "identity":
-        return None
-    length = headers.get("Content-Length", "")
-    return start + int(length) if length.isdecimal() else None
-
-
 def retried(
     action: Callable[[], Result], stop: Event, on_wait: Callable[[BaseException, float], None]
 ) -> Result:
-    """Returns the result of ``action``, retried while the Hub is unreachable or busy."""
     waits = list(WAITS_S)
     while True:
         try:

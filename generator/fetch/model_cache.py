@@ -1,6 +1,5 @@
-"""A model's cache of one Hub repository, in ``huggingface_hub``'s layout: contents in ``blobs/``,
-and a link for each file under ``snapshots/<commit>/``. A snapshot appears only once all of its
-files are complete and verified.
+"""A model's cache of one Hub repository, in ``huggingface_hub``'s layout. A snapshot appears only
+once all of its files are complete and verified.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from generator.errors import RepositoryError
-from generator.fetch.hub_client import HubFile
-from generator.fetch.hub_errors import disk_error
+from generator.fetch.hub_client import HubFile, disk_error
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import (
@@ -50,36 +48,37 @@ class ModelCache:
         self._blobs = repository_folder(self.folder, hub_id) / "blobs"
 
     def snapshot(self, commit: str) -> Path:
-        """The folder of a commit's files."""
         return snapshot_folder(self.folder, self.hub_id, commit)
 
     def blob(self, file: HubFile) -> Path:
-        """The path of a file's content."""
         return self._blobs / file.name
 
     def part(self, file: HubFile) -> Path:
-        """The path of a partial download."""
         return self._blobs / f"{file.name}.incomplete"
 
     def find(
         self, commit: str, path: str, file: HubFile, on_bytes: Callable[[int], None]
     ) -> CachedFile | None:
-        """The cached file if its hash is right, else None."""
+        """The cached file, None where none has the right hash. An object store reports versions and
+        no hashes: of it a file is known only if it was hashed when it was downloaded.
+        """
         for place in (self.snapshot(commit) / path, self.blob(file)):
             with contextlib.suppress(OSError):
-                if place.is_file() and place.stat().st_size == file.size:
-                    sha256 = self._sha256(place, file, on_bytes)
-                    if sha256 and _is_right(place, file, sha256):
-                        return CachedFile(sha256, place)
+                if not place.is_file() or place.stat().st_size != file.size:
+                    continue
+                if file.version is not None:
+                    sha256, is_right = self.hashes.recorded(place), True
+                else:
+                    sha256 = self.hashes.sha256(place, on_bytes)
+                    is_right = sha256 == file.sha256
+                if file.git_oid is not None:
+                    content = place.read_bytes()
+                    header = b"blob %d\0" % len(content)
+                    found = hashlib.sha1(header + content, usedforsecurity=False)
+                    is_right = found.hexdigest() == file.git_oid
+                if sha256 and is_right:
+                    return CachedFile(sha256, place)
         return None
-
-    def _sha256(self, place: Path, file: HubFile, on_bytes: Callable[[int], None]) -> str | None:
-        """The recorded hash: an object store reports versions and no hashes, so a file is known
-        only if it was hashed when it was downloaded.
-        """
-        if file.version is not None:
-            return self.hashes.recorded(place)
-        return self.hashes.sha256(place, on_bytes)
 
     def forget(self, place: Path) -> None:
         """Drops the records of a wrong file, also those at the target of a link."""
@@ -88,7 +87,6 @@ class ModelCache:
             self.hashes.forget(self.folder / place.resolve().relative_to(self.folder.resolve()))
 
     def note(self, file: HubFile, sha256: str) -> CachedFile:
-        """Records the hash of a file that was just downloaded."""
         self.hashes.add(self.blob(file), sha256)
         if file.version is not None:  # no later check could verify it
             self.hashes.save()
@@ -118,36 +116,36 @@ class ModelCache:
         folder = self.snapshot(commit)
         try:
             if not folder.exists():
-                self._make(folder, files)
+                scratch = _scratch(folder)
+                shutil.rmtree(scratch, ignore_errors=True)
+                for path, (file, _) in files.items():
+                    self._link(scratch / path, folder / path, self.blob(file))
+                scratch.rename(folder)
             for path, (file, locked) in files.items():
                 self._mend(folder / path, file, locked)
             locked_files = {path: locked for path, (_, locked) in files.items()}
             for path in added_files(folder, locked_files):
                 (folder / path).unlink()
             if revision != commit:
-                _write(repository_folder(self.folder, self.hub_id) / "refs" / revision, commit)
+                ref = repository_folder(self.folder, self.hub_id) / "refs" / revision
+                ref.parent.mkdir(parents=True, exist_ok=True)
+                scratch = _scratch(ref)
+                scratch.write_text(commit, encoding="utf-8")
+                scratch.replace(ref)
             for path, (_, locked) in files.items():
                 self.hashes.add(folder / path, locked.sha256)
         except OSError as error:
             raise disk_error(error, folder) from error
         self.hashes.save()
 
-    def _make(self, folder: Path, files: Mapping[str, tuple[HubFile, LockedFile]]) -> None:
-        scratch = folder.with_name(f".{folder.name}.hf-triton-tmp")
-        shutil.rmtree(scratch, ignore_errors=True)
-        for path, (file, _) in files.items():
-            self._link(scratch / path, folder / path, self.blob(file))
-        scratch.rename(folder)
-
     def _mend(self, place: Path, file: HubFile, locked: LockedFile) -> None:
-        """Links a downloaded file in the place of a missing or wrong one."""
         blob = self.blob(file)
         if self.hashes.recorded(place) == locked.sha256 or not blob.is_file():
             return
         wrong = place.resolve()
         if wrong != blob.resolve() and wrong.parent == self._blobs.resolve():
             wrong.unlink(missing_ok=True)  # or huggingface_hub would find and link it
-        scratch = place.with_name(f".{place.name}.hf-triton-tmp")
+        scratch = _scratch(place)
         scratch.unlink(missing_ok=True)
         self._link(scratch, place, blob)
         scratch.replace(place)
@@ -159,12 +157,8 @@ class ModelCache:
 
     @contextlib.contextmanager
     def locked(self, on_busy: Callable[[str], None]) -> Iterator[None]:
-        """Makes the folder and keeps other fetches out of it.
-
-        Where one is there, ``on_busy`` hears of it, and then it is waited for.
-
-        Raises:
-            RepositoryError: it can't be written.
+        """Makes the folder and locks it; waits after ``on_busy`` where it is locked. Raises
+        RepositoryError.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +179,6 @@ class ModelCache:
 
 
 def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
-    """The cache of each spec; caches in one model's folder share their records of hashes."""
     hashes: dict[str, FileHashes] = {}
     caches = []
     for spec in specs:
@@ -195,22 +188,5 @@ def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
     return caches
 
 
-def _is_right(place: Path, file: HubFile, sha256: str) -> bool:
-    """Whether a file has the expected hash, or the place of the expected version."""
-    if file.git_oid is None:
-        return file.version is not None or sha256 == file.sha256
-    return file.git_oid == _git_oid(place)
-
-
-def _git_oid(place: Path) -> str:
-    """The git object id of the file's content."""
-    content = place.read_bytes()
-    header = b"blob %d\0" % len(content)
-    return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.hf-triton-tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+def _scratch(path: Path) -> Path:
+    return path.with_name(f".{path.name}.hf-triton-tmp")

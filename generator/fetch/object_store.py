@@ -1,26 +1,39 @@
-"""Lists a folder of an object store (S3, Google Cloud Storage, Azure Blob Storage, web servers),
-and reads its objects from an offset, by fsspec.
-
-Credentials come from the environment or the machine's role, where fsspec looks for them. No
-argument here holds them, and no message quotes them. Knows no cache.
+"""Lists a folder of an object store or a web server, and reads objects from an offset, by fsspec.
+Credentials come from the environment or the machine's role; no message quotes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from generator.errors import FetchError
-from generator.fetch import web_folder
-from generator.fetch.hub_client import HubFile, Listing, WrongContentError
-from generator.fetch.hub_errors import UnreachableStoreError
+from generator.fetch.hub_client import HubFile, Listing, UnreachableStoreError, WrongContentError
 from generator.spec.runtime_rules import error_line, is_safe_path
 
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_MODULES = "modules.json"  # of sentence-transformers
+_IN_MODULE = ("config.json", "model.safetensors", "pytorch_model.bin")
+_NAMES = (
+    *("config.json", "generation_config.json", "model.safetensors", "pytorch_model.bin"),
+    *(*_INDEXES, _MODULES),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm"),
+    *("sentencepiece.bpe.model", "target.spm", "chat_template.jinja", "chat_template.json"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    *("config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
+)
+_FORBIDDEN = 403  # a bucket that may be read but not listed answers so for missing objects
+_ABSENT = (_FORBIDDEN, 404, 410)
 _BLOCK = 1 << 23
 # Fields that change with an object: of S3, Azure, Google, web servers.
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
@@ -32,19 +45,56 @@ _REFUSALS = re.compile(
 )
 
 
-def _find(files: Any, root: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = files.find(root, detail=True)
+def _find_in_web_folder(files: Any, folder: str) -> dict[str, Any]:
+    """Finds a model's files where a web server can't list them: by the names that transformers,
+    PEFT and sentence-transformers use. Raises FetchError, PermissionError, or a request's error.
+    """
+    found, is_forbidden = _those_there(files, folder, _NAMES)
+    named: list[str] = []
+    for place in (f"{folder}/{index}" for index in _INDEXES):
+        if place in found:
+            named += sorted(set(_json(files, place)["weight_map"].values()))
+    if f"{folder}/{_MODULES}" in found:
+        places = [str(module["path"]) for module in _json(files, f"{folder}/{_MODULES}")]
+        known = [_NAMES, *[_IN_MODULE] * len(places)]  # the first module is the transformer
+        each = zip(places, known, strict=False)
+        named += [f"{place}/{name}" for place, names in each if place for name in names]
+    found |= _those_there(files, folder, named)[0]
+    if is_forbidden and not found:
+        raise PermissionError(folder)
+    return found
+
+
+def _json(files: Any, place: str) -> Any:
+    try:
+        return json.loads(files.cat_file(place))
+    except ValueError:
+        raise FetchError(f"{posixpath.basename(place)} is not JSON") from None
+
+
+def _those_there(files: Any, folder: str, names: Iterable[str]) -> tuple[dict[str, Any], bool]:
+    answers = {place: _info(files, place) for place in (f"{folder}/{name}" for name in names)}
+    found = {place: entry for place, entry in answers.items() if isinstance(entry, dict)}
+    return found, _FORBIDDEN in answers.values()
+
+
+def _info(files: Any, place: str) -> dict[str, Any] | int:
+    try:
+        found: dict[str, Any] = files.info(place)
+    except FileNotFoundError as error:  # fsspec raises this for every failed request
+        status = getattr(error.__cause__, "status", None)
+        if status not in _ABSENT:
+            raise (error.__cause__ or error) from None
+        return int(status)
     return found
 
 
 class _Store(NamedTuple):
-    """Describes one scheme: its pip requirement, its secrets, how folders are listed, the file
-    system's options, and whether it names files by whole addresses.
-    """
+    """One scheme; ``has_addresses``: its file system names files by whole addresses."""
 
     requirement: str
     credentials: str
-    find: Callable[[Any, str], Mapping[str, Any]] = _find
+    find: Callable[[Any, str], Mapping[str, Any]] | None = None  # None: as fsspec does
     options: Mapping[str, Any] = {}
     has_addresses: bool = False
 
@@ -53,7 +103,7 @@ STORES = {
     "s3": _Store("s3fs>=2025.3,<2028", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     "gs": _Store("gcsfs>=2025.3,<2028", "GOOGLE_APPLICATION_CREDENTIALS"),
     "https": _Store(
-        *("aiohttp>=3.14,<4", "NETRC, the path of a .netrc file,", web_folder.find),
+        *("aiohttp>=3.14,<4", "NETRC, the path of a .netrc file,", _find_in_web_folder),
         options={"client_kwargs": {"trust_env": True}},  # proxies, .netrc
         has_addresses=True,
     ),
@@ -66,12 +116,15 @@ STORES = {
 def list_files(folder: str) -> Listing:
     """Lists all objects below a folder; the commit is a digest of versions. Raises FetchError."""
     root = _place(folder)
-    listed = _asked(folder, lambda files: _store(folder).find(files, root))
+    find = _store(folder).find or (lambda files, root: files.find(root, detail=True))
+    listed = _asked(folder, lambda files: find(files, root))
     found = {
-        _name(root, place): _file(place, entry)
+        place.removeprefix(f"{root}/"): _file(place, entry)
         for place, entry in sorted(listed.items())
         if entry["type"] == "file" and not place.endswith("/") and place != root
     }
+    if wrong := next((name for name in found if not is_safe_path(name)), None):
+        raise WrongContentError(f"{wrong!r} is not a path inside a folder")
     if not found:
         raise FetchError(_NOTHING)
     texts = (f"{path}\0{file.size}\0{file.name}\n" for path, file in found.items())
@@ -82,12 +135,7 @@ def list_files(folder: str) -> Listing:
 def open_file(
     folder: str, path: str, offset: int, file: HubFile
 ) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """``offset``, and the bytes from there on as they come.
-
-    Raises:
-        WrongContentError: the object is another than ``file``, or becomes another meanwhile.
-        FetchError: it can't be read.
-    """
+    """Bytes from ``offset`` on. Raises FetchError, WrongContentError of a changed object."""
     yield offset, _blocks(folder, path, offset, _checked(folder, path, file))
 
 
@@ -96,7 +144,7 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
     place = f"{_place(folder)}/{path}"
     for start in range(offset, file.size, _BLOCK):
         end = min(start + _BLOCK, file.size)
-        block: bytes = _asked(folder, partial(_range, place, start, end))
+        block: bytes = _asked(folder, methodcaller("cat_file", place, start=start, end=end))
         if len(block) > end - start:
             raise FetchError("the server sends whole files where parts are asked for (HTTP Range)")
         if len(block) < end - start:
@@ -106,14 +154,10 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
         yield block
 
 
-def _range(place: str, start: int, end: int, files: Any) -> Any:
-    return files.cat_file(place, start=start, end=end)
-
-
 def _checked(folder: str, path: str, file: HubFile) -> HubFile:
     """The object's current listing. Raises WrongContentError where it differs from ``file``."""
     place = f"{_place(folder)}/{path}"
-    found = _file(place, _asked(folder, lambda files: files.info(place)))
+    found = _file(place, _asked(folder, methodcaller("info", place)))
     if found.size != file.size:
         raise WrongContentError(f"{path} has {found.size} bytes where {file.size} are expected")
     if file.version and file.version != found.version:
@@ -136,7 +180,6 @@ def _digest(*texts: str) -> str:
 
 
 def _place(folder: str) -> str:
-    """The address in fsspec's form."""
     return folder if _store(folder).has_addresses else folder.partition("://")[2]
 
 
@@ -144,16 +187,8 @@ def _store(folder: str) -> _Store:
     return STORES[folder.partition("://")[0]]
 
 
-def _name(root: str, place: str) -> str:
-    name = place.removeprefix(f"{root}/")
-    if not is_safe_path(name):
-        raise WrongContentError(f"{name!r} is not a path inside a folder")
-    return name
-
-
 @lru_cache
 def _file_system(scheme: str) -> Any:
-    """Makes fsspec's file system for an address. Raises ImportError."""
     import fsspec
 
     store = STORES[scheme]

@@ -1,6 +1,4 @@
-"""Plans a fetch: each model's commit and files, the cached ones, and whether the rest fits on the
-disk.
-"""
+"""Plans a fetch: each model's commit and files, the cached ones, and the room that they need."""
 
 from __future__ import annotations
 
@@ -12,15 +10,30 @@ from pathlib import Path
 from threading import Event
 
 from generator.errors import FetchError, ModelError
-from generator.fetch import hub_client
-from generator.fetch.download import Download
-from generator.fetch.hub_client import HubFile, Listing
+from generator.fetch.download import Download, part_size
+from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, ModelCache
-from generator.fetch.partial_file import part_size
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
-from generator.spec.model_spec import LockedSnapshot, ModelSpec
+from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import LockedFile, NotServableError
 from generator.yaml_file.schema import did_you_mean
+
+
+def chosen_models(
+    specs: Sequence[ModelSpec], names: Sequence[str], config: Path
+) -> list[ModelSpec]:
+    """The models of these names; all of them without names. Raises ModelError."""
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known, "models")
+            raise ModelError(f"{config} has no model named {name!r}{hint}")
+    return [spec for spec in specs if not names or spec.name in names]
+
+
+def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
+    """The models that come from the Hub; adapters are listed as models of their own."""
+    return [part for spec in specs for part in spec.parts if not part.source.is_local]
 
 
 @dataclass
@@ -39,12 +52,10 @@ class ModelFetch:
 
     @property
     def source(self) -> str:
-        """The model as messages name it."""
         return "@".join(filter(None, (self.spec.source.text, self.spec.revision)))
 
     @property
     def missing(self) -> dict[str, HubFile]:
-        """The files still to be downloaded, by path."""
         return {path: file for path, file in self.files.items() if path not in self.here}
 
     @property
@@ -52,49 +63,51 @@ class ModelFetch:
         return sum(file.size for file in self.files.values())
 
     @property
-    def num_bytes_here(self) -> int:
-        """The bytes of the complete files and of partial downloads."""
-        parts = (part_size(self.cache.part(file)) for file in self.missing.values())
-        whole = sum(self.files[path].size for path in self.here)
-        return min(whole + sum(parts), self.num_bytes)
+    def locked_files(self) -> dict[str, LockedFile]:
+        files = self.files.items()
+        return {path: LockedFile(file.size, self.here[path].sha256) for path, file in files}
+
+    def resolve(self, lock: Lock, list_files: Callable[[str, str], Listing]) -> None:
+        """Finds commit and files: in the lock, else at the Hub. Raises FetchError where none may be
+        served, and whatever ``list_files`` raises.
+        """
+        repository, revision = lock_key(self.spec)
+        locked = lock.get((repository, revision))
+        if locked is not None and self.spec.gguf_file not in (None, *locked.files):
+            locked = None  # the file that the previous revision served
+        if locked is not None and (not is_commit(revision) or locked.commit == revision):
+            self.commit, self.is_locked = locked.commit, True
+            known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
+        else:
+            listing = list_files(repository, revision)
+            self.commit, known = listing.commit, dict(listing.files)
+        try:
+            names = chosen_files(self.spec, known)
+        except NotServableError as error:
+            raise FetchError(f"it {error}") from None
+        self.files = {name: known[name] for name in names}
+
+    def find_cached(self, on_bytes: Callable[[int], None], stop: Event) -> None:
+        for path, file in self.files.items():
+            if stop.is_set():
+                raise InterruptedFetchError("interrupted")
+            found = self.cache.find(self.commit, path, file, on_bytes)
+            if found is not None:
+                self.here[path] = found
 
 
-def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], Listing]) -> None:
-    """Finds the model's commit and files: in the lock, else at the Hub.
-
-    Raises:
-        FetchError: it has no files that may be served.
-        Exception: whatever ``list_files`` raises.
-    """
-    repository, revision = lock_key(fetch.spec)
-    locked = lock.get((repository, revision))
-    if locked is not None and fetch.spec.gguf_file not in (None, *locked.files):
-        locked = None  # the file that the previous revision served
-    if locked is not None and (not is_commit(revision) or locked.commit == revision):
-        fetch.commit, fetch.is_locked = locked.commit, True
-        known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
-    else:
-        listing = list_files(repository, revision)
-        fetch.commit, known = listing.commit, dict(listing.files)
-    try:
-        names = chosen_files(fetch.spec, known)
-    except NotServableError as error:
-        raise FetchError(f"it {error}") from None
-    fetch.files = {name: known[name] for name in names}
-
-
-def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event) -> None:
-    """Finds cached files; hashes those without a record."""
-    for path, file in fetch.files.items():
-        if stop.is_set():
-            raise hub_client.InterruptedFetchError("interrupted")
-        found = fetch.cache.find(fetch.commit, path, file, on_bytes)
-        if found is not None:
-            fetch.here[path] = found
+def share(fetches: Sequence[ModelFetch]) -> None:
+    """Takes missing files from the cache of another model of the same repository."""
+    for fetch in fetches:
+        for path, file in fetch.missing.items():
+            for other in fetches:
+                same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
+                if same and path in other.here:
+                    fetch.here[path] = fetch.cache.take(other.here[path], file)
+                    break
 
 
 def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
-    """The needed downloads, one for each content of a repository, the largest first."""
     wanted: dict[tuple[str, str], list[tuple[ModelFetch, str, HubFile]]] = defaultdict(list)
     for fetch in fetches:
         for path, file in fetch.missing.items():
@@ -107,78 +120,30 @@ def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
     return sorted(found, key=lambda one: (-one.file.size, one.path))
 
 
-def share(fetches: Iterable[ModelFetch]) -> None:
-    """Takes missing files from another model's cache, where that has them."""
-    having = list(fetches)
-    for fetch in having:
-        for path, file in fetch.missing.items():
-            for other in having:
-                same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
-                if same and path in other.here:
-                    fetch.here[path] = fetch.cache.take(other.here[path], file)
-                    break
-
-
 @dataclass(frozen=True)
 class DiskSpace:
-    """The bytes that a fetch needs and those that are free on one file system."""
-
     folder: Path
     needed: int
     free: int
 
-    @property
-    def fits(self) -> bool:
-        return self.needed <= self.free
-
 
 def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
-    """The space needed on each file system; a file that two models share there counts once."""
+    """Needed and free bytes on each file system; a file that two models share there counts once."""
     folders: dict[int, Path] = {}
     needed: dict[int, int] = defaultdict(int)
     for one in wanted:
-        devices: dict[int, tuple[Path, ModelCache]] = {}
+        devices: dict[int, ModelCache] = {}
         for cache in one.caches:
-            folder = existing(cache.folder)
-            devices.setdefault(folder.stat().st_dev, (folder, cache))
-        for device, (folder, cache) in devices.items():
+            # Not there yet: its nearest parent is.
+            paths = (cache.folder, *cache.folder.absolute().parents)
+            folder = next(path for path in paths if path.exists())
+            device = folder.stat().st_dev
             folders.setdefault(device, folder)
+            devices.setdefault(device, cache)
+        for device, cache in devices.items():
             needed[device] += max(0, one.file.size - part_size(cache.part(one.file)))
-    return [DiskSpace(folders[device], needed[device], free(folders[device])) for device in folders]
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or its nearest existing parent."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return [DiskSpace(folder, needed[key], free(folder)) for key, folder in folders.items()]
 
 
 def free(folder: Path) -> int:
-    """Free bytes there for users other than root."""
     return shutil.disk_usage(folder).free
-
-
-def locked_snapshot(fetch: ModelFetch) -> LockedSnapshot:
-    """The lock entry of a complete model."""
-    files = {
-        path: LockedFile(file.size, fetch.here[path].sha256) for path, file in fetch.files.items()
-    }
-    return LockedSnapshot(fetch.commit, files)
-
-
-def chosen_models(
-    specs: Sequence[ModelSpec], names: Sequence[str], config: Path
-) -> list[ModelSpec]:
-    """The models of these names; all of them without names. Raises ModelError for an unknown
-    name.
-    """
-    known = [spec.name for spec in specs]
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known, "models")
-            raise ModelError(f"{config} has no model named {name!r}{hint}")
-    return [spec for spec in specs if not names or spec.name in names]
-
-
-def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-    """The models that come from the Hub; adapters are listed as models of their own."""
-    return [part for spec in specs for part in spec.parts if not part.source.is_local]

@@ -1,6 +1,4 @@
-"""The progress of a fetch: a tqdm bar for each model on a terminal, plain lines elsewhere. Both go
-to stderr; results are printed by the caller.
-"""
+"""The progress of a fetch on stderr: a bar for each model on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,15 +12,12 @@ _LINE = "{desc}: {n_fmt} of {total_fmt}\n"
 
 
 class Progress:
-    """Progress bars that any thread may update."""
-
     def __init__(self) -> None:
         self._bars: dict[str, tqdm] = {}
         self.lock = threading.RLock()
         self._looks = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": _LINE_EVERY_S}
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Adds a bar of ``total`` bytes."""
         every_s = _LINE_EVERY_S if self._looks else 0.2
         sizes = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
         with self.lock:
@@ -31,7 +26,6 @@ class Progress:
             )
 
     def add(self, title: str, num_bytes: int) -> None:
-        """Advances a bar, or moves it back for negative numbers."""
         with self.lock:
             if title in self._bars:
                 self._bars[title].update(num_bytes)
@@ -46,7 +40,6 @@ class Progress:
             self.end(title)
 
     def say(self, line: str) -> None:
-        """Prints a line above the bars."""
         with self.lock:
             tqdm.write(line, file=sys.stderr)
             sys.stderr.flush()

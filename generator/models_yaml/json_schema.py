@@ -16,7 +16,6 @@ _MODEL = "#/$defs/ModelKeys"
 
 
 def json_schema(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """The schema of a models.yaml of these tasks. Rules between several keys are not in it."""
     found = keys.json_schema(ModelsYaml)
     kinds = found["$defs"]
     kinds["ModelKeys"]["properties"]["task"]["enum"] = [*tasks]
@@ -34,7 +33,6 @@ def json_schema(tasks: Mapping[str, Task]) -> dict[str, Any]:
 
 
 def table(kind: type[Any]) -> str:
-    """The keys of a dataclass in Markdown: each with its default and what it is for."""
     rows = ["| key | default | |", "|---|---|---|"]
     for field in dataclasses.fields(kind):
         shown = field.metadata["shown"]

@@ -1,20 +1,20 @@
-"""The rules of models.yaml that hold between the keys of one model.
-
-They see values that are each right by themselves, and name the value that has to change.
+"""The rules of models.yaml between the keys of one model, whose values are each right by
+themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, NamedTuple
 
-from generator.models_yaml.entry import Entry
 from generator.spec.model_source import GGUF_SUFFIX, names_gguf
-from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble
+from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble, InstanceGroup, ModelKeys
+from generator.spec.task_folders import Task
 from generator.spec.vllm_arguments import num_gpus
-from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import show
 
+_MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
 _NATIVE_ONLY = ("model_max_batch_size", "pad_to_multiple_of", "token_type_ids")
 _GGUF_TASK = "text-generation"
 # Engines that take no weights quantized at load, each with what it has instead.
@@ -23,30 +23,79 @@ _NOT_QUANTIZING = {
     "onnxruntime": "onnxruntime quantizes what it exports, by options.quantization",
     "torch-compile": "torch-compile computes whole weights; engine torch computes quantized ones",
 }
+_VLLM_KEYS = (
+    *("name", "task", "model", "revision", "dtype", "trust_remote_code", "allow_pickle"),
+    *("instance_group", "version_policy", "layout", "ensemble", "options"),
+)
+_VLLM_OPTIONS = ("engine", "max_model_len", "max_num_seqs", "kv_cache_gib", "vllm")
+_VLLM_ENGINES = (None, "auto", "vllm")
+_BATCHES = "vLLM batches requests itself, and takes tensors of shape [1]"
+_REASONS = {
+    "streaming": "it streams whatever a request wants streamed",
+    "max_batch_size": _BATCHES,
+    "dynamic_batching": _BATCHES,
+    "python_env": "NVIDIA's container brings vLLM's packages",
+}
+# What our own vLLM engine does not take either.
+_ELSEWHERE = {
+    "adapters": "it reads adapters from a multi_lora.json of your own; leave it out, or use "
+    "layout: single without engine: vllm",
+    "adapters_from": "it reads adapters from a multi_lora.json of your own",
+    "max_loaded_adapters": "say max_loras in options.vllm",
+    "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
+    "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",
+}
+_OPTION_REASONS = {"default_max_tokens": "a request says max_tokens in sampling_parameters"}
+_DEFAULTS = ModelKeys()
+_CANT = "NVIDIA's vLLM backend can't honour it: {}"
+_REFUSED = f"{_CANT}; leave it out, or use layout: single with options: {{{{engine: vllm}}}}"
+_OWN_CODE = "it runs none of our code around a request"
 
 
-class BatchLimit(NamedTuple):
-    """The key that says how many rows Triton may put together, and what it says."""
+class Entry(NamedTuple):
+    """``given`` has the nodes of its keys, the defaults' among them, ``own`` the entry without
+    these. Keys that are ``wrong`` have their defaults in ``keys``; wrong ``options`` are empty.
+    """
 
-    key: str
-    value: int
+    given: Mapping[str, Node]
+    own: Node
+    keys: ModelKeys
+    wrong: Set[str]
+    task: Task | None
+    options: Mapping[str, Any]
+    tasks: Mapping[str, Task]
+
+    def option(self, name: str) -> Node | None:
+        options = self.given.get("options")
+        return None if options is None else options.get(name)
+
+
+def merge(defaults: Node | None, own: Node) -> Node:
+    """``own`` over ``defaults``: its maps key by key, everything else whole."""
+    if defaults is None or not isinstance(own.value, dict):
+        return own
+    if not isinstance(defaults.value, dict):
+        return own
+    overridden = {key.name for key in own.value}
+    kept = {key: node for key, node in defaults.value.items() if key.name not in overridden}
+    merged = {
+        key: merge(defaults.get(key.name), node) if key.name in _MERGED_MAPS else node
+        for key, node in own.value.items()
+    }
+    return own._replace(value={**kept, **merged})
 
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """Each rule that a model breaks: where, and what is wrong."""
-    given, keys = entry.given, entry.keys
+    given, keys, task = entry.given, entry.keys, entry.task
     yield from _sources(entry)
-    yield from _streaming(entry)
+    if keys.streaming and task is not None and not task.streams:
+        message = f"got true, expected false: {task.tag} answers a request at once, in whole"
+        yield given["streaming"], message
     yield from _batching(entry)
     if keys.instance_group and keys.device_map is not None:
         yield from _instances(entry)
     metrics = given.get("metrics")
-    if (
-        metrics is not None
-        and metrics.entries
-        and keys.hooks is None
-        and "hooks" not in entry.wrong
-    ):
+    if metrics is not None and metrics.entries and not (keys.hooks or "hooks" in entry.wrong):
         yield metrics, "needs hooks: nothing else observes these metrics"
     if keys.idle_s is not None and "load" not in given:
         yield given["idle_s"], "needs load: on_demand: nothing else is put out of memory"
@@ -58,10 +107,13 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     yield from _ensemble(entry)
     yield from _quantization(entry)
     yield from _gguf(entry)
+    if keys.canary is not None and keys.layout == "ensemble":
+        why = "its requests pass through Triton's own scheduler, which knows no arms"
+        yield given["canary"], f"needs layout: single; of an ensemble {why}"
+    yield from _vllm_backend(entry)
 
 
 def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """A commit, or a file, that a source can't have."""
     keys, given = entry.keys, entry.given
     if keys.revision is not None and (kind := keys.model.without_revisions):
         yield given["revision"], f"only a model on the Hub has revisions, and 'model' is {kind}"
@@ -69,32 +121,25 @@ def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
         yield given["gguf_file"], "of a local folder say model: FOLDER/FILE.gguf"
 
 
-def _streaming(entry: Entry) -> Iterator[tuple[Node, str]]:
-    task = entry.task
-    if entry.keys.streaming and task is not None and not task.streams:
-        message = f"got true, expected false: {task.tag} answers a request at once, in whole"
-        yield entry.given["streaming"], message
-
-
 def _batching(entry: Entry) -> Iterator[tuple[Node, str]]:
     keys, node = entry.keys, entry.given.get("dynamic_batching")
     ensemble = keys.ensemble or Ensemble()
     if node is None or entry.wrong & {"max_batch_size", "dynamic_batching", "ensemble"}:
         return
-    limit = BatchLimit("max_batch_size", keys.max_batch_size)
+    key, limit = "max_batch_size", keys.max_batch_size
     if keys.layout == "ensemble":
         if not ensemble.is_native:
             return
-        limit = BatchLimit("ensemble.model_max_batch_size", ensemble.model_max_batch_size)
-    if limit.value == 0 and keys.dynamic_batching not in (None, DynamicBatching()):
+        key, limit = "ensemble.model_max_batch_size", ensemble.model_max_batch_size
+    if limit == 0 and keys.dynamic_batching not in (None, DynamicBatching()):
         # Triton takes a delay there, and then hands over one request at a time all the same.
         yield node, "needs max_batch_size above 0, which is 0: Triton forms no batches"
         return
     sizes = node.get("preferred_batch_size")
     for item in sizes.items if sizes is not None else ():
-        if isinstance(item.value, int) and item.value > limit.value:
-            expected = f"expected at most {limit.key}, which is {limit.value}"
-            yield item, f"got {schema.show(item)}, {expected}"
+        if isinstance(item.value, int) and item.value > limit:
+            expected = f"expected at most {key}, which is {limit}"
+            yield item, f"got {show(item)}, {expected}"
 
 
 def _instances(entry: Entry) -> Iterator[tuple[Node, str]]:
@@ -109,7 +154,6 @@ def _instances(entry: Entry) -> Iterator[tuple[Node, str]]:
 
 
 def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """Reports a response cache for tasks whose answers to one request may differ."""
     node, task = entry.given["response_cache"], entry.task
     if task is not None and not task.is_deterministic:
         reason = f"two answers of {task.tag} to one request may differ"
@@ -141,9 +185,7 @@ def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
 
 
 def _engine(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """Reports options that the model's engine does not know, if the entry itself gives them.
-    Options under ``defaults:`` are for all engines, so an engine may ignore some.
-    """
+    """Reports options that the engine does not know. Those of ``defaults:`` are for all engines."""
     own, task, engine = entry.own.get("options"), entry.task, entry.options.get("engine")
     if own is None or task is None:
         return
@@ -151,13 +193,11 @@ def _engine(entry: Entry) -> Iterator[tuple[Node, str]]:
         option, place = task.options[name], own.get(name)
         if place is not None and value and not option.is_for(engine):
             knows = f"only engine {' or '.join(option.engines)} knows it"
-            yield place, f"got {schema.show(place)}, but engine is {engine}: {knows}"
+            yield place, f"got {show(place)}, but engine is {engine}: {knows}"
 
 
 def _vllm(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """Reports ``options.vllm`` without engine vllm, and several instances of a model that vLLM
-    spreads over several GPUs. NVIDIA's vLLM backend has rules of its own.
-    """
+    """The rules of ``engine: vllm``; NVIDIA's vLLM backend has rules of its own."""
     given, keys, options = entry.given, entry.keys, entry.options
     if keys.layout == "vllm-backend":
         return
@@ -262,3 +302,55 @@ def _gguf(entry: Entry) -> Iterator[tuple[Node, str]]:
     elif keys.quantization is not None:
         reason = f"the weights of a {GGUF_SUFFIX} file are as they are"
         yield given["quantization"], f"expected null: {reason}"
+
+
+def _vllm_backend(entry: Entry) -> Iterator[tuple[Node, str]]:
+    given, keys, task = entry.given, entry.keys, entry.task
+    if keys.layout != "vllm-backend":
+        return
+    if task is not None and not task.has_vllm_backend:
+        reason = f"NVIDIA's vLLM backend generates text, and this is {task.tag}"
+        yield given["layout"], f"got vllm-backend, expected single: {reason}"
+        return
+    for name, node in given.items():
+        is_set = hasattr(keys, name) and name not in entry.wrong and node.value is not None
+        left_out = True if name == "streaming" else getattr(_DEFAULTS, name, None)
+        if name not in _VLLM_KEYS and is_set and getattr(keys, name) != left_out:
+            elsewhere = _ELSEWHERE.get(name)
+            refused = _REFUSED.format(_REASONS.get(name, _OWN_CODE))
+            yield node, _CANT.format(elsewhere) if elsewhere else refused
+    if task is not None and entry.options:
+        yield from _broken_options(given.get("options"), task, entry.options)
+    if keys.instance_group:
+        yield from _broken_groups(given["instance_group"], keys.instance_group, entry.options)
+
+
+def _broken_options(
+    node: Node | None, task: Task, options: Mapping[str, object]
+) -> Iterator[tuple[Node, str]]:
+    for name, value in options.items():
+        place = node.get(name) if node is not None else None
+        if place is None or value == task.options[name].default:
+            continue
+        if name == "engine" and value not in _VLLM_ENGINES:
+            yield place, f"got {show(place)}, expected vllm: the layout is NVIDIA's vLLM backend"
+        elif name not in _VLLM_OPTIONS:
+            reason = _OPTION_REASONS.get(name, _OWN_CODE)
+            yield place, _REFUSED.format(reason)
+
+
+def _broken_groups(
+    node: Node, groups: tuple[InstanceGroup, ...], options: Mapping[str, object]
+) -> Iterator[tuple[Node, str]]:
+    """The backend takes an instance of KIND_GPU to its GPU, one of KIND_MODEL to all it sees."""
+    num = num_gpus(options)
+    expected = "expected [{kind: KIND_MODEL}]"
+    if any(group.kind == "KIND_CPU" for group in groups):
+        yield node, f"got KIND_CPU, {expected}: NVIDIA's vLLM container computes on GPUs"
+    elif num > 1 and any(group.kind != "KIND_MODEL" for group in groups):
+        reason = f"options.vllm spreads one engine over {num} GPUs"
+        kinds = ", ".join(sorted({group.kind for group in groups}))
+        yield node, f"got {kinds}, {expected}: {reason}"
+    elif sum(group.count for group in groups if group.kind == "KIND_MODEL") > 1:
+        reason = "a second engine would want the same GPUs"
+        yield node, f"got several instances of KIND_MODEL, {expected}: {reason}"

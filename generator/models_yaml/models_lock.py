@@ -1,8 +1,4 @@
-"""models.lock: which commit of each Hub model is served, and its files with their hashes.
-
-Lies beside models.yaml under the same name. Reads and writes it, and checks models.yaml against it;
-knows no Hub and no cache.
-"""
+"""models.lock, beside models.yaml: each Hub model's commit, and its files with their hashes."""
 
 from __future__ import annotations
 
@@ -24,19 +20,17 @@ from generator.spec.runtime_rules import (
     choose_gguf_file,
     choose_model_files,
 )
-from generator.yaml_file import keys, reading
+from generator.yaml_file import keys, nodes
 from generator.yaml_file.keys import Keys, mapped, one_of
 from generator.yaml_file.schema import Report
 
 DEFAULT_REVISION = "main"
 _VERSION = 1
-_MOST_BYTES = 4 * reading.MOST_BYTES
+_MOST_BYTES = 4 * nodes.MOST_BYTES
 
 
 @dataclass(frozen=True)
 class _LockFile(Keys):
-    """The whole file: snapshots by a model's id and the revision that models.yaml asks for."""
-
     expected: ClassVar[str] = "a map with 'models' and 'version'"
     needs: ClassVar[Mapping[str, str]] = {"version": f"{_VERSION}; another hf-triton wrote it"}
     version: Annotated[int, one_of(_VERSION, or_else=": another hf-triton wrote it")]
@@ -53,7 +47,6 @@ Lock: TypeAlias = Mapping[Key, LockedSnapshot]
 
 
 def lock_path(config: Path) -> Path:
-    """The lock of a models.yaml."""
     return config.with_suffix(".lock")
 
 
@@ -68,26 +61,21 @@ def read_lock(config: Path) -> Lock | None:
         return None
     report, found = Report(), None
     try:
-        found = keys.read(_LockFile, reading.read(path, most_bytes=_MOST_BYTES), report)
+        found = keys.read(_LockFile, nodes.read(path, most_bytes=_MOST_BYTES), report)
     except SpecError as error:
         report.problems += error.problems
     if report.problems:
         hint = "; take back an older one, or delete it and run hf-triton fetch to write it anew"
         told = (replace(problem, message=problem.message + hint) for problem in report.problems)
         raise SpecError(str(path), told)
-    return (
-        None
-        if found is None
-        else {
-            (repository, revision): snapshot
-            for repository, revisions in found.models.items()
-            for revision, snapshot in revisions.items()
-        }
-    )
+    return {
+        (repository, revision): snapshot
+        for repository, revisions in (found.models if found else {}).items()
+        for revision, snapshot in revisions.items()
+    }
 
 
 def to_bytes(lock: Lock) -> bytes:
-    """The file's content: sorted, the same for the same lock."""
     models: dict[str, dict[str, object]] = {}
     for (repository, revision), snapshot in lock.items():
         files = {path: dataclasses.asdict(file) for path, file in snapshot.files.items()}
@@ -98,10 +86,8 @@ def to_bytes(lock: Lock) -> bytes:
 
 
 def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
-    """Puts what was fetched into the lock beside ``config``, and drops what is no longer ``named``.
-
-    Raises:
-        RepositoryError: it can't be written.
+    """Adds what was fetched to the lock, and drops what is no longer ``named``. Raises
+    RepositoryError.
     """
     path = lock_path(config)
     with _locked(path):
@@ -119,7 +105,6 @@ def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keeps other fetches from the lock meanwhile; without, where the folder has no locks."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -139,26 +124,22 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[ModelSpec]:
-    """The models, each Hub model with what is locked for it; as they are where there is no lock.
-
-    Raises:
-        SpecError: every Hub model that the lock does not have as models.yaml asks for it.
+    """Gives each Hub model what is locked for it, if there is a lock. Raises SpecError with every
+    model that is not locked as models.yaml asks for it.
     """
     if lock is None:
         return list(specs)
     report = Report()
-    pinned = [_with_parts(spec, lock, config, report) for spec in specs]
+    pinned = []
+    for spec in specs:
+        own, *adapters = (
+            part if part.source.is_local else _pinned(part, lock, config, report)
+            for part in spec.parts
+        )
+        pinned.append(replace(own, locked_adapters=tuple(part.locked for part in adapters)))
     if report.problems:
         raise SpecError(str(config), report.problems)
     return pinned
-
-
-def _with_parts(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
-    """The model with what is locked for it, and for each of its adapters."""
-    own, *others = (
-        part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
-    )
-    return replace(own, locked_adapters=tuple(part.locked for part in others))
 
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
@@ -175,25 +156,18 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
         message = f"{name} has commit {found.commit} for it; {_fetch(f'--update {spec.name}')}"
         _disagree(report, spec, "revision", message)
     else:
-        with_choice = _with_choice(spec, found, name, report)
-        return replace(spec, locked=with_choice)
+        try:  # of a shared snapshot, the files that this model may have
+            names = chosen_files(spec, found.files)
+        except NotServableError as error:
+            message = f"by {name}, {spec.source.text} {error}"
+            if spec.gguf_file is None:
+                _disagree(report, spec, "allow_pickle", message)
+            else:
+                _disagree(report, spec, "gguf_file", f"{message}; {_fetch(spec.name)}")
+            return spec
+        files = {path: found.files[path] for path in names}
+        return replace(spec, locked=LockedSnapshot(found.commit, files))
     return spec
-
-
-def _with_choice(
-    spec: ModelSpec, found: LockedSnapshot, name: str, report: Report
-) -> LockedSnapshot:
-    """The files of a shared snapshot that this model may have."""
-    try:
-        names = chosen_files(spec, found.files)
-    except NotServableError as error:
-        message = f"by {name}, {spec.source.text} {error}"
-        if spec.gguf_file is not None:
-            _disagree(report, spec, "gguf_file", f"{message}; {_fetch(spec.name)}")
-        else:
-            _disagree(report, spec, "allow_pickle", message)
-        return found
-    return LockedSnapshot(found.commit, {path: found.files[path] for path in names})
 
 
 def _disagree(report: Report, spec: ModelSpec, key: str, message: str) -> None:
@@ -206,10 +180,7 @@ def _fetch(arguments: str) -> str:
 
 
 def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
-    """The files that a model, or the adapter that ``spec`` stands for, may have of its repository.
-
-    Raises NotServableError.
-    """
+    """The files of its repository that a model or an adapter may have. Raises NotServableError."""
     if spec.gguf_file is not None:
         return choose_gguf_file(names, spec.gguf_file)
     return (choose_model_files if spec.adapter is None else choose_adapter_files)(
@@ -218,5 +189,4 @@ def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
 
 
 def is_commit(revision: str) -> bool:
-    """Whether a revision is a commit itself, which can't move."""
     return len(revision) == 40 and not set(revision) - set("0123456789abcdef")

@@ -1,7 +1,4 @@
-"""Reads models.yaml: merges the defaults, checks every key, and reports all mistakes at once.
-
-Knows tasks only by their tags and options, nothing of templates, output or servers.
-"""
+"""Reads models.yaml: merges the defaults, checks every key, and reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -13,20 +10,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from generator.errors import SpecError, looks_like_token
-from generator.models_yaml import canary, model_rules, models_lock, vllm_backend_rules
-from generator.models_yaml.claims import MetricClaim, NameClaim, refuse_clashes, refuse_differences
-from generator.models_yaml.entry import Entry, merge
+from generator.models_yaml import models_lock
+from generator.models_yaml.between_models import (
+    Branch,
+    MetricClaim,
+    NameClaim,
+    Target,
+    branches,
+    refuse_clashes,
+    refuse_differences,
+    refuse_targets,
+)
+from generator.models_yaml.model_rules import Entry, broken_rules, merge
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task
 from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
-from generator.yaml_file import keys, reading, schema
+from generator.yaml_file import keys, nodes, schema
 from generator.yaml_file.keys import Keys, key_names, listed
 from generator.yaml_file.nodes import Node, scalars
 from generator.yaml_file.schema import Report
 
-_RULES = (model_rules.broken_rules, canary.broken_rules, vllm_backend_rules.broken_rules)
 _REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
 _EXPECTED = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
@@ -62,17 +67,15 @@ class ModelsYaml(Keys):
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
-    """The models of a models.yaml, in its order, pinned by the models.lock beside it, if any.
-
-    Raises:
-        SpecError: with every mistake in it, or every model that is not locked as it is asked for.
+    """The models of a models.yaml, pinned by the models.lock beside it, if any. Raises SpecError
+    with every mistake in it, or every model that is not locked as it is asked for.
     """
     return models_lock.pin(load_unpinned(path, tasks), models_lock.read_lock(path), path)
 
 
 def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
     """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
-    root = reading.read(path)
+    root = nodes.read(path)
     report = Report()
     for node in scalars(root):
         if isinstance(node.value, str) and looks_like_token(node.value):
@@ -86,9 +89,8 @@ def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
 
 
 def load_settings(path: Path) -> ServerSettings:
-    """Reads the ``server:`` block of a models.yaml. Raises SpecError for mistakes in it."""
     report = Report()
-    settings = _settings(reading.read(path), report)
+    settings = _settings(nodes.read(path), report)
     if report.problems:
         raise SpecError(str(path), report.problems)
     return settings
@@ -98,18 +100,6 @@ def _settings(root: Node, report: Report) -> ServerSettings:
     node = root.get("server")
     found = None if node is None else keys.read(ServerSettings, node, report)
     return found or ServerSettings()
-
-
-def _is_something_else(root: Node) -> str:
-    """Says what a file is that is not a models.yaml; empty for one. Shows nothing of it: it may
-    hold secrets.
-    """
-    if not isinstance(root.value, dict):
-        return "a list" if isinstance(root.value, list) else "a text"
-    names = [key.name for key in root.value]
-    known = key_names(ModelsYaml)
-    is_ours = not names or any(name in known or schema.nearest(name, known) for name in names)
-    return "" if is_ours else "a map without any of these"
 
 
 @dataclass
@@ -122,16 +112,22 @@ class _Loader:
     claims: list[NameClaim] = field(default_factory=list)
     aliases: list[NameClaim] = field(default_factory=list)
     metrics: list[MetricClaim] = field(default_factory=list)
-    targets: list[canary.Target] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
-        what_else = _is_something_else(root)
-        if what_else:
+        known = key_names(ModelsYaml)
+        if not isinstance(root.value, dict):
+            what_else = "a list" if isinstance(root.value, list) else "a text"
             self.report.add(root, f"got {what_else}, expected {_EXPECTED}")
             return []
-        for key in root.value if isinstance(root.value, dict) else ():
-            if key.name not in key_names(ModelsYaml):
-                self.report.add(key, ModelsYaml.unknown(key.name, key_names(ModelsYaml)))
+        names = [key.name for key in root.value]
+        if names and not any(name in known or schema.nearest(name, known) for name in names):
+            # Shows nothing of the file, which may hold secrets.
+            self.report.add(root, f"got a map without any of these, expected {_EXPECTED}")
+            return []
+        for key in root.value:
+            if key.name not in known:
+                self.report.add(key, ModelsYaml.unknown(key.name, known))
         defaults, entries = root.get("defaults"), root.get("models")
         shared = None if defaults is None else self.defaults(defaults)
         if entries is None:
@@ -146,11 +142,10 @@ class _Loader:
         refuse_clashes([*self.claims, *self.aliases], self.report)
         refuse_differences(self.metrics, self.report)
         names = [claim.name for claim in self.claims]
-        canary.refuse_targets(self.targets, names, specs, self.report)
+        refuse_targets(self.targets, names, specs, self.report)
         return specs
 
     def defaults(self, node: Node) -> Node | None:
-        """Checks the keys that models inherit, since a model may override each of them."""
         if not isinstance(node.value, dict):
             self.report.expected(node, "a map of keys that models share")
             return None
@@ -165,28 +160,22 @@ class _Loader:
         return node._replace(value=known)
 
     def entry(self, node: Node, defaults: Node | None) -> Iterator[ModelSpec]:
-        """A model, and the arms of it that are generated as models of their own."""
         whole = merge(defaults, node)
         spec = self.model(node, whole)
         name = whole.get("name")
         if name is None or not isinstance(name.value, str):
             return
-        branches = canary.branches(whole)
-        self.targets += [
-            canary.Target(place, name.value)
-            for branch in branches
-            if branch.arm.to is not None and (place := branch.node.get("to")) is not None
-        ]
         if spec is not None:
             yield spec
-        if whole.get("task") is None or whole.get("model") is None:
-            return  # told of already
-        for branch in branches:
-            arm = self.arm(branch, whole, name.value) if branch.arm.overrides else None
-            if arm is not None:
-                yield dataclasses.replace(arm, arm_of=name.value)
+        for branch in branches(whole):
+            if branch.arm.to is not None and (place := branch.node.get("to")) is not None:
+                self.targets.append(Target(place, name.value))
+            if branch.arm.overrides and whole.get("task") and whole.get("model"):
+                arm = self.arm(branch, whole, name.value)
+                if arm is not None:
+                    yield dataclasses.replace(arm, arm_of=name.value)
 
-    def arm(self, branch: canary.Branch, whole: Node, owner: str) -> ModelSpec | None:
+    def arm(self, branch: Branch, whole: Node, owner: str) -> ModelSpec | None:
         """An arm that is a version of the model ``owner``; the same mistake is told of once."""
         told = {(problem.line, problem.column) for problem in self.report.problems}
         before = len(self.report.problems)
@@ -200,7 +189,6 @@ class _Loader:
         return arm
 
     def model(self, node: Node, whole: Node) -> ModelSpec | None:
-        """The model of an entry, ``whole`` with the defaults."""
         before = len(self.report.problems)
         found, wrong = keys.read_rest(ModelKeys, whole, self.report, self.base)
         if not isinstance(node.value, dict):
@@ -209,26 +197,29 @@ class _Loader:
         for name in _REQUIRED:
             if name not in given:
                 self.report.add(node, f"missing key '{name}'")
-        task = self.task(given, found)
+        task = self.tasks.get(found.task)
+        if found.task and task is None:
+            hint = task_hint(found.task, self.tasks)
+            hint = hint or schema.did_you_mean(found.task, self.tasks, "tasks")
+            self.report.add(given["task"], f"unknown task {schema.show(given['task'])}{hint}")
         options = self.options(given.get("options"), task, node) if task else {}
-        streams = task is not None and task.streams
-        streaming = (
-            found.streaming if "streaming" in given and "streaming" not in wrong else streams
-        )
-        found = dataclasses.replace(found, streaming=streaming)
+        if "streaming" not in given or "streaming" in wrong:
+            found = dataclasses.replace(found, streaming=task is not None and task.streams)
         self.claim(node, found, given)
         entry = Entry(given, node, found, wrong, task, options, self.tasks)
-        for place, message in (one for rules in _RULES for one in rules(entry)):
+        for place, message in broken_rules(entry):
             self.refuse(place, message, node)
         if len(self.report.problems) > before:
             return None
         return _spec(found, options, given)
 
     def claim(self, node: Node, found: ModelKeys, given: Mapping[str, Node]) -> None:
-        """Notes what no other model may have too."""
         named, others = node.get("name"), node.get("served_names")
         if named is not None and isinstance(named.value, str):
-            self.claims.append(NameClaim(named, named.value, folder_suffixes(found)))
+            suffixes: tuple[str, ...] = (ENGINE_SUFFIX,) if found.streaming else ()
+            if found.layout != "single":
+                suffixes = STEP_SUFFIXES if found.layout == "ensemble" else ()
+            self.claims.append(NameClaim(named, named.value, suffixes))
         texts = (one for one in others.items if isinstance(one.value, str)) if others else ()
         self.aliases += [NameClaim(one, str(one.value)) for one in texts]
         for name, metric in found.metrics.items():
@@ -236,16 +227,7 @@ class _Loader:
             if place is not None:
                 self.metrics.append(MetricClaim(place, name, metric))
 
-    def task(self, given: Mapping[str, Node], found: ModelKeys) -> Task | None:
-        if found.task and found.task not in self.tasks:
-            node = given["task"]
-            hint = task_hint(found.task, self.tasks)
-            hint = hint or schema.did_you_mean(found.task, self.tasks, "tasks")
-            self.report.add(node, f"unknown task {schema.show(node)}{hint}")
-        return self.tasks.get(found.task)
-
     def options(self, node: Node | None, task: Task, model: Node) -> dict[str, object]:
-        """The task's options, defaults filled in."""
         given: dict[str, Any] = {}
         if node is not None:
             found = keys.read(task.option_keys, node, self.report)
@@ -262,15 +244,6 @@ class _Loader:
         """Notes a problem of one model, which it names where the value comes from the defaults."""
         inherited = not place.where.startswith(model.where)
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
-
-
-def folder_suffixes(found: ModelKeys) -> tuple[str, ...]:
-    """The suffixes of the names of a model's further folders."""
-    if found.layout == "ensemble":
-        return STEP_SUFFIXES
-    if found.layout == "vllm-backend":
-        return ()
-    return (ENGINE_SUFFIX,) if found.streaming else ()
 
 
 def _spec(found: ModelKeys, options: Mapping[str, object], places: Mapping[str, Node]) -> ModelSpec:

@@ -125,7 +125,6 @@ class ServerSettings(Keys):
     )
 
     def flags(self) -> list[str]:
-        """The flags of tritonserver that carry these settings."""
         if self.tracing is None:
             return []
         settings = (

@@ -1,8 +1,5 @@
 """Estimates a model's memory before it is loaded: its processes, and its weights by their files, by
-models.lock, or by the Hub's sizes. ``apply``, loads on demand and ``deploy`` use it.
-
-Knows the layout of Hugging Face models: config.json, and model.safetensors or the parts that
-model.safetensors.index.json names.
+models.lock, or by the Hub's sizes.
 """
 
 from __future__ import annotations
@@ -42,9 +39,6 @@ Listed = Mapping[Key, Mapping[str, int]]
 def folder_bytes(
     folder: Path, values: Mapping[str, Any], gpus: Sequence[str] = (), listed: Listed | None = None
 ) -> dict[str, float]:
-    """Estimates the bytes on each device of the processes of a Triton model's ``folder``, whose
-    model.json has these ``values``; a front has none.
-    """
     if not values:
         return {CPU: FRONT_BYTES}
     size: dict[str, float] = {CPU: 0.0}
@@ -56,7 +50,6 @@ def folder_bytes(
 
 
 def copies(groups: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> Iterable[tuple[str, float]]:
-    """On which device how many copies of the weights are loaded."""
     for group in groups or [{}]:
         kind, count = group.get("kind", "KIND_AUTO"), float(group.get("count", 1))
         if kind == "KIND_CPU" or not gpus:
@@ -75,31 +68,30 @@ def weight_bytes(
     *,
     on_gpu: bool = False,
 ) -> int:
-    """Bytes of the weights in memory, of the model that ``values`` of a model.json in the Triton
-    model's ``folder`` say; 0 where that is not known: the files are not there yet and not
-    ``listed``, or the weights are quantized as they are loaded.
+    """Bytes of the weights in memory; 0 where that is not known: the files are not there yet and
+    not ``listed``, or the weights are quantized as they are loaded.
     """
     if values.get("quantization"):
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         files = _files(folder, values)
-        size = sum((files / name).stat().st_size for name in _names(files))
+        names = {_WHOLE}
+        if (files / _INDEX).is_file():
+            names = set(read_json(files / _INDEX)["weight_map"].values())
+        size = sum((files / name).stat().st_size for name in names)
         return int(size * _growth(files, values["dtype"]))
     locked = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
     sizes = locked or (listed or {}).get(_key(values), {})
     if values["local"]:
-        found = _local_files(_files(folder, values))
+        path = _files(folder, values)
+        found = [path] if path.is_file() else filter(Path.is_file, path.glob("*"))
         sizes = {path.name: path.stat().st_size for path in found}
     with contextlib.suppress(NotServableError):
-        chosen = (name for name in _chosen(values, sizes) if name.endswith(_ENDINGS))
-        growth = _GGUF_GROWTH[on_gpu] if values.get("gguf_file") else 1
-        return sum(sizes[name] for name in chosen) * growth
+        if gguf_file := values.get("gguf_file"):
+            return sizes.get(gguf_file, 0) * _GGUF_GROWTH[on_gpu]
+        chosen = choose_model_files(sizes, bool(values.get("allow_pickle")))
+        return sum(sizes[name] for name in chosen if name.endswith(_ENDINGS))
     return 0
-
-
-def _local_files(path: Path) -> Iterable[Path]:
-    """The files of a local model, which may be one."""
-    return [path] if path.is_file() else filter(Path.is_file, path.glob("*"))
 
 
 def unknown_source(folder: Path, values: Mapping[str, Any]) -> Key | None:
@@ -116,15 +108,7 @@ def _key(values: Mapping[str, Any]) -> Key:
     return values["model"], values["revision"] or DEFAULT_REVISION
 
 
-def _chosen(values: Mapping[str, Any], names: Mapping[str, int]) -> list[str]:
-    """The files of a source that are loaded."""
-    if values.get("gguf_file"):
-        return [name for name in names if name == values["gguf_file"]]
-    return choose_model_files(names, bool(values.get("allow_pickle")))
-
-
 def _files(folder: Path, values: Mapping[str, Any]) -> Path:
-    """The folder of the model's files. Raises OSError, KeyError."""
     if values["local"]:
         return Path(folder, values["model"]).resolve()
     cache = folder.parent / values["public_name"] / WEIGHTS_FOLDER
@@ -134,15 +118,7 @@ def _files(folder: Path, values: Mapping[str, Any]) -> Path:
     return snapshot_folder(cache, values["model"], commit)
 
 
-def _names(files: Path) -> set[str]:
-    if not (files / _INDEX).is_file():
-        return {_WHOLE}
-    index = read_json(files / _INDEX)
-    return set(index["weight_map"].values())
-
-
 def _growth(files: Path, dtype: str) -> float:
-    """The size of the weights in ``dtype``, as a multiple of their size in the files."""
     config = read_json(files / "config.json")
     stored = config.get("dtype", config.get("torch_dtype"))
     if dtype not in _ITEM_BYTES or stored not in _ITEM_BYTES or "quantization_config" in config:

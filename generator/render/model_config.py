@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @functools.lru_cache(maxsize=4096)
 def check(text: str, name: str) -> None:
-    """Raises TemplateError unless ``text`` is a ModelConfig of this name."""
     try:
         config: Any = parse(text)
     except TemplateError as error:
@@ -36,7 +35,6 @@ def check(text: str, name: str) -> None:
 
 
 def parse(text: str) -> Message:
-    """The ModelConfig that ``text`` is. Raises TemplateError where it is none."""
     from google.protobuf import text_format
 
     try:
@@ -48,9 +46,7 @@ def parse(text: str) -> Message:
 
 @functools.cache
 def _messages() -> Any:
-    """The messages of tritonclient without the rest of it: importing gRPC takes longer than
-    validating a hundred models.
-    """
+    """Without the rest of tritonclient: importing gRPC takes longer than validating 100 models."""
     name = "tritonclient.grpc.model_config_pb2"
     found = importlib.util.find_spec("tritonclient")  # which is not imported
     for part in (name.rpartition(".")[0], name):
@@ -63,7 +59,6 @@ def _messages() -> Any:
 
 
 def as_text(config: Message) -> str:
-    """The config.pbtxt of a ModelConfig."""
     from google.protobuf import text_format
 
     text: str = text_format.MessageToString(config)
@@ -80,14 +75,12 @@ def as_dict(text: str) -> dict[str, Any]:
 
 
 def type_word(tensor: Any) -> str:
-    """The word that a ModelInput's or ModelOutput's data type has in config.pbtxt."""
     data_types = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type
     word: str = data_types.values_by_number[tensor.data_type].name
     return word
 
 
 def parameters(config: Any) -> dict[str, str]:
-    """The ``parameters`` of a ModelConfig."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
@@ -97,14 +90,11 @@ def engine_of(config_file: Path) -> str | None:
 
 
 def is_ours(config_file: Path) -> bool:
-    """Whether the model runs our library."""
     return runs_our_code(parameters(_read(config_file)).get(ROLE_PARAMETER))
 
 
 def num_processes(config_file: Path) -> int:
-    """The Python processes that Triton runs for a version of the model, at least: without
-    ``gpus`` Triton decides how many groups there are.
-    """
+    """Python processes of a version, at least: without ``gpus`` Triton decides how many groups."""
     config = _read(config_file)
     if config.backend != "python":
         return 0
@@ -113,19 +103,16 @@ def num_processes(config_file: Path) -> int:
 
 
 def arm_of(config_file: Path) -> str | None:
-    """The model that has this one as an arm of its own; None of any other."""
     return parameters(_read(config_file)).get(ARM_PARAMETER)
 
 
 def load_of(config_file: Path) -> tuple[str, float | None]:
-    """When the model is loaded, and after how many seconds in which nobody asks it may go."""
     found = parameters(_read(config_file))
     idle_s = found.get(IDLE_PARAMETER, "")
     return found.get(LOAD_PARAMETER, "always"), float(idle_s) if idle_s.isdigit() else None
 
 
 def instance_groups(config_file: Path) -> list[dict[str, Any]]:
-    """The model's ``instance_group``, as ``as_dict`` has it."""
     from google.protobuf import json_format
 
     found: dict[str, Any] = json_format.MessageToDict(
@@ -135,7 +122,6 @@ def instance_groups(config_file: Path) -> list[dict[str, Any]]:
 
 
 def steps_of(config_file: Path) -> list[str]:
-    """The models that this one, an ensemble, is made of; none of any other, or unread."""
     return [step.model_name for step in _read(config_file).ensemble_scheduling.step]
 
 
@@ -148,5 +134,4 @@ def _read(config_file: Path) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> Any:
-    """For several questions about one file; nobody changes it."""
     return parse(text)

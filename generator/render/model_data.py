@@ -1,8 +1,4 @@
-"""The files of a model's folder that are data: what model.py reads, and what lies beside it.
-
-Paths in them start from the model's folder. Reads the config.json of local models; renders no
-template.
-"""
+"""The files of a model's folder that are data. Paths in them start from that folder."""
 
 from __future__ import annotations
 
@@ -10,30 +6,35 @@ import contextlib
 import dataclasses
 import json
 import os
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from generator.render.digest import ADAPTERS_FILE, ROUTING_FILE, SOURCES_FILE
-from generator.render.ensemble_tensors import NATIVE_FILES
-from generator.render.vllm_model_json import engine_arguments
-from generator.spec import local_files
+from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE, SOURCES_FILE, WEIGHTS_FOLDER
+from generator.spec import local_files, vllm_arguments
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
-from generator.spec.runtime_rules import ENVIRONMENT_CODE, ENVIRONMENT_FILE
+from generator.spec.runtime_rules import (
+    ENVIRONMENT_CODE,
+    ENVIRONMENT_FILE,
+    is_stored,
+    snapshot_folder,
+)
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engine_name, step_name
 from generator.yaml_file.regular_file import read_json
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 LABELS_FILE = f"{VERSION_FOLDER}/labels.txt"
+# Where Triton's own backends look for the model, in the version's folder.
+NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+_VLLM_LAYOUT = "vllm-backend"
+_VLLM_BACKEND = b'\nbackend: "vllm"\n'
 
 
 def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
-    """The data files of a model's folder by path, but for its labels."""
     files: dict[str, object] = {VALUES_FILE: _values(model, repository)}
     if model.has_environment and model.spec.python_env is not None:
         folder = repository / model.name
@@ -41,19 +42,19 @@ def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
     if model.role in ("engine", "whole"):
         files |= _files_read_while_it_serves(model, repository)
     found = {path: json_bytes(values) for path, values in files.items()}
-    return {**found, LAUNCHER_FILE: _launcher()} if model.has_environment else found
+    if model.has_environment:  # Triton starts it as the model's stub; it finds the environment
+        found[LAUNCHER_FILE] = (ENVIRONMENT_CODE / LAUNCHER_FILE).read_bytes()
+    return found
 
 
 def json_bytes(values: object) -> bytes:
-    """The values, keys sorted, as a file."""
     written = json.dumps(values, sort_keys=True, allow_nan=False)
     return (msgspec.json.format(written) + "\n").encode()  # json indents in Python
 
 
 def labels(spec: ModelSpec) -> bytes:
-    """The file that Triton's classification extension names, one label in a line, in the order of
-    the model's logits; empty where they are not known, or one has several lines. Of a model on the
-    Hub they are known only where it is loaded.
+    """One label in a line, in the order of the model's logits, for Triton's classification
+    extension; empty where they are not known (a model on the Hub), or one has several lines.
     """
     if spec.source.folder is None:
         return b""
@@ -68,12 +69,11 @@ def labels(spec: ModelSpec) -> bytes:
 
 
 def _values(model: TritonModel, repository: Path) -> dict[str, object]:
-    """The content of model.json."""
     if model.role == "front":
         most = model.spec.max_batch_size
         return {"name": model.name, "engine": model.engine, "max_batch_size": most}
     if model.role == "vllm":
-        return engine_arguments(model.spec, repository)
+        return _engine_arguments(model.spec, repository)
     if model.runs_python:
         return model_values(model, repository)
     # Of a folder that runs no Python of ours: for whoever reads it.
@@ -83,28 +83,10 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
 
 
 def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
-    """The values that model.py reads from model.json."""
-    spec = model.spec
-    return {
-        "name": model.name,
-        "public_name": spec.name,
-        "decoupled": model.is_decoupled,
-        "task": spec.task,
-        "dtype": spec.dtype,
-        "device_map": spec.device_map,
-        "trust_remote_code": spec.trust_remote_code,
-        "max_batch_size": spec.max_batch_size,
-        "options": dict(spec.options),
-        **_source_values(model, spec, repository),
-        **_added_values(model),
-    }
-
-
-def _added_values(model: TritonModel) -> dict[str, object]:
-    """The values of model.json that only some models have."""
-    spec = model.spec
-    names = ("gguf_file", "allow_pickle", "allow_missing_weights", "max_loaded_adapters")
-    added: dict[str, object] = {name: value for name in names if (value := getattr(spec, name))}
+    spec, added = model.spec, dict[str, object]()
+    for name in ("gguf_file", "allow_pickle", "allow_missing_weights", "max_loaded_adapters"):
+        if value := getattr(spec, name):
+            added[name] = value
     if spec.ensemble is not None:
         added["role"] = model.role
         added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
@@ -122,11 +104,22 @@ def _added_values(model: TritonModel) -> dict[str, object]:
         }
     if spec.response_cache is not None:
         added["response_cache_mib"] = spec.response_cache.size_mib
-    return added
+    return {
+        "name": model.name,
+        "public_name": spec.name,
+        "decoupled": model.is_decoupled,
+        "task": spec.task,
+        "dtype": spec.dtype,
+        "device_map": spec.device_map,
+        "trust_remote_code": spec.trust_remote_code,
+        "max_batch_size": spec.max_batch_size,
+        "options": dict(spec.options),
+        **_source_values(model, spec, repository),
+        **added,
+    }
 
 
 def _source_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
-    """The source of a model's, or an adapter's, files."""
     values: dict[str, object] = {
         "model": _written_source(model, part.source, repository),
         "local": part.source.is_local,
@@ -148,16 +141,14 @@ def _written_source(model: TritonModel, source: Source, repository: Path) -> str
 
 
 def _files_read_while_it_serves(model: TritonModel, repository: Path) -> dict[str, object]:
-    """The arms that share a model's requests, by the names of their Triton models; its adapters,
-    where its engine takes others while it serves, and where those may come from that requests load.
-    """
+    """The arms of a canary, the adapters, and the places that requests may load adapters from."""
     spec, found = model.spec, dict[str, object]()
     if spec.canary is not None:
         arms = [
             {
                 "name": arm.name,
                 "engine": (engine_name if spec.streaming else str)(arm.model_of(spec.name)),
-                "weight": _number(arm.weight),
+                "weight": int(arm.weight) if arm.weight.denominator == 1 else float(arm.weight),
             }
             for arm in spec.canary.arms
         ]
@@ -167,7 +158,7 @@ def _files_read_while_it_serves(model: TritonModel, repository: Path) -> dict[st
             {
                 "name": part.adapter,
                 **_source_values(model, part, repository),
-                **({"look": look} if (look := local_files.look(part)) else {}),
+                **({"look": seen} if (seen := local_files.fingerprint(part)) else {}),
             }
             for part in spec.parts
             if part.adapter
@@ -180,18 +171,7 @@ def _files_read_while_it_serves(model: TritonModel, repository: Path) -> dict[st
     return found
 
 
-def _number(share: Fraction) -> int | float:
-    return int(share) if share.denominator == 1 else float(share)
-
-
-@lru_cache
-def _launcher() -> bytes:
-    """The script that Triton starts as the model's Python stub; it finds the environment."""
-    return (ENVIRONMENT_CODE / LAUNCHER_FILE).read_bytes()
-
-
 def _environment(env: PythonEnv, model_folder: Path) -> dict[str, object]:
-    """The values that find_environment.py reads, equal on every machine."""
     if env.folder is None:
         digest, below = env.digest, env.system_site_packages
         return {"written": env.written, "requirements": digest, "below": below}
@@ -199,3 +179,50 @@ def _environment(env: PythonEnv, model_folder: Path) -> dict[str, object]:
     if not Path(path).expanduser().is_absolute():
         path = Path(os.path.relpath(env.folder, model_folder.resolve())).as_posix()
     return {"written": env.written, "path": path}
+
+
+def _engine_arguments(spec: ModelSpec, repository: Path) -> dict[str, object]:
+    """The arguments of NVIDIA's vLLM backend, which takes no other keys. It knows no folder of
+    ours, so paths start where tritonserver does: in the model repository, as ``serve`` starts it.
+
+    https://github.com/triton-inference-server/vllm_backend
+    """
+    found: dict[str, object] = {"dtype": spec.dtype, "model": spec.source.text}
+    if spec.source.folder is not None:
+        path = Path(spec.source.text)
+        if not path.is_absolute():
+            path = Path(os.path.relpath(spec.source.folder, repository.resolve()))
+        found["model"] = path.as_posix()
+    elif spec.locked is not None:
+        found["model"] = _snapshot(spec, spec.locked.commit).as_posix()
+    elif spec.revision is not None:
+        found["revision"] = spec.revision
+    if spec.trust_remote_code:
+        found["trust_remote_code"] = True
+    if not spec.allow_pickle:
+        found["load_format"] = "safetensors"
+    return {**found, **vllm_arguments.arguments(spec.options)}
+
+
+def is_used_in(repository: Path) -> bool:
+    configs = repository.glob("*/config.pbtxt")
+    return any(_VLLM_BACKEND in config.read_bytes() for config in configs if config.is_file())
+
+
+def missing_weights(specs: Iterable[ModelSpec], repository: Path) -> Iterator[str]:
+    for spec in specs:
+        if spec.layout != _VLLM_LAYOUT or spec.source.is_local:
+            continue
+        fetch = f"hf-triton fetch {spec.name}"
+        if spec.locked is None:
+            told = "vLLM downloads it when it loads, into a cache of its own"
+            if is_stored(spec.source.text):
+                told = "vLLM can't load it"
+            yield f"{spec.name}: is not in models.lock, so {told}; {fetch} has it here ahead"
+        elif not (repository / _snapshot(spec, spec.locked.commit)).is_dir():
+            yield f"{spec.name}: its weights are not here yet; {fetch} brings them"
+
+
+def _snapshot(spec: ModelSpec, commit: str) -> Path:
+    """The folder in which ``fetch`` puts a commit's files, relative to the repository."""
+    return snapshot_folder(Path(spec.name, WEIGHTS_FOLDER), spec.source.text, commit)

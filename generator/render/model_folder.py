@@ -1,10 +1,7 @@
-"""Turns a TritonModel into the files of its folder: {relative path: bytes}.
-
-Computes only: reads a task's folder once, touches no output. In a template every string passes a
-filter that makes it safe where it stands; printing one that passed none is refused, so that no
-value from models.yaml can end a string early. Models alike but for their names, and what the head
-of a model.py says, are rendered once, as a form with holes for these. The code that runs is the
-installed library's (hf_triton/): a folder names it and holds none of it.
+"""Turns a TritonModel into the files of its folder: {relative path: bytes}. In a template every
+string passes a filter that makes it safe where it stands; printing one that passed none is refused.
+Models alike but for their names are rendered once, as a form with holes. The code that runs is the
+installed library's.
 """
 
 from __future__ import annotations
@@ -22,17 +19,14 @@ from markupsafe import Markup
 
 from generator.errors import TemplateError
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
-from generator.render.ensemble_tensors import EnsembleTensors, ensemble_tensors
-from generator.render.model_data import LABELS_FILE, data_files, labels
+from generator.render.manifest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
+from generator.render.model_data import LABELS_FILE, NATIVE_FILES, data_files, labels
 from generator.render.strict_jinja import Filter, strict_environment
 from generator.spec import local_files
-from generator.spec.library import library_version
 from generator.spec.model_spec import (
     DynamicBatching,
     Ensemble,
     InstanceGroup,
-    ModelSpec,
     VersionPolicy,
 )
 from generator.spec.python_env import PythonEnv
@@ -45,6 +39,7 @@ from generator.spec.task_folders import (
     VERSION_FOLDER,
     VLLM_BACKEND_FOLDER,
     Task,
+    library_version,
 )
 from generator.spec.triton_models import (
     ENGINE_PARAMETER,
@@ -58,11 +53,86 @@ HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 _HOLE = re.compile("<<([a-z_]+)>>")
 _NAME = "<<name>>"
 _HEAD = {name: f"<<{name}>>" for name in ("model", "revision", "weights", "dtype", "device_map")}
+# What models that hf-triton exports call theirs (hf_triton/encoder/onnx/export.py).
+_COMPUTED = "output"
+# By a task's OUTPUT, its sizes for each row.
+_SIZES = {"hidden": (-1, -1), "tokens": (-1, -1), "sequences": (-1,)}
+
+
+class Tensor(NamedTuple):
+    """A tensor in a config.pbtxt; ``dims`` without the batch dimension that Triton adds."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    optional: bool = False
+    label_filename: str = ""
+
+
+class EnsembleTensors(NamedTuple):
+    """The tensors of an ensemble and of its steps, made of those that its task has in one model.
+
+    The tokenizer and the postprocessing step take a client's batch as it is, with its batch
+    dimension as one of their own: a row can be several rows of tokens (a long context's windows, a
+    text with each of its labels), and Triton would hold both to the same number of rows. Only the
+    model step has a batch size.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    step_inputs: tuple[Tensor, ...]  # as the first and the last step take the ensemble's
+    step_outputs: tuple[Tensor, ...]
+    tokens: tuple[Tensor, ...]  # as the model step takes them
+    tokens_of_rows: tuple[Tensor, ...]  # (rows, longest row)
+    computed: Tensor
+    computed_of_rows: Tensor  # the postprocessing step's, whose name is none of the task's
+    max_batch_size: int
+    model_max_batch_size: int
+    native_file: str | None
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
+    """``outer`` is the config of the task as a single model, ``output`` the task's OUTPUT."""
+    single: Any = model_config.parse(outer)
+    largest = ensemble.model_max_batch_size if ensemble.is_native else 0
+
+    def declared(tensors: Iterable[Any]) -> tuple[Tensor, ...]:
+        return tuple(
+            Tensor(
+                name=one.name,
+                data_type=model_config.type_word(one),
+                dims=tuple(one.dims),
+                optional=getattr(one, "optional", False),
+                label_filename=getattr(one, "label_filename", ""),
+            )
+            for one in tensors
+        )
+
+    def of_rows(tensor: Tensor) -> Tensor:
+        dims = (-1, *tensor.dims) if single.max_batch_size else tensor.dims
+        return tensor._replace(dims=dims, label_filename="")
+
+    inputs, outputs = declared(single.input), declared(single.output)
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] * ensemble.token_type_ids)]
+    rows = (-1, *_SIZES[output])
+    computed = Tensor(_COMPUTED, "TYPE_FP32", _SIZES[output] if largest else rows)
+    return EnsembleTensors(
+        inputs=inputs,
+        outputs=outputs,
+        step_inputs=tuple(map(of_rows, inputs)),
+        step_outputs=tuple(map(of_rows, outputs)),
+        tokens=tuple(Tensor(name, "TYPE_INT64", (-1,) if largest else (-1, -1)) for name in names),
+        tokens_of_rows=tuple(Tensor(name, "TYPE_INT64", (-1, -1)) for name in names),
+        computed=computed,
+        computed_of_rows=computed._replace(name="model_output", dims=rows),
+        max_batch_size=single.max_batch_size,
+        model_max_batch_size=largest,
+        native_file=NATIVE_FILES.get(ensemble.backend),
+    )
 
 
 class _EntryOfForm(NamedTuple):
-    """All of an entry that a template may read."""
-
     max_batch_size: int
     dynamic_batching: DynamicBatching | None
     instance_groups: tuple[InstanceGroup, ...]
@@ -74,7 +144,6 @@ class _EntryOfForm(NamedTuple):
 
     @property
     def options(self) -> dict[str, object]:
-        """The one by which tensors differ."""
         return {"pipeline": self.pipeline}
 
 
@@ -95,8 +164,13 @@ class _ModelOfForm(TritonModel):
 
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
-    """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
-    config = render_config(model, task) + _library_line(model, task) + _local_files_line(model)
+    config = render_config(model, task)
+    if model.runs_python and task.library:  # which code of the library the folder is for
+        version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
+        config += parameter_line(LIBRARY_PARAMETER, version)
+    if model.role not in ("front", "ensemble") and (found := local_files.fingerprint(model.spec)):
+        # By which a local folder that was changed in place is seen.
+        config += parameter_line(LOCAL_FILES_PARAMETER, found)
     files = {CONFIG_FILE: config.encode(), **data_files(model, repository)}
     if LABELS_FILE in config:
         files[LABELS_FILE] = labels(model.spec)
@@ -107,40 +181,21 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
     return dict(sorted(with_digest(files).items()))
 
 
-def _library_line(model: TritonModel, task: Task) -> str:
-    """The parameter of config.pbtxt that says which code of the library the folder is for."""
-    if not (model.runs_python and task.library):
-        return ""
-    version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
-    return parameter_line(LIBRARY_PARAMETER, version)
-
-
-def _local_files_line(model: TritonModel) -> str:
-    """The parameter of config.pbtxt by which a local folder that was changed in place is seen."""
-    found = "" if model.role in ("front", "ensemble") else local_files.look(model.spec)
-    return found and parameter_line(LOCAL_FILES_PARAMETER, found)
-
-
 def _render_model(model: TritonModel, task: Task) -> str:
-    """The text of model.py."""
-    folder = FRONT_FOLDER if model.role == "front" else task.folder.name
+    folder, spec = FRONT_FOLDER if model.role == "front" else task.folder.name, model.spec
     form = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model)
-    shown = {"name": model.spec.name, **_shown_values(model.spec)}
-    return _filled(form, shown, docstring)
-
-
-def _shown_values(spec: ModelSpec) -> dict[str, str]:
-    """The values in the docstring of a model.py."""
     commit = spec.locked.commit if spec.locked else spec.revision
     is_local = spec.source.is_local
     cached = f"cached in {spec.name}/hf_cache of the model repository"
-    return {
+    shown = {
+        "name": spec.name,
         "model": spec.source.text,
         "revision": "a local folder's" if is_local else commit or "the newest when it was fetched",
         "weights": "read where they are" if is_local else cached,
         "dtype": spec.dtype if spec.dtype != "auto" else "auto: as saved, or a CPU's faster one",
         "device_map": spec.device_map or "none: all on the instance's GPU, or on the CPU",
     }
+    return _filled(form, shown, docstring)
 
 
 def render_config(model: TritonModel, task: Task) -> str:
@@ -164,9 +219,6 @@ def _config_form(model: TritonModel, task: Task) -> str:
 
 
 def _part_form(model: TritonModel, task: Task) -> str:
-    """The config of an ensemble or of its step: made of the tensors that the task has as a single
-    model.
-    """
     single = TritonModel(model.spec.name, "whole", model.spec)
     outer = _config_form(single, task)
     if model.spec.ensemble is None or task.output is None:
@@ -175,13 +227,7 @@ def _part_form(model: TritonModel, task: Task) -> str:
     return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model, tensors=tensors)
 
 
-@functools.lru_cache(maxsize=4096)
-def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
-    return ensemble_tensors(model_config.parse(outer), ensemble, output)
-
-
 def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> str:
-    """The form that a template makes for all models alike."""
     return _form(_environment(task.folder.parent), name, model=_of_form(model), **values)
 
 
@@ -219,21 +265,18 @@ def quote(text: str) -> Markup:
 
 @functools.lru_cache(maxsize=4096)
 def word(text: str) -> Markup:
-    """The word of an enum, such as ``TYPE_STRING``."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
         raise TemplateError(f"{text!r} is not the word of an enum")
     return Markup(text)  # noqa: S704
 
 
 def docstring(text: str) -> Markup:
-    """``text`` within a docstring of Python, on its line."""
     if not text.isprintable():
         text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
     return Markup(text.replace("\\", "\\\\").replace('"', '\\"'))  # noqa: S704
 
 
 def numbers(values: Iterable[int]) -> Markup:
-    """``1, 2``."""
     return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
 
 
@@ -245,7 +288,6 @@ def tensor(
     optional: bool = False,
     label_filename: str = "",
 ) -> Markup:
-    """An input or output in a config.pbtxt; models share most of theirs."""
     return _tensor(name, data_type, tuple(dims), optional, label_filename)
 
 

@@ -1,8 +1,4 @@
-"""Makes sample requests that try out a model: values for its inputs, by its task.
-
-Reads the model's folder in the repository, and for the word that stands for a mask the tokenizer's
-file beside its weights. Asks no server.
-"""
+"""Sample requests that try out a model, by its task: values for its inputs, and curl lines."""
 
 from __future__ import annotations
 
@@ -20,11 +16,8 @@ from generator.spec.runtime_rules import (
     Value,
     sample_values,
 )
-from generator.spec.triton_models import ROLE_PARAMETER, TASK_PARAMETER
+from generator.spec.triton_models import ENGINE_PARAMETER, ROLE_PARAMETER, TASK_PARAMETER
 from generator.yaml_file.regular_file import read_json
-
-_TYPE_STRING = 13  # inference.DataType, model_config.proto
-_TYPE_BOOL = 1
 
 # Its own default is 16 tokens, and the prompt before them.
 _FOR_VLLM_BACKEND: dict[str, Value] = {
@@ -35,20 +28,26 @@ _FOR_VLLM_BACKEND: dict[str, Value] = {
 
 
 def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value]:
-    """A value for each input that a request to ``model`` needs, by the input's name.
-
-    Where the task is none of ours: for each required input, or for the first where none is.
-    """
     folder = repository / model
     task = model_config.parameters(config).get(TASK_PARAMETER, "")
     if model_config.parameters(config).get(ROLE_PARAMETER) == "vllm":
         return _FOR_VLLM_BACKEND
     options = _values(folder).get("options", {}) if task == "pipeline" else {}
+    values: dict[str, Value] = {}
     found = sample_values(task, str(options.get("pipeline")), config.input[0].name)
     if found is None:
         inputs = [tensor for tensor in config.input if not tensor.optional] or config.input[:1]
-        return {tensor.name: _value(tensor) for tensor in inputs}
-    return {name: _with_mask(value, folder) for name, value in found.items()}
+        usual: dict[str, Any] = {"TYPE_STRING": SAMPLE_TEXT, "TYPE_BOOL": False}
+        for tensor in inputs:
+            size = math.prod(max(1, size) for size in tensor.dims)
+            value = usual.get(model_config.type_word(tensor), 1)
+            values[tensor.name] = value if size == 1 else [value] * size
+        return values
+    for name, value in found.items():
+        values[name] = value
+        if isinstance(value, str) and SAMPLE_MASK in value:
+            values[name] = value.replace(SAMPLE_MASK, _mask_token(folder))
+    return values
 
 
 def sample_chat(task: str) -> list[dict[str, Any]]:
@@ -62,27 +61,12 @@ def sample_chat(task: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]
 
 
-def _value(tensor: Any) -> Value:
-    size = math.prod(max(1, size) for size in tensor.dims)
-    if tensor.data_type == _TYPE_STRING:
-        return SAMPLE_TEXT if size == 1 else [SAMPLE_TEXT] * size
-    if tensor.data_type == _TYPE_BOOL:
-        return False if size == 1 else [False] * size
-    return 1 if size == 1 else [1] * size
-
-
 def _values(folder: Path) -> Any:
     return json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
 
 
-def _with_mask(value: Value, folder: Path) -> Value:
-    """``[MASK]`` in the tokenizer's own word for it: RoBERTa's is ``<mask>``."""
-    if isinstance(value, str) and SAMPLE_MASK in value:
-        return value.replace(SAMPLE_MASK, _mask_token(folder))
-    return value
-
-
 def _mask_token(folder: Path) -> str:
+    """The tokenizer's own word for it: RoBERTa's is ``<mask>``."""
     for path in tokenizer_files(folder):
         tokens = read_json(path).get("added_tokens", [])
         for token in tokens:
@@ -92,9 +76,46 @@ def _mask_token(folder: Path) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The tokenizer files beside a local model's weights, or in a model's cache."""
     values = _values(folder)
     if values.get("local"):
         path = folder / values["model"] / "tokenizer.json"
         return [path] if path.is_file() else []
     return sorted((folder / "hf_cache").glob("**/snapshots/*/tokenizer.json"))
+
+
+def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -> list[str]:
+    """Lines for /infer, /generate and, of a model that streams, /generate_stream. A decoupled model
+    has no /infer. ``url`` is the server's, down to ``/v2/models``; ``key_variable`` the shell
+    variable that has a caller's key.
+    """
+    text = (repository / model / "config.pbtxt").read_text(encoding="utf-8")
+    config: Any = model_config.parse(text)
+    values = sample_request(repository, model, config)
+    tensors = {tensor.name: tensor for tensor in config.input}
+    infer = {
+        "inputs": [
+            infer_input(tensors[name], value, config.max_batch_size)
+            for name, value in values.items()
+        ]
+    }
+    is_decoupled = config.model_transaction_policy.decoupled
+    engine = model if is_decoupled else model_config.parameters(config).get(ENGINE_PARAMETER)
+    key = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
+    lines = [] if is_decoupled else [f"curl{key} {url}/{model}/infer -d '{json.dumps(infer)}'"]
+    lines.append(f"curl{key} {url}/{model}/generate -d '{json.dumps(values)}'")
+    if engine is not None:
+        stream = json.dumps({**values, "stream": True})
+        lines.append(f"curl -N{key} {url}/{engine}/generate_stream -d '{stream}'")
+    return lines
+
+
+def infer_input(tensor: Any, value: Value, max_batch_size: int) -> dict[str, object]:
+    data = value if isinstance(value, list) else [value]
+    shape = [len(data)] if len(tensor.dims) == 1 else [max(1, size) for size in tensor.dims]
+    word = model_config.type_word(tensor)
+    return {
+        "name": tensor.name,
+        "datatype": "BYTES" if word == "TYPE_STRING" else word.removeprefix("TYPE_"),
+        "shape": [1, *shape] if max_batch_size else shape,
+        "data": data,
+    }

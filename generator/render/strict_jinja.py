@@ -1,6 +1,4 @@
-"""Jinja as all our templates need it: what is undefined is an error, and so is printing a text that
-passed no filter which makes it safe where it stands. Knows none of those filters.
-"""
+"""Jinja as our templates need it: printing what is undefined, or unsafe text, is an error."""
 
 from __future__ import annotations
 
@@ -21,7 +19,6 @@ def strict_environment(
     """The templates in ``folder``; ``unsafe`` ends the error on a value that passed no filter."""
 
     def printable(value: object) -> object:
-        """Passes whole numbers, and text that a filter or macro made safe."""
         if isinstance(value, jinja2.Undefined):
             str(value)  # raises, and says what is undefined
         if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):

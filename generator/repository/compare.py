@@ -1,6 +1,5 @@
-"""Compares the rendered files of a Triton model with those in its folder. Writes nothing.
-
-Never follows a symbolic link below the repository's root: what a link leads to is not ours.
+"""Compares the rendered files of a Triton model with those in its folder. Never follows a symbolic
+link below the repository's root: what it leads to is not ours.
 """
 
 from __future__ import annotations
@@ -17,8 +16,14 @@ from pathlib import Path
 
 from generator.errors import RepositoryError
 from generator.render import manifest
-from generator.render.digest import CONFIG_FILE, MODEL_FILE, with_digest
-from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
+from generator.render.manifest import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    WEIGHTS_FOLDER,
+    Manifest,
+    with_digest,
+)
 from generator.repository import versions
 
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
@@ -30,8 +35,6 @@ _END_OF_DOCSTRING = re.compile(rb'\n"""\r?\n')
 
 
 class Action(enum.Enum):
-    """The action that a plan has for a file."""
-
     CREATE = "create"
     UPDATE = "update"
     IDENTICAL = "identical"
@@ -52,11 +55,9 @@ class Change:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Plans the generation of one model; ``blocked`` says why its folder can't be used at all.
-
-    ``version`` is the one that is compared and written; the files of older ones stay as they are.
-    ``kept`` has the hash of what was written of each file that holds the user's edits now, where
-    it ``keeps_edits``.
+    """Plans one model; ``blocked`` says why its folder can't be used. ``version`` is the one that
+    is compared and written. ``kept`` has the hashes of what was written of files with the user's
+    edits.
     """
 
     folder: Path
@@ -82,21 +83,18 @@ class ModelPlan:
 
     @property
     def final(self) -> Manifest:
-        """The manifest when all is done."""
         new = {change.path: change.new for change in self.changes if change.new is not None}
         hashes = {path: manifest.digest(content) for path, content in new.items()}
         older = versions.older_files(self.known, self.version)
-        return Manifest({**older, **hashes, **self.kept})
+        return {**older, **hashes, **self.kept}
 
     @functools.cached_property
     def is_current(self) -> bool:
-        """Whether there is nothing to do."""
         untouched = all(change.action is Action.IDENTICAL for change in self.changes)
         finished = not self.blocked and not self.interrupted
-        return untouched and finished and self.known.files == self.final.files
+        return untouched and finished and self.known == self.final
 
     def paths(self, action: Action) -> list[str]:
-        """The files that this is to be done with."""
         return [change.path for change in self.changes if change.action is action]
 
 
@@ -110,13 +108,14 @@ def compare(
     """
     blocked = _not_a_folder(folder)
     if blocked:
-        return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
+        return ModelPlan(folder, (), {}, False, blocked, force_helps=False)
     with readable_errors():
         known, blocked, interrupted = _known(folder, files)
-    version = versions.current_version(known.files)
+    version = versions.current_version(known)
     rendered, files = files, versions.at_version(files, version)
     left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
-    linked = left_out or linked_parent(folder, known.paths.union(files))
+    outside = linked_parents(folder, frozenset((*known, *files)))
+    linked = left_out or next(iter(outside.values()), "")
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     own = versions.renumbered_path(MODEL_FILE, version)
@@ -124,10 +123,10 @@ def compare(
     changes = [_change(folder, path, new, known, path in edited) for path, new in files.items()]
     if keep_edits and not written:
         for change in changes:
-            if change.path == own and _stays(change, known.files.get(own)):
+            if change.path == own and _has_user_edits(change, known.get(own)):
                 files = with_digest({**rendered, MODEL_FILE: change.old or b""})
-                return compare(folder, files, written=known.files[own])
-    stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
+                return compare(folder, files, written=known[own])
+    stale = sorted(known.keys() - files.keys() - versions.older_files(known, version).keys())
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
     if edited and not blocked:
         blocked = _not_python(own, files[own])
@@ -144,7 +143,6 @@ def compare(
 
 
 def _not_python(path: str, content: bytes) -> str:
-    """Why an edited model.py can't be loaded; empty where it is Python."""
     try:
         compile(content, path, "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -155,20 +153,18 @@ def _not_python(path: str, content: bytes) -> str:
 
 
 def edited_hash(folder: Path, version: int) -> str:
-    """The hash of what was written as a version's model.py, where it holds the user's edits; else
-    empty. Raises RepositoryError.
-    """
+    """The hash of what was written as a version's model.py, if the user edited it; else empty."""
     known, path = read_manifest(folder), versions.renumbered_path(MODEL_FILE, version)
     with contextlib.suppress(NotAFileError):
         content = read_file(folder / path)
-        if content is not None and not known.wrote(path, content):
-            return known.files.get(path, "")
+        if content is not None and known.get(path) != manifest.digest(content):
+            return known.get(path, "")
     return ""
 
 
-def _stays(change: Change, written: str | None) -> bool:
-    """Whether model.py has the user's edits and its own code is what was ``written``, a hash; what
-    its docstring tells may have changed.
+def _has_user_edits(change: Change, written: str | None) -> bool:
+    """Whether the user edited model.py, and its code would be rendered as it was; its head may
+    differ.
     """
     old, new = change.old, change.new
     if change.action is not Action.CONFLICT or old is None or new is None or written is None:
@@ -179,7 +175,6 @@ def _stays(change: Change, written: str | None) -> bool:
 
 
 def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
-    """The model folders that carry a manifest of ours, sorted, ``but`` for those names."""
     if not repository.exists():
         return
     with readable_errors():
@@ -193,7 +188,6 @@ def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The folder's manifest. Raises RepositoryError where it is damaged."""
     try:
         return manifest.parse(read_file(folder / MANIFEST_FILE) or b"")
     except (ValueError, NotAFileError) as error:
@@ -201,10 +195,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def folder_version(folder: Path) -> int:
-    """The version that generating writes into ``folder``. Raises RepositoryError where its manifest
-    is damaged.
-    """
-    return versions.current_version(read_manifest(folder).files)
+    return versions.current_version(read_manifest(folder))
 
 
 class NotAFileError(Exception):
@@ -228,29 +219,23 @@ def read_file(path: Path | str) -> bytes | None:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             raise NotAFileError("is not a regular file")
-        return _read_all(descriptor, info.st_size)
+        # One read holds all of it, unless the file grew or is larger than one read can be.
+        content = os.read(descriptor, info.st_size + 1)
+        if len(content) == info.st_size:
+            return content
+        with open(descriptor, "rb", closefd=False) as file:
+            return content + file.read()
     finally:
         os.close(descriptor)
 
 
 def _made_readable(path: Path | str) -> bool:
-    """Gives a script its mode back that Triton 24.10 left with the owner's right to execute alone,
-    as it does with those of earlier releases (hf_triton/python_env/triton_python_backend_stub).
-    """
+    """Triton 24.10 leaves a script to its owner's right to execute alone: gives its mode back."""
     with contextlib.suppress(OSError):  # another user's
         if os.lstat(path).st_mode == stat.S_IFREG | stat.S_IXUSR:
             os.chmod(path, _RUNNABLE)  # noqa: PTH101
             return True
     return False
-
-
-def _read_all(descriptor: int, size: int) -> bytes:
-    # One read holds all of it, unless the file grew or is larger than one read can be.
-    content = os.read(descriptor, size + 1)
-    if len(content) == size:
-        return content
-    with open(descriptor, "rb", closefd=False) as file:
-        return content + file.read()
 
 
 @contextlib.contextmanager
@@ -263,16 +248,10 @@ def readable_errors() -> Iterator[None]:
 
 
 def is_script(content: bytes) -> bool:
-    """Whether a file with this content is to be run, so that its mode must allow it."""
     return content.startswith(b"#!")
 
 
-def _is_runnable(path: str) -> bool:
-    return os.stat(path).st_mode & stat.S_IRWXU == stat.S_IRWXU  # noqa: PTH116
-
-
 def temporary(path: str) -> str:
-    """The path at which a file is written before it is renamed to ``path``."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
 
@@ -295,21 +274,13 @@ def _not_a_folder(path: Path | str) -> str:
     return f"{name} is not a folder"
 
 
-def linked_parent(folder: Path, paths: frozenset[str]) -> str:
-    """Why these files can't be reached without leaving ``folder``; empty where they can."""
-    return next(iter(linked_parents(folder, paths).values()), "")
-
-
 def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
-    """The parent folders of these files that can't be entered without leaving ``folder``, with the
-    reason; outer ones first.
+    """The parent folders that can't be entered without leaving ``folder``, and why; outer ones
+    first.
     """
-    found = ((parent, _not_a_folder(_joined(folder, parent))) for parent in _parents(paths))
-    return {parent: reason for parent, reason in found if reason}
-
-
-def _joined(folder: Path, parent: str) -> str:
-    return f"{folder}/{parent}" if parent else str(folder)  # lstat follows a link before a slash
+    # lstat follows a link before a slash
+    joined = ((one, f"{folder}/{one}" if one else str(folder)) for one in _parents(paths))
+    return {parent: reason for parent, path in joined if (reason := _not_a_folder(path))}
 
 
 @functools.lru_cache
@@ -318,7 +289,6 @@ def _parents(paths: frozenset[str]) -> list[str]:
 
 
 def parents(paths: Iterable[str]) -> set[str]:
-    """Every folder between a model's folder and these files, relative to it."""
     found: set[str] = set()
     for path in paths:
         parent = path.rpartition("/")[0]
@@ -335,20 +305,16 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
         if raw is not None:
             known = manifest.parse(raw)
             leftover = os.path.lexists(f"{folder}/{STAGE}")
-            return known, "", leftover or raw != known.to_bytes()
+            return known, "", leftover or raw != manifest.to_bytes(known)
     except (ValueError, NotAFileError) as error:
-        return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False
+        return {}, f"{MANIFEST_FILE} is damaged: {error}", False
     ours = {WEIGHTS_FOLDER, STAGE}
     foreign = sorted({entry.name for entry in folder.iterdir()} - ours) if folder.exists() else []
-    if not foreign or _is_same(folder / "config.pbtxt", files.get("config.pbtxt")):
-        return Manifest(), "", bool(foreign)  # new, or made by us and only its manifest is gone
-    return Manifest(), f"exists, holds {foreign[0]}, and was not made by hf-triton", False
-
-
-def _is_same(path: Path, content: bytes | None) -> bool:
     with contextlib.suppress(NotAFileError):
-        return content is not None and read_file(path) == content
-    return False
+        config = read_file(folder / CONFIG_FILE)
+        if not foreign or (config is not None and config == files.get(CONFIG_FILE)):
+            return {}, "", bool(foreign)  # new, or ours and only its manifest is gone
+    return {}, f"exists, holds {foreign[0]}, and was not made by hf-triton", False
 
 
 def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: bool) -> Change:
@@ -358,23 +324,23 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: boo
         return Change(path, Action.CONFLICT, None, new, str(error))
     if old is None:
         return Change(path, Action.CREATE, None, new)
-    if old == new and (not is_script(new) or _is_runnable(f"{folder}/{path}")):
+    mode = os.stat(f"{folder}/{path}").st_mode if is_script(new) else _RUNNABLE  # noqa: PTH116
+    if old == new and mode & stat.S_IRWXU == stat.S_IRWXU:
         # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
-    if is_edited or known.wrote(path, old):
+    if is_edited or known.get(path) == manifest.digest(old):
         return Change(path, Action.UPDATE, old, new)
-    reason = "edited by hand" if path in known.paths else "not written by hf-triton"
+    reason = "edited by hand" if path in known else "not written by hf-triton"
     return Change(path, Action.CONFLICT, old, new, reason)
 
 
 def _stale_change(folder: Path, path: str, known: Manifest) -> Change | None:
-    """A file of ours that is generated no more."""
     try:
         old = read_file(folder / path)
     except NotAFileError as error:
         return Change(path, Action.CONFLICT, None, None, f"no longer generated, but {error}")
     if old is None:
         return None
-    if known.wrote(path, old):
+    if known.get(path) == manifest.digest(old):
         return Change(path, Action.REMOVE, old, None)
     return Change(path, Action.CONFLICT, old, None, "no longer generated, but edited by hand")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from generator.models_yaml.reading import load
 from generator.render.model_folder import render
 from generator.repository.compare import ModelPlan, compare, owned_folders
-from generator.repository.progress import track
 from generator.repository.writing import Removal, plan_removal
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
@@ -18,10 +19,7 @@ from generator.spec.triton_models import triton_models
 
 @dataclass(frozen=True)
 class Plan:
-    """The plans of all folders, and the folders of ours that no model needs.
-
-    ``groups`` has the folders of each spec together: they are of use only together.
-    """
+    """``groups`` has the folders of each spec together: they are of use only together."""
 
     specs: tuple[ModelSpec, ...]
     groups: tuple[tuple[ModelPlan, ...], ...]
@@ -33,19 +31,15 @@ class Plan:
 
     @property
     def conflicts(self) -> list[str]:
-        """One line for each file that stands in the way."""
         return [conflict for model in self.models for conflict in model.conflicts]
 
     @property
     def is_current(self) -> bool:
-        """Whether the repository is what models.yaml says."""
         return not self.orphans and all(model.is_current for model in self.models)
 
 
 def make_plan(config: Path, repository: Path, *, keep_edits: bool = True) -> Plan:
-    """Reads everything, writes nothing; without ``keep_edits`` an edited model.py is a conflict.
-    Raises SpecError, RepositoryError or TemplateError.
-    """
+    """Without ``keep_edits`` edited model.py are conflicts. Raises SpecError, RepositoryError."""
     tasks = find_tasks()
     specs = load(config, tasks)
     groups = tuple(plan_groups(track(specs, "comparing"), tasks, repository, keep_edits=keep_edits))
@@ -60,7 +54,6 @@ def plan_groups(
     *,
     keep_edits: bool,
 ) -> Iterator[tuple[ModelPlan, ...]]:
-    """The plans of each spec's folders, one spec after the other."""
     for spec in specs:
         yield tuple(
             compare(
@@ -75,9 +68,23 @@ def plan_groups(
 def find_orphans(
     repository: Path, specs: Iterable[ModelSpec], weights: bool, force: bool
 ) -> Iterator[Removal]:
-    """The folders of ours that no model needs and that hold something to take away."""
     names = {model.name for spec in specs for model in triton_models(spec)}
     for folder in owned_folders(repository, but=names):
         removal = plan_removal(folder, weights, force)
         if not removal.is_empty:
             yield removal
+
+
+Item = TypeVar("Item")
+
+FIRST_AFTER_S = 0.5
+
+
+def track(items: Sequence[Item], doing: str) -> Iterable[Item]:
+    """The items, and on a terminal's stderr how many of them are done."""
+    if not sys.stderr.isatty():
+        return items
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    bar: Iterable[Item] = tqdm(items, desc=doing, leave=False, delay=FIRST_AFTER_S)
+    return bar

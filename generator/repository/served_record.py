@@ -1,8 +1,5 @@
-"""Records the models that ``serve`` and ``apply`` last loaded: ``.hf-triton-served.json`` in the
-repository.
-
-A restarted tritonserver loads these models, whatever models.yaml says by then; ``apply --rollback``
-takes back the last change. Reading and writing only: knows neither a server nor models.yaml.
+"""Records the models that ``serve`` and ``apply`` last loaded: ``.hf-triton-served.json``. A
+restarted tritonserver loads these, and ``apply --rollback`` takes back the last change.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from generator.repository.atomic_files import write as write_file
 from generator.repository.compare import readable_errors
+from generator.repository.staging import write as write_file
 from generator.yaml_file.regular_file import read_regular
 
 RECORD_FILE = ".hf-triton-served.json"
@@ -27,10 +24,8 @@ _MOST_BYTES = 2**26
 
 @dataclass(frozen=True)
 class LastChange:
-    """The changes of the last apply. ``changed`` has the version that each folder served before,
-    ``routing`` its routing.json from before, None where it had none; ``adapters`` has the
-    adapters.json from before of models that took others while they served; ``added`` and
-    ``removed`` are the folders that it loaded and unloaded.
+    """The last apply: each changed folder's version before, ``routing`` and ``adapters`` the files
+    from before (None: there was none), and the folders that it loaded and unloaded.
     """
 
     changed: Mapping[str, int] = field(default_factory=dict)
@@ -41,7 +36,6 @@ class LastChange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to take back."""
         return not (self.changed or self.routing or self.adapters or self.added or self.removed)
 
 
@@ -55,8 +49,6 @@ class LastApply:
 
 @dataclass(frozen=True)
 class ServedRecord:
-    """``models`` are the public names of the models that are to be served, sorted."""
-
     models: tuple[str, ...] = ()
     last: LastChange = LastChange()
     applied: LastApply | None = None
@@ -71,16 +63,13 @@ def read(repository: Path) -> ServedRecord | None:
 
 
 def write(repository: Path, record: ServedRecord) -> None:
-    """Writes it in one step. Raises RepositoryError."""
     text = json.dumps(dataclasses.asdict(record), indent=2, sort_keys=True)
     with readable_errors():
         write_file(f"{repository}/{RECORD_FILE}", f"{text}\n".encode())
 
 
 def write_models(repository: Path, models: Iterable[str]) -> None:
-    """Says which models are to be served from here on; the last change stays what it was. Raises
-    RepositoryError.
-    """
+    """Sets the models that are to be served; the last change stays. Raises RepositoryError."""
     before = read(repository) or ServedRecord()
     write(repository, dataclasses.replace(before, models=tuple(sorted(models))))
 

@@ -1,7 +1,5 @@
-"""Adds a new version of a Triton model beside the one that is served, and removes it again.
-
-The new version's files appear all at once, under their number (staging.py). The one before stays,
-with the config.pbtxt that belonged to it in its own folder, so that either can be loaded.
+"""Adds a version of a Triton model beside the one that is served, or removes it. The one before
+keeps its config.pbtxt in its own folder, so that either can be loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Any
 
 from generator.errors import RepositoryError
 from generator.render import manifest
-from generator.render.digest import CONFIG_FILE, MODEL_FILE, ROUTING_FILE
+from generator.render.manifest import CONFIG_FILE, MODEL_FILE, ROUTING_FILE
 from generator.repository.compare import (
     ModelPlan,
     NotAFileError,
@@ -34,13 +32,9 @@ from generator.repository.versions import (
 from generator.spec.triton_models import LAUNCHER_FILE
 from generator.yaml_file.regular_file import read_json
 
-_BYTECODE = "__pycache__"
-
 
 def newest_json(folder: Path, name: str) -> Any:
-    """Reads the JSON file ``name`` of the newest version in a model's folder; None where it can't
-    be read.
-    """
+    """Reads a JSON file of the newest version; None where it can't be read."""
     found = folder.glob(f"[1-9]*/{name}")
     with contextlib.suppress(OSError, ValueError):
         return read_json(max(found, key=lambda path: int(path.parent.name)))
@@ -54,13 +48,13 @@ def next_version(folder: Path) -> int:
 
 
 def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
-    """Writes what the plan wants as version ``number``; of ours, only that, the version before and
-    those in ``keep`` stay. Not written is routing.json, which the version before still reads.
-
-    Raises RepositoryError; what was there before is whole then.
+    """Writes the plan as version ``number``; of ours, only that, the version before and those in
+    ``keep`` stay. Not routing.json, which the version before still reads. Raises RepositoryError.
     """
-    known, saved = plan.known.files, f"{plan.version}/{CONFIG_FILE}"
-    new = {**_files_at(plan, number), saved: _read(plan.folder / CONFIG_FILE)}
+    known, saved = plan.known, f"{plan.version}/{CONFIG_FILE}"
+    wanted = {change.path: change.new for change in plan.changes if change.new is not None}
+    wanted.pop(ROUTING_FILE, None)
+    new = {**renumbered(wanted, plan.version, number), saved: _read(plan.folder / CONFIG_FILE)}
     kept = {*keep, plan.version}
     final = {path: hash_ for path, hash_ in known.items() if version_of(path) in (None, *kept)}
     final |= {path: manifest.digest(content) for path, content in new.items()}
@@ -71,11 +65,11 @@ def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
 
 
 def drop_version(folder: Path) -> None:
-    """Takes the current version away, and puts back the config.pbtxt of the one before, which is
-    the current one then. Raises RepositoryError where that can't be done, or there is none before.
+    """Removes the current version, and puts back the config.pbtxt of the one before. Raises
+    RepositoryError where there is none.
     """
     known = read_manifest(folder)
-    found = sorted({of for path in known.files if (of := version_of(path))})
+    found = sorted({of for path in known if (of := version_of(path))})
     if len(found) < 2:
         raise RepositoryError(f"{folder}: has no version before {found or RENDERED_VERSION}")
     previous, current = found[-2:]
@@ -83,7 +77,7 @@ def drop_version(folder: Path) -> None:
     config = _read(folder / saved)
     final = {
         path: hash_
-        for path, hash_ in known.files.items()
+        for path, hash_ in known.items()
         if version_of(path) != current and path != saved
     }
     install(folder, {CONFIG_FILE: config}, {**final, CONFIG_FILE: manifest.digest(config)})
@@ -92,28 +86,28 @@ def drop_version(folder: Path) -> None:
 def drop_last_version(folder: Path, version: int) -> None:
     """As ``drop_version``, where ``version`` is the current one. Raises RepositoryError."""
     finish(folder)
-    if current_version(read_manifest(folder).paths) == version:
+    if current_version(read_manifest(folder)) == version:
         drop_version(folder)
 
 
 def replace_config(folder: Path, config: bytes) -> None:
     """Writes another config.pbtxt, for a while, beside the same files. Raises RepositoryError."""
-    files = read_manifest(folder).files
+    files = read_manifest(folder)
     install(folder, {CONFIG_FILE: config}, {**files, CONFIG_FILE: manifest.digest(config)})
 
 
 def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
-    """An older version's files under the paths of a rendering, with its config.pbtxt; None where
-    it is not whole any more. Raises RepositoryError.
-    """
+    """An older version's files under the paths of a rendering; None where it is not whole."""
     known = read_manifest(folder)
     prefix = f"{version}/"
     found: dict[str, bytes] = {}
-    for path in known.files:
+    for path in known:
         if path.startswith(prefix):
             content = _read_or_none(folder / path)
             rendered = renumbered_path(path, RENDERED_VERSION)
-            if content is None or not (known.wrote(path, content) or rendered == MODEL_FILE):
+            if content is None or not (
+                known.get(path) == manifest.digest(content) or rendered == MODEL_FILE
+            ):
                 return None
             is_config = path == f"{prefix}{CONFIG_FILE}"
             found[CONFIG_FILE if is_config else rendered] = content
@@ -125,28 +119,18 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
-    """Reads the files of the current version, under the paths of a rendering. Raises
-    RepositoryError where a file of ours is missing.
-    """
+    """The current version's files under the paths of a rendering. Raises RepositoryError."""
     known = read_manifest(folder)
-    current = f"{current_version(known.files)}/"
+    current = f"{current_version(known)}/"
     found = {}
-    for path in known.files:
+    for path in known:
         if path.startswith(current) or version_of(path) is None:
             inner = path.removeprefix(current)
             at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
             found[at] = _read(folder / path)
-    return {
-        path: config_at(content, RENDERED_VERSION) if path == CONFIG_FILE else content
-        for path, content in found.items()
-    }
-
-
-def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:
-    """The files of the plan, under the paths of version ``number``."""
-    wanted = {change.path: change.new for change in plan.changes if change.new is not None}
-    wanted.pop(ROUTING_FILE, None)
-    return renumbered(wanted, plan.version, number)
+    if CONFIG_FILE in found:
+        found[CONFIG_FILE] = config_at(found[CONFIG_FILE], RENDERED_VERSION)
+    return found
 
 
 def _read(path: Path) -> bytes:

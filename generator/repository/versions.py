@@ -1,8 +1,6 @@
-"""The numbered version folders of a model: which is the current one, and where files go in it.
-
-Rendering knows only version 1. A folder's current version is the highest that its manifest has
-files in; what is rendered for 1 is written there. ``apply`` makes higher ones, and keeps the one
-before with its own config.pbtxt in it. Knows no disk but the manifest.
+"""The numbered version folders of a model. Rendering knows only version 1; the current version is
+the highest in the manifest, and what is rendered for 1 is written there. ``apply`` makes higher
+ones, and keeps the one before.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
-from generator.render.manifest import Manifest
+from generator.render.manifest import CONFIG_FILE, Manifest
 from generator.spec.runtime_rules import ENVIRONMENT_FILE
 from generator.spec.triton_models import LAUNCHER_FILE
 
@@ -31,7 +28,6 @@ def version_of(path: str) -> int | None:
 
 
 def is_version(name: str) -> bool:
-    """Whether Triton takes a folder of that name for a version."""
     return _VERSION.fullmatch(name) is not None
 
 
@@ -41,17 +37,14 @@ def current_version(paths: Iterable[str]) -> int:
 
 
 def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
-    """The rendered files under the paths that they have as ``version``."""
     return renumbered(files, RENDERED_VERSION, version)
 
 
 def renumbered_path(path: str, number: int) -> str:
-    """A path such as ``1/model.py`` as it is in version ``number``."""
     return f"{number}/{path.partition('/')[2]}"
 
 
 def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
-    """The files of ``version`` as those of version ``number``, config.pbtxt included."""
     if version == number:
         return dict(files)
     moved = {
@@ -69,10 +62,9 @@ def config_at(config: bytes, number: int) -> bytes:
 
 
 def older_files(known: Manifest, version: int) -> dict[str, str]:
-    """The files of the versions below ``version``, and what starts them, with their hashes."""
-    older = [path for path in known.files if (found := version_of(path)) and found < version]
-    started = {LAUNCHER_FILE} & set(known.files) if needs_launcher(older) else ()
-    return {path: known.files[path] for path in (*older, *started)}
+    older = [path for path in known if (found := version_of(path)) and found < version]
+    started = {LAUNCHER_FILE} & set(known) if needs_launcher(older) else ()
+    return {path: known[path] for path in (*older, *started)}
 
 
 def needs_launcher(paths: Iterable[str]) -> bool:
@@ -81,10 +73,7 @@ def needs_launcher(paths: Iterable[str]) -> bool:
 
 
 def leaves_out(config: bytes, version: int) -> str:
-    """Why Triton would not serve ``version`` with this config.pbtxt of ours; empty where it would.
-
-    The parser is left out for speed: a thousand models are compared in a second.
-    """
+    """Why Triton would not serve ``version`` by this config.pbtxt. A parser would take too long."""
     found = _SPECIFIC.search(config)
     if not found or version in map(int, found[1].split(b",")):
         return ""
@@ -96,7 +85,6 @@ def leaves_out(config: bytes, version: int) -> str:
 
 
 def served_by(config: bytes, versions: Iterable[int]) -> set[int]:
-    """The versions that Triton serves under the policy in this config.pbtxt of ours."""
     parsed: Any = model_config.parse(config.decode())
     policy, found = parsed.version_policy, sorted(versions, reverse=True)
     chosen = policy.WhichOneof("policy_choice")

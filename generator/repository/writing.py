@@ -1,7 +1,4 @@
-"""Writes the model repository; no other module does.
-
-What a model's folder is to hold is put together aside and takes its place whole (staging.py).
-"""
+"""Writes the model repository; no other module does."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from generator.errors import RepositoryError
+from generator.render import manifest
 from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
-from generator.repository.atomic_files import remove_empty_folders, remove_files, remove_tree, write
 from generator.repository.compare import (
     STAGE,
     TEMPORARY_SUFFIX,
@@ -28,7 +25,14 @@ from generator.repository.compare import (
     read_manifest,
     readable_errors,
 )
-from generator.repository.staging import finish, install
+from generator.repository.staging import (
+    finish,
+    install,
+    remove_empty_folders,
+    remove_files,
+    remove_tree,
+    write,
+)
 
 _LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _POLL_S = 0.05
@@ -40,9 +44,8 @@ def locked(repository: Path) -> Iterator[None]:
     descriptor = _opened(repository)
     try:
         if not _has_locked(descriptor):
-            who = lock_holder(descriptor)
-            message = f"another hf-triton{who} is writing to it; wait for that one"
-            raise RepositoryError(f"{repository}: {message}")
+            who = f"another hf-triton{lock_holder(descriptor)}"
+            raise RepositoryError(f"{repository}: {who} is writing to it; wait for that one")
         yield
     finally:
         os.close(descriptor)
@@ -62,14 +65,15 @@ def locked_when_free(repository: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_model(folder: Path, timeout_s: float = math.inf) -> Iterator[None]:
-    """Keeps everybody else from loading, unloading or changing a model of a running server; waits
-    for whoever does it now. Raises RepositoryError.
-    """
+    """Keeps others from loading or changing a model of a running server. Raises RepositoryError."""
     descriptor = _opened(folder)
     try:
-        if not _locked_within(descriptor, timeout_s):
-            text = f"{folder.name} is still being loaded or changed by another hf-triton"
-            raise RepositoryError(f"{text}{lock_holder(descriptor)}: try again later")
+        deadline = time.monotonic() + timeout_s
+        while not _has_locked(descriptor):
+            if time.monotonic() > deadline:
+                text = f"{folder.name} is still being loaded or changed by another hf-triton"
+                raise RepositoryError(f"{text}{lock_holder(descriptor)}: try again later")
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)
@@ -88,17 +92,7 @@ def finish_interrupted(repository: Path) -> None:
                     finish(stage.parent)
 
 
-def _locked_within(descriptor: int, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not _has_locked(descriptor):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
 def _has_locked(descriptor: int) -> bool:
-    """False where another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,7 +103,6 @@ def _has_locked(descriptor: int) -> bool:
 
 
 def _opened(folder: Path) -> int:
-    """A descriptor of the folder, which is made where it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -121,7 +114,7 @@ def apply(plan: ModelPlan) -> None:
     """Carries out a plan, its conflicts included: who wants those kept does not call it."""
     changed = (change for change in plan.changes if change.action is not Action.IDENTICAL)
     new = {change.path: change.new for change in changed if change.new is not None}
-    install(plan.folder, new, plan.final.files)
+    install(plan.folder, new, plan.final)
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,6 @@ class Removal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to take away."""
         return not self.removed and not self.removes_weights
 
 
@@ -144,9 +136,9 @@ def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
     """Plans the pruning of ``folder``. Raises RepositoryError where its manifest is damaged."""
     known = read_manifest(folder)
     removed, kept = [], []
-    linked = linked_parents(folder, known.paths)
-    for path in sorted(known.paths):
-        outside = (why for parent, why in linked.items() if _is_below(path, parent))
+    linked = linked_parents(folder, frozenset(known))
+    for path in sorted(known):
+        outside = (why for at, why in linked.items() if path.startswith(at and f"{at}/"))
         reason = next(outside, None) or _reason_to_keep(folder, path, known, force)
         if reason is None:
             removed.append(path)
@@ -155,19 +147,18 @@ def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
     has_weights = os.path.lexists(folder / WEIGHTS_FOLDER)
     if has_weights and not weights:
         kept.append((WEIGHTS_FOLDER, "weights; --weights removes them"))
-    others = _foreign_entry(folder, known)
-    if others:
-        kept.append((others, "not written by hf-triton"))
-    only_manifest = not removed and not kept
-    if only_manifest:
+    ours = {PurePosixPath(path).parts[0] for path in known}
+    ours |= {MANIFEST_FILE, WEIGHTS_FOLDER, STAGE}
+    if others := sorted({entry.name for entry in folder.iterdir()} - ours):
+        kept.append((others[0], "not written by hf-triton"))
+    if not removed and not kept:
         removed.append(MANIFEST_FILE)
     return Removal(folder, tuple(removed), tuple(kept), has_weights and weights, known)
 
 
 def remove(removal: Removal) -> None:
-    """Takes away our files, and the folder itself where nothing else is left in it."""
     folder, known = removal.folder, removal.known
-    edited = {path for path, _ in removal.kept} & known.paths
+    edited = {path for path, _ in removal.kept} & known.keys()
     with readable_errors():
         remove_tree(folder / STAGE)
         remove_files(folder, removal.removed)
@@ -176,8 +167,8 @@ def remove(removal: Removal) -> None:
         remove_empty_folders(folder, removal.removed)
         if edited or os.path.lexists(folder / WEIGHTS_FOLDER):
             # Still ours in part: a later prune has to know.
-            left = {path: known.files[path] for path in edited}
-            write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
+            left = {path: known[path] for path in edited}
+            write(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes(left))
             return
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty: the rest is the user's
@@ -192,20 +183,7 @@ def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> st
         return str(error)
     if content is None:
         return ""
-    return None if force or known.wrote(path, content) else "edited by hand"
-
-
-def _is_below(path: str, parent: str) -> bool:
-    return not parent or path.startswith(f"{parent}/")
-
-
-def _foreign_entry(folder: Path, known: Manifest) -> str:
-    """Something directly in the model's folder that is neither ours nor its weights."""
-    ours = {PurePosixPath(path).parts[0] for path in known.paths}
-    found = sorted(
-        {entry.name for entry in folder.iterdir()} - ours - {MANIFEST_FILE, WEIGHTS_FOLDER, STAGE}
-    )
-    return found[0] if found else ""
+    return None if force or known.get(path) == manifest.digest(content) else "edited by hand"
 
 
 def lock_holder(descriptor: int) -> str:

@@ -1,7 +1,4 @@
-"""``hooks:`` of a model: a Python file, looked at without running it.
-
-Knows what a hooks file must have; what it does there is hf_triton/runtime/hooks.py's.
-"""
+"""``hooks:`` of a model: a Python file, looked at without running it."""
 
 from __future__ import annotations
 
@@ -23,16 +20,12 @@ _MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class HooksFile:
-    """A user's preprocess and postprocess, as they were when models.yaml was read."""
-
     path: Path
     content: bytes
 
 
 def find_hooks(value: str, base: Path) -> HooksFile:
-    """The file that ``value`` names, relative to ``base``. Raises Refused with every mistake in
-    it.
-    """
+    """Paths are relative to ``base``. Raises Refused with every mistake in the file."""
     path = Path(os.path.normpath(base / Path(value).expanduser()))
     content = _read(path)
     if problems := [Mistake(message, SAID) for message in problems_of(content, path)]:
@@ -41,7 +34,6 @@ def find_hooks(value: str, base: Path) -> HooksFile:
 
 
 def problems_of(content: bytes, path: Path) -> Iterator[str]:
-    """Yields the mistakes of a hooks file, each with the file's name and line."""
     try:
         tree = _parse(content, path.name)
     except SyntaxError as error:
@@ -87,16 +79,13 @@ def _function_problems(function: ast.stmt, file: str) -> Iterator[str]:
     if not isinstance(function, ast.FunctionDef):
         kind = "a class" if isinstance(function, ast.ClassDef) else "async"
         yield f"{place} is {kind}, {wanted}"
-    elif not _takes_one(function.args):
-        yield f"{place} does not take one argument, {wanted}"
-
-
-def _takes_one(arguments: ast.arguments) -> bool:
-    """Whether a call with one positional argument is right."""
+        return
+    arguments = function.args
     positional = len(arguments.posonlyargs) + len(arguments.args)
     num_required = positional - len(arguments.defaults)
-    all_defaults = all(default is not None for default in arguments.kw_defaults)
-    return num_required <= 1 and (positional >= 1 or bool(arguments.vararg)) and all_defaults
+    takes_one = num_required <= 1 and (positional or arguments.vararg)
+    if not takes_one or None in arguments.kw_defaults:
+        yield f"{place} does not take one argument, {wanted}"
 
 
 def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
@@ -104,7 +93,10 @@ def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
     for part in ast.walk(tree):
         if not isinstance(part, ast.Import | ast.ImportFrom):
             continue
-        for name in _imported(part):
+        names = [alias.name for alias in part.names]
+        if isinstance(part, ast.ImportFrom):
+            names = ["" if part.level else part.module or ""]
+        for name in (name.split(".")[0] for name in names):
             if name == _LIBRARY:  # beside it in a checkout
                 continue
             beside = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
@@ -112,10 +104,3 @@ def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
                 shown = f"{name} from beside it" if name else "a file beside it"
                 only = "only the hooks file itself is copied into the model"
                 yield f"{path.name}:{part.lineno}: imports {shown}, but {only}"
-
-
-def _imported(part: ast.Import | ast.ImportFrom) -> list[str]:
-    """The packages that are imported; empty for a relative one."""
-    if isinstance(part, ast.Import):
-        return [alias.name.split(".")[0] for alias in part.names]
-    return ["" if part.level else (part.module or "").split(".")[0]]

@@ -1,8 +1,4 @@
-"""Checks the folder of a local model for missing files, and fingerprints it, so that a folder
-that was changed in place is loaded anew.
-
-Knows names, sizes and times; reads no file.
-"""
+"""Checks a local model's folder for missing files; fingerprints it, to see it changed in place."""
 
 from __future__ import annotations
 
@@ -27,10 +23,8 @@ _OF_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _WITH_MEDIA = ("image-text-to-text", "audio-text-to-text", "automatic-speech-recognition")
 
 
-def lacks(spec: ModelSpec) -> str:
-    """Names a missing file without which a local model, or the adapter that ``spec`` stands for,
-    can't load; empty if none is missing, and for tasks that are not ours.
-    """
+def missing_file(spec: ModelSpec) -> str:
+    """A file without which a local model or adapter can't load; empty where none is missing."""
     folder, is_ours = spec.source.folder, sample_values(spec.task, "", "") is not None
     if folder is None or not is_ours or spec.gguf_file is not None:
         return ""
@@ -54,11 +48,9 @@ def lacks(spec: ModelSpec) -> str:
     return ""
 
 
-def look(spec: ModelSpec) -> str:
-    """Fingerprints the local files of a model, or of the adapter that ``spec`` stands for, such as
-    ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d``; empty where there are none.
-
-    Times are whole seconds: layers of images keep no more.
+def fingerprint(spec: ModelSpec) -> str:
+    """Fingerprints local files, such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z,
+    1a2b3c4d``; empty where there are none. Times are whole seconds: layers of images keep no more.
     """
     folder = spec.source.folder
     seen: list[tuple[str, int, int]] = []
@@ -76,9 +68,7 @@ def look(spec: ModelSpec) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yields the files that a model may be loaded from: in its folder, and in the modules of
-    sentence-transformers (``1_Pooling``) within; a path of a file is that file.
-    """
+    """The files that a model may be loaded from, those of sentence-transformers' modules too."""
     if folder.is_file():
         yield folder
         return

@@ -1,7 +1,5 @@
-"""Resolves a ``model:`` value: a repository on the Hugging Face Hub, a folder or a file on this
-machine, or a folder of an object store or a web server.
-
-Looks at the file system only to tell the two apart; never asks the Hub.
+"""Resolves a ``model:`` value: a repository on the Hub, a local folder or file, or a folder of an
+object store or a web server. Never asks the Hub.
 """
 
 # os.path rather than pathlib: it never raises, and abspath leaves symbolic links as written.
@@ -49,16 +47,13 @@ _REGISTRY = (
 
 @dataclass(frozen=True)
 class Source:
-    """``text`` is the Hub id, the address in an object store, or the path with ``~`` expanded;
-    ``folder`` is absolute.
-    """
+    """``text`` is a Hub id, an address, or a path with ``~`` expanded; ``folder`` is absolute."""
 
     text: str
     folder: Path | None
 
     @property
     def is_local(self) -> bool:
-        """Whether the model is a folder on this machine."""
         return self.folder is not None
 
     @property
@@ -69,14 +64,13 @@ class Source:
 
 
 def find_source(value: str, base: Path) -> Source:
-    """The source that ``value`` names, paths relative to ``base``. Raises Refused for one that is
-    none.
-    """
+    """The source that ``value`` names, paths relative to ``base``. Raises Refused."""
     path = os.path.expanduser(value)
     folder = os.path.abspath(os.path.join(base, path))
     if is_stored(value):
         return _stored(value)
-    if _is_written_as_path(value) or os.path.isdir(folder):
+    is_path = value in (".", "..") or value.startswith(("/", "./", "../", "~"))
+    if is_path or value.count("/") > 1 or os.path.isdir(folder):
         if os.path.isdir(folder):
             return Source(path, Path(folder))
         what = "a file" if os.path.isfile(folder) else "no such folder"
@@ -135,16 +129,10 @@ AdapterSource = Annotated[Source, _MODEL, Found(find_source)]
 AdaptersSource = Annotated[Source, _ADAPTERS, Found(find_adapters_source)]
 
 
-def _is_written_as_path(value: str) -> bool:
-    return value in (".", "..") or value.startswith(("/", "./", "../", "~")) or value.count("/") > 1
-
-
 def is_hub_id(value: str) -> bool:
-    """Whether the Hub could have a repository of that name."""
     clean = "--" not in value and ".." not in value and not value.endswith((".git", "-", "."))
     return clean and _HUB_ID.fullmatch(value) is not None
 
 
 def is_revision(value: str) -> bool:
-    """Whether a repository could have such a branch, tag or commit."""
     return re.fullmatch(_REVISION, value) is not None

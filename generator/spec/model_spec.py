@@ -1,8 +1,5 @@
-"""The keys of a model in models.yaml, and what a correct entry of it becomes.
-
-Each key is declared once, with its check, its default and what the documentation says of it
-(``generator/yaml_file/keys.py`` reads that). Rules between several keys are those of
-``generator/models_yaml/``.
+"""The keys of a model in models.yaml, each declared once with its check, its default and its line
+in the documentation, and ModelSpec, what a correct entry becomes.
 """
 
 from __future__ import annotations
@@ -248,7 +245,6 @@ class Quantization(Keys):
 
     @property
     def arguments(self) -> dict[str, object]:
-        """The arguments that models.yaml gives."""
         given = {key: value for key, value in vars(self).items() if value is not None}
         del given["method"]
         return given
@@ -286,7 +282,6 @@ class Ensemble(Keys):
 
     @property
     def is_native(self) -> bool:
-        """Whether the model step needs no Python."""
         return self.backend != "python"
 
 
@@ -306,23 +301,23 @@ class _Locked(Keys):
     sha256: Annotated[str, Text("a SHA-256", "[0-9a-f]{64}")]
 
 
-def _locked_file(file: _Locked) -> LockedFile:
-    return LockedFile(file.size, file.sha256)
-
-
 @dataclass(frozen=True)
 class LockedSnapshot(Keys):
     """A commit on the Hub, and those of its files that are served, by path."""
 
     commit: Annotated[str, Text("a commit", "[0-9a-f]{40}")]
     files: Annotated[
-        dict[str, Annotated[LockedFile, As(_Locked), After(_locked_file)]],
+        dict[
+            str,
+            Annotated[
+                LockedFile, As(_Locked), After(lambda file: LockedFile(file.size, file.sha256))
+            ],
+        ],
         mapped("a map", _files_are_inside),
     ]
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
 
@@ -391,7 +386,6 @@ class Arm(Keys):
     overrides: tuple[str, ...] = field(default=(), init=False)
 
     def model_of(self, owner: str) -> str:
-        """The entry that answers, of a model named ``owner``."""
         return self.to or (f"{owner}_{self.name}" if self.overrides else owner)
 
     @classmethod
@@ -597,14 +591,11 @@ class ModelKeys(Keys):
 
 @dataclass(frozen=True)
 class ModelSpec(ModelKeys):
-    """One entry of ``models:``, complete: defaults merged in, every value checked.
-
-    ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
-    with their lines, for errors found later. ``arm_of`` is the entry whose canary defines this one,
-    None for an entry of its own. ``adapter`` is the adapter's name if this stands for one, and
-    ``locked_adapters`` the snapshots of the model's own, in their order (see ``parts``).
-    ``gguf_file`` is the one file that is loaded of the source; of a local one it is its name, and
-    the source its path. ``ensemble`` is None in any other layout.
+    """One entry of ``models:``, complete: defaults merged in, every value checked. ``locked`` is
+    the snapshot in models.lock; ``places`` are the given keys with their lines. ``arm_of`` is the
+    entry whose canary defines this one. ``adapter`` is the adapter's name if this stands for one
+    (see ``parts``). ``gguf_file`` is the one file that is loaded of the source. ``ensemble`` is
+    None in any other layout.
     """
 
     locked: LockedSnapshot | None = None
@@ -619,9 +610,7 @@ class ModelSpec(ModelKeys):
 
     @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
-        """The instance groups of models.yaml. Where a device map spreads one copy, Triton must not
-        make one on each.
-        """
+        """Where a device map spreads one copy, Triton must not make one on each GPU."""
         if self.instance_group is not None:
             return self.instance_group
         on_vllm = self.layout == "vllm-backend" or num_gpus(self.options) > 1
@@ -629,7 +618,6 @@ class ModelSpec(ModelKeys):
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether it has adapters, or may get some while it serves."""
         return bool(self.adapters or self.adapters_from)
 
     @property
@@ -666,5 +654,4 @@ class ModelSpec(ModelKeys):
 
     @property
     def title(self) -> str:
-        """The model, or what of it this stands for, as messages name it."""
         return self.name if self.adapter is None else f"{self.name}, adapter {self.adapter}"

@@ -1,7 +1,5 @@
-"""``python_env:`` in models.yaml: requirements files, or the folder of an environment.
-
-Follows the files that a requirements file names, to tell two environments apart; uv or pip reads
-and resolves them when the environment is built. Runs nothing.
+"""``python_env:`` in models.yaml: requirements files, or the folder of an environment. Follows the
+files that they name, to tell two environments apart; uv or pip resolves them later.
 """
 
 # os.path rather than pathlib: it never raises, whatever stands there.
@@ -14,8 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, BinaryIO, ClassVar
+from typing import Annotated, ClassVar
 
+from generator.spec.runtime_rules import hash_file
 from generator.yaml_file.keys import (
     GOT,
     As,
@@ -46,9 +45,8 @@ _FILE = "a requirements file, or the folder of a Python environment"
 
 @dataclass(frozen=True)
 class PythonEnv:
-    """A model's own Python environment. ``folder`` is one that somebody else made; otherwise
-    ``digest`` stands for all that the requirements say, those of ``no_deps`` installed last and
-    alone. ``files`` is every file that was read for it.
+    """``folder`` is a finished environment; otherwise ``digest`` stands for all that the
+    requirements say, those of ``no_deps`` installed last and alone. ``files`` were read for it.
     """
 
     written: str
@@ -86,7 +84,11 @@ def _as_map(value: object) -> object:
 def _find(written: _Written, base: Path) -> PythonEnv:
     """The environment that the key asks for, paths relative to ``base``. Raises Refused."""
     named = {"requirements": written.requirements, "no_deps": written.no_deps}
-    paths = {key: _path(value, base) for key, value in named.items() if value is not None}
+    paths = {
+        key: Path(os.path.normpath(os.path.join(base, os.path.expanduser(value))))
+        for key, value in named.items()
+        if value is not None
+    }
     first = paths.get("requirements")
     if first is not None and len(paths) == 1 and os.path.isdir(first):
         if not os.path.lexists(first / "bin" / "python"):
@@ -114,16 +116,10 @@ PythonEnvironment = Annotated[
 ]
 
 
-def _path(written: str, base: Path) -> Path:
-    return Path(os.path.normpath(os.path.join(base, os.path.expanduser(written))))
-
-
 @dataclass
 class Requirements:
-    """``content`` tells two environments apart: each line that counts, a hash for each local wheel;
-    ``files`` were read for it; ``mistakes`` name their file and line.
-
-    No message quotes a line: a path that was meant otherwise may lead to a file of secrets.
+    """``content`` tells two environments apart; ``mistakes`` name their file and line, and quote no
+    line: a path that was meant otherwise may lead to a file of secrets.
     """
 
     content: list[str] = field(default_factory=list)
@@ -138,7 +134,8 @@ class Requirements:
             found.mistakes.append(Mistake(f"but {path} is no such file, expected {_FILE}", GOT))
             return found
         found._read(path, root=path.parent)
-        if not found.mistakes and not any(map(_is_package, found.content)):
+        options = ("-", "begin ", "end ")
+        if not found.mistakes and all(line.startswith(options) for line in found.content):
             found.mistakes.append(Mistake(f"{path.name} names no package"))
         del found.mistakes[_MAX_MISTAKES:]
         return found
@@ -166,7 +163,6 @@ class Requirements:
                 self.mistakes.append(Mistake(f"{path.name}:{number}: {problem}"))
 
     def _take(self, line: str, path: Path, root: Path) -> str:
-        """Notes one line; what is wrong with it, if anything."""
         option, _, value = line.replace("=", " ", 1).partition(" ")
         if option in _INCLUDES and line.startswith("-"):
             return self._include(_INCLUDES[option], path.parent / value.strip())
@@ -192,29 +188,15 @@ class Requirements:
         return ""
 
     def _local(self, file: Path) -> str:
-        """A wheel on this machine."""
         if not file.is_file():
             shown = f"{file.name} is " if file.name.endswith(_ARCHIVES) else ""
             return f"{shown}no such file in {file.parent if shown else 'its folder'}"
         self.files.append(file)
-        with file.open("rb") as opened:
-            self.content.append(f"{file.name} sha256:{_sha256(opened)}")
+        self.content.append(f"{file.name} sha256:{hash_file(file)}")
         return ""
 
 
-def _sha256(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while piece := file.read(2**20):
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _is_package(line: str) -> bool:
-    return not line.startswith(("-", "begin ", "end "))
-
-
 def _requirement_problem(line: str) -> str:
-    """Checks the name of a package and its versions; uv or pip reads the rest."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     if "${" in line or ("://" in line and "@" not in line.partition("://")[0]):

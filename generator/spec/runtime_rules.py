@@ -1,9 +1,4 @@
-"""Rules that the server and the generator share: files and tokens of the Hub, Python
-environments, the parameters by which requests are kept apart, and how models write calls.
-
-The library's own modules for it, which need neither torch nor Triton; a name that is imported as
-itself is passed on.
-"""
+"""The library's rules that server and generator share; none of it needs torch or Triton."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""The task folders of model_templates/: which there are, and their options.
-
-A task is a folder that holds a ``config.pbtxt.j2``; its name is the Hub's pipeline tag with ``-``
-written ``_``. Its options are declared where they are read too, in the package of the same name in
-hf_triton; a task that is none of the library's has its options.py beside its templates. Knows
-nothing of models.yaml, and of what a task does only its options' dataclass.
+"""The task folders of model_templates/, each with a ``config.pbtxt.j2``; a name is the Hub's
+pipeline tag with ``-`` written ``_``. Options are declared in the package of the same name in
+hf_triton, or in an options.py beside the templates.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import math
@@ -16,13 +14,39 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+import hf_triton
 from generator.errors import TemplateError
-from generator.spec.library import library_version
 from generator.yaml_file import keys
+from hf_triton.version import VERSION
+
+_SHARED = ("runtime", "python_env")  # the packages that all tasks share
+_FOLDER = Path(str(hf_triton.__file__)).parent
+
+
+@lru_cache
+def library_version(packages: tuple[str, ...]) -> str:
+    """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages. Raises TemplateError."""
+    digest = hashlib.sha256()
+    for name in ("", *_SHARED, *sorted(packages)):
+        digest.update(_digest(name))
+    return f"{VERSION}-{digest.hexdigest()[:12]}"
+
+
+@lru_cache
+def _digest(package: str) -> bytes:
+    """Over a package's modules, or over those of hf_triton itself."""
+    digest = hashlib.sha256()
+    folder = _FOLDER / package
+    if not folder.is_dir():
+        raise TemplateError(f"PACKAGES names {package!r}, which is no package of {_FOLDER}")
+    for path in sorted(folder.rglob("*.py") if package else folder.glob("*.py")):
+        digest.update(f"{path.relative_to(_FOLDER)}\0".encode() + path.read_bytes())
+    return digest.digest()
+
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
 MODEL_TEMPLATE = "model.py.j2"
@@ -36,8 +60,6 @@ _KINDS = (bool, int, float, str, dict)
 
 @dataclass(frozen=True)
 class Option:
-    """One key of a task's ``options:``, as the task's dataclass declares it."""
-
     name: str
     kind: type
     choices: tuple[object, ...]
@@ -52,12 +74,10 @@ class Option:
 
     @cached_property
     def annotation(self) -> Any:
-        """The check of its value in models.yaml."""
         checked: Any = Annotated[cast("Any", self.kind), self._check()]
         return checked | None if self.nullable else checked
 
     def is_for(self, engine: object) -> bool:
-        """Whether that engine, where there are several, knows the option."""
         return not self.engines or engine in ("auto", *self.engines)
 
     def _check(self) -> Any:
@@ -71,9 +91,9 @@ class Option:
             return keys.As(keys.AnyMap)
         if self.kind is float:
             return keys.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
-        exclusive = self.exclusive_min
-        lowest = self.minimum if exclusive is None else math.floor(exclusive) + 1
-        least = None if lowest is None else math.ceil(lowest)
+        least = None if self.minimum is None else math.ceil(self.minimum)
+        if self.exclusive_min is not None:
+            least = math.floor(self.exclusive_min) + 1
         most = keys.INT32_MAX if self.maximum is None else math.floor(self.maximum)
         return keys.whole(least, most, self.unit)
 
@@ -90,8 +110,6 @@ class _Constant:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task folder."""
-
     tag: str
     folder: Path
 
@@ -109,20 +127,15 @@ class Task:
 
     @property
     def options_file(self) -> Path:
-        """Where its options are declared, for errors."""
         return Path(str(self.options_module.__file__))
 
     @cached_property
     def options_class(self) -> type[Any]:
-        """The dataclass ``Options`` of its options.py."""
         found: type[Any] = self.options_module.Options
         return found
 
     @cached_property
     def library(self) -> str:
-        """The version of the library's code that its models run; empty for a task that is none of
-        the library's.
-        """
         return library_version((self.folder.name, *self.packages)) if self._is_ours else ""
 
     @property
@@ -139,7 +152,6 @@ class Task:
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
-        """The task's options by name, in the order of the dataclass."""
         hints = get_type_hints(self.options_class)
         fields = dataclasses.fields(self.options_class)
         return {
@@ -148,7 +160,6 @@ class Task:
 
     @cached_property
     def option_keys(self) -> type[keys.Keys]:
-        """The map of them in models.yaml."""
         fields = [
             (one.name, one.annotation, keys.key(one.default, one.help))
             for one in self.options.values()
@@ -160,7 +171,6 @@ class Task:
 
 
 def default_directory() -> Path:
-    """model_templates/ beside the ``generator`` package."""
     return Path(__file__).resolve().parents[2] / "model_templates"
 
 
@@ -194,9 +204,8 @@ def _option(field: dataclasses.Field[Any], hint: Any, path: Path) -> Option:
         raise TemplateError(f"{path}: {field.name}: an option needs a default")
     known = {"help", "unit", "min", "max", "exclusive_min", "engines"}
     if not field.metadata.get("help") or set(field.metadata) - known:
-        keys = ", ".join(sorted(known))
-        message = f"metadata needs help and only {keys}"
-        raise TemplateError(f"{path}: {field.name}: {message}")
+        needs = f"metadata needs help and only {', '.join(sorted(known))}"
+        raise TemplateError(f"{path}: {field.name}: {needs}")
     return Option(
         name=field.name,
         kind=kind,

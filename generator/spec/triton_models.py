@@ -1,10 +1,7 @@
-"""The Triton models, each a folder of the repository, that a ModelSpec becomes.
-
-Triton refuses /infer on a decoupled model and streams only from one. So a streaming entry becomes
-two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers each
-request once. With ``layout: ensemble`` an entry becomes four: three steps, and the ensemble
-``<name>``, in which Triton passes a request from step to step. With ``layout: vllm-backend`` it is
-one, run by NVIDIA's vLLM backend, which is decoupled. Knows nothing of templates or files.
+"""The Triton models, each a folder, that a ModelSpec becomes. Triton refuses /infer on a decoupled
+model and streams only from one. So a streaming entry becomes two: ``<name>_stream`` holds the
+engine, ``<name>`` forwards to it and answers each request once. ``layout: ensemble`` becomes four,
+``layout: vllm-backend`` one.
 """
 
 from __future__ import annotations
@@ -43,8 +40,8 @@ LAUNCHER_FILE = "triton_python_backend_stub"
 
 
 def runs_our_code(role: str | None) -> bool:
-    """Whether a Triton model with this value of ROLE_PARAMETER, or none, runs our library, which
-    knows our parameters: others are not of models.yaml, or run NVIDIA's vLLM backend.
+    """Whether a Triton model runs our library; others are not of models.yaml, or run vLLM's
+    backend.
     """
     return role not in (None, "", "vllm")
 
@@ -59,7 +56,6 @@ class TritonModel:
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether one request may have many responses."""
         return self.role in DECOUPLED
 
     @property
@@ -69,7 +65,6 @@ class TritonModel:
 
     @property
     def is_step(self) -> bool:
-        """Whether it is one of an ensemble's."""
         return self.role in STEPS
 
     @property
@@ -93,12 +88,10 @@ class TritonModel:
 
     @property
     def runs_python(self) -> bool:
-        """Whether it has a model.py of ours."""
         return self.backend == "python"
 
     @property
     def has_environment(self) -> bool:
-        """Whether it runs in a Python environment of its own; a front needs none."""
         return self.spec.python_env is not None and self.runs_python and self.role != "front"
 
     @property
@@ -115,7 +108,6 @@ class TritonModel:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters of config.pbtxt, for programs that read it."""
         found = {TASK_PARAMETER: self.spec.task, ROLE_PARAMETER: self.role}
         if self.engine is not None:
             found[ENGINE_PARAMETER] = self.engine
@@ -136,7 +128,6 @@ class TritonModel:
 
 
 def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
-    """The folders of one entry of models.yaml; the first has its name."""
     if spec.layout == "vllm-backend":
         return (TritonModel(spec.name, "vllm", spec),)
     if spec.ensemble is not None:
@@ -149,10 +140,8 @@ def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
 
 
 def engine_name(name: str) -> str:
-    """The folder of the engine of a model that streams."""
     return f"{name}{ENGINE_SUFFIX}"
 
 
 def step_name(name: str, step: Role) -> str:
-    """The folder of a step of an ensemble."""
     return f"{name}_{step}"

@@ -1,7 +1,5 @@
-"""Converts ``options:`` to vLLM's arguments, under the names of its AsyncEngineArgs.
-
-https://docs.vllm.ai/en/stable/configuration/engine_args.html. Knows no layout: NVIDIA's backend
-reads these from a file, and a deployment wants to know how many GPUs they ask for.
+"""Converts ``options:`` to vLLM's arguments, as
+https://docs.vllm.ai/en/stable/configuration/engine_args.html names them.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ _SAME_NAME = ("max_model_len", "max_num_seqs")
 
 
 def arguments(options: Mapping[str, object]) -> dict[str, Any]:
-    """The arguments that a model's complete options have for vLLM."""
     found = {name: options[name] for name in _SAME_NAME if options.get(name) is not None}
     kv_cache_gib = options.get("kv_cache_gib")
     if isinstance(kv_cache_gib, int | float):
@@ -23,7 +20,6 @@ def arguments(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def num_gpus(options: Mapping[str, object]) -> int:
-    """The GPUs that one engine with these options computes on, wherever they are."""
     own = own_arguments(options)
     sizes = (own.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
     tensor, pipeline = (size if type(size) is int and size > 0 else 1 for size in sizes)
@@ -31,6 +27,5 @@ def num_gpus(options: Mapping[str, object]) -> int:
 
 
 def own_arguments(options: Mapping[str, object]) -> Mapping[str, Any]:
-    """The arguments of ``options.vllm``, unchanged."""
     own = options.get("vllm")
     return own if isinstance(own, Mapping) else {}

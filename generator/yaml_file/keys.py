@@ -1,13 +1,10 @@
-"""Reads a map in YAML into a dataclass, whose annotations declare once what each key may hold.
-
-An annotation is read by pydantic, which checks a value and describes it in JSON Schema, by the
-documentation and by whoever uses the dataclass. Every mistake is reported at the line and column
-of its node. Knows nothing of models or tasks; pydantic is imported where a value is checked.
+"""Reads a map in YAML into a dataclass, whose annotations declare once what each key may hold:
+pydantic checks by them, and describes them in JSON Schema. Every mistake is reported at the line
+and column of its node. pydantic is imported where a value is checked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -40,8 +37,8 @@ _MISSING = "missing"  # pydantic's own word; Keys reports these itself
 
 
 class Mistake(NamedTuple):
-    """``place`` leads from the value that was checked to the one that is wrong, ``beside`` to
-    another whose line the message ends in.
+    """``place`` leads to the value that is wrong, ``beside`` to another whose line the text ends
+    in.
     """
 
     text: str
@@ -56,31 +53,26 @@ class Mistake(NamedTuple):
 
 
 class Refused(ValueError):  # noqa: N818, the mistakes are what it says
-    """A value can't be taken. Checks raise it, and pydantic passes it on."""
-
     def __init__(self, *mistakes: Mistake) -> None:
         super().__init__()
         self.mistakes = mistakes
 
 
 def refused(text: str, form: str = EXPECTED) -> Refused:
-    """The one mistake of a value, which is ``form`` followed by ``text``."""
     return Refused(Mistake(text, form))
 
 
 def key(default: Any, about: str, shown: str | None = None) -> Any:
-    """A field of ``Keys``: its default, what the documentation says of it in Markdown, and how
-    that shows the default where it is no value. A type makes its own default.
+    """A field of ``Keys``: its default (a type makes its own), what the documentation says of it,
+    and how that shows the default where it is no value.
     """
     made: Any = {"default_factory" if isinstance(default, type) else "default": default}
     return field(**made, metadata={"about": about, "shown": shown})
 
 
 class Keys:
-    """The base of a map's dataclass: its fields are the keys that the map may have.
-
-    ``expected`` describes such a map, ``needs`` the values of keys that must be there; ``gone`` has
-    keys that there were, and what to use instead.
+    """The base of a map's dataclass. ``expected`` describes such a map, ``needs`` the values of
+    required keys; ``gone`` has removed keys, and what to use instead.
     """
 
     expected: ClassVar[str] = ""
@@ -88,7 +80,6 @@ class Keys:
     gone: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def mistakes(self) -> Iterable[Mistake]:
-        """Yields mistakes between keys that are right by themselves."""
         return ()
 
     @classmethod
@@ -98,7 +89,6 @@ class Keys:
 
     @classmethod
     def unknown(cls, name: str, known: Collection[str]) -> str:
-        """The message for a key that is not ``known``; empty where it is allowed."""
         if name in cls.gone:
             return f"is no key any more: {cls.gone[name]}"
         if "token" in name.lower() and "tokens" not in name.lower():
@@ -139,7 +129,6 @@ class Keys:
 
 
 def key_names(kind: Any) -> Mapping[str, bool]:
-    """The keys of a dataclass, in its order, and whether each must be given."""
     return _key_names(kind)
 
 
@@ -154,9 +143,7 @@ def _key_names(kind: Any) -> Mapping[str, bool]:
 
 
 def read(kind: type[T], node: Node, report: Report, base: Path | None = None) -> T | None:
-    """Reads a node; reports its mistakes and returns None where it has any. Relative paths in it
-    start from ``base``.
-    """
+    """Reports the node's mistakes, and returns None where it has any. Paths start from ``base``."""
     try:
         found: T = _checked(kind, plain(node), base)
     except Refused as error:
@@ -180,7 +167,6 @@ def read_rest(
 
 
 def problem(kind: Any, value: object) -> str:
-    """Checks a value that is in no YAML file; returns the mistake, empty for none."""
     report, node = Report(), Node(value, 0, 0, written=str(value))  # type: ignore[arg-type]
     read(kind, node, report)
     return report.problems[0].message if report.problems else ""
@@ -196,12 +182,9 @@ def plain(node: Node) -> Any:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a kind, by pydantic."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class WithoutTitles(GenerateJsonSchema):
-        """A key's name is title enough."""
-
         def field_title_should_be_set(self, _schema: Any) -> bool:
             return False
 
@@ -219,17 +202,10 @@ def _core() -> Any:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    with _no_plugins():
-        return TypeAdapter(kind)
-
-
-@contextlib.contextmanager
-def _no_plugins() -> Iterator[None]:
-    """Keeps pydantic from reading the metadata of every package that is installed."""
     given = os.environ.get(_PLUGINS)
-    os.environ[_PLUGINS] = "__all__"
+    os.environ[_PLUGINS] = "__all__"  # or it reads the metadata of every package there is
     try:
-        yield
+        return TypeAdapter(kind)
     finally:
         del os.environ[_PLUGINS]
         if given is not None:
@@ -248,9 +224,7 @@ def _checked(kind: Any, value: object, base: Path | None) -> Any:
 def _joined(
     found: list[Mistake], made: Callable[[], T], rules: Callable[[T], Iterable[Mistake]]
 ) -> T:
-    """Makes a value. Raises Refused with its mistakes, those of its ``rules``, and those ``found``
-    before.
-    """
+    """Raises Refused with the mistakes ``found`` before, of making it, and of its ``rules``."""
     from pydantic import ValidationError
 
     try:
@@ -276,17 +250,14 @@ def _report(error: Refused, node: Node, report: Report) -> None:
         key, value = node_at(node, place)
         if beside is not None:
             text += f" in line {node_at(node, beside)[1].line}"
+        got = "got an empty list" if value.value == [] else f"got {show(value)}"
         quote = "; quote it" if isinstance(value.value, int | float) else ""
         messages = {
-            EXPECTED: f"got {_shown(value)}, expected {text}",
-            EXPECTED_TEXT: f"got {_shown(value)}, expected {text}{quote}",
-            GOT: f"got {_shown(value)}, {text}",
+            EXPECTED: f"{got}, expected {text}",
+            EXPECTED_TEXT: f"{got}, expected {text}{quote}",
+            GOT: f"{got}, {text}",
         }
         report.add(key if form == OF_KEY and key else value, messages.get(form, text))
-
-
-def _shown(node: Node) -> str:
-    return "an empty list" if node.value == [] else show(node)
 
 
 def node_at(node: Node, place: Place) -> tuple[Key | None, Node]:
@@ -305,8 +276,6 @@ def node_at(node: Node, place: Place) -> tuple[Key | None, Node]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind that pydantic checks by itself; ``expected`` replaces what it says of mistakes."""
-
     expected: str
     made: Callable[[], Any]
 
@@ -317,7 +286,6 @@ class _Kind:
 
 
 def whole(least: int | None = None, most: int | None = None, unit: str | None = None) -> _Kind:
-    """A whole number in a range, both ends included."""
     expected = f"a whole number{_range(least, most)}{_unit(unit)}"
     return _Kind(expected, lambda: _core().int_schema(ge=least, le=most, strict=True))
 
@@ -328,7 +296,6 @@ def number(
     above: float | None = None,
     unit: str | None = None,
 ) -> _Kind:
-    """A finite number in a range; whole numbers are numbers too."""
     lower = f" above {above}" if above is not None else ""
     limits = {"ge": least, "le": most, "gt": above, "strict": True, "allow_inf_nan": False}
     expected = f"a number{lower}{_range(least, most)}{_unit(unit)}"
@@ -336,7 +303,6 @@ def number(
 
 
 def one_of(*allowed: object, or_else: str = "") -> _Kind:
-    """One of a few values."""
     expected = f"one of {', '.join(map(str, allowed))}{or_else}"
     return _Kind(expected, lambda: _core().literal_schema([*allowed]))
 
@@ -347,9 +313,7 @@ Flag = Annotated[bool, true_or_false]
 
 @dataclass(frozen=True)
 class Text:
-    """Text without control characters, but for those of ``allowed``, that matches ``pattern``;
-    ``expected`` describes it.
-    """
+    """Text without control characters but those ``allowed``, that matches ``pattern``."""
 
     expected: str
     pattern: str = ""
@@ -381,8 +345,6 @@ class Text:
 
 @dataclass(frozen=True)
 class _Container:
-    """A list or a map, checked by ``check`` as a whole and by pydantic item by item."""
-
     kind: type
     expected: str
     check: Callable[[Any], Iterable[Mistake]]
@@ -408,8 +370,8 @@ def listed(
     least: int = 1,
     by: tuple[str, ...] = (),
 ) -> _Container:
-    """A list of at least ``least`` items, at most ``most``; if ``unique``, no two are alike, and no
-    two maps have the same value under a key of ``by``, whose case does not count.
+    """A list; if ``unique``, no two items are alike, nor two maps under a key of ``by``, case
+    aside.
     """
 
     def check(value: list[Any]) -> Iterator[Mistake]:
@@ -441,12 +403,10 @@ def repeated(values: Iterable[object], key: str) -> Iterator[Mistake]:
 
 
 def mapped(expected: str, check: Callable[[Any], Iterable[Mistake]] = lambda _: ()) -> _Container:
-    """A map from names of the user's to values that are all of one kind."""
     return _Container(dict, expected, check)
 
 
 def _json_mistakes(value: object, place: Place = ()) -> Iterator[Mistake]:
-    """Yields the parts of a value that JSON can't represent."""
     if isinstance(value, dict | list):
         items: Iterable[tuple[Any, Any]]
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -481,8 +441,6 @@ class As:
 
 @dataclass(frozen=True)
 class After:
-    """``change`` makes of a checked value what is meant, and raises Refused."""
-
     change: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -504,9 +462,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Before:
-    """``change`` makes a shorter form of a value the whole one, and raises Refused; ``forms`` are
-    the shorter ones in JSON Schema.
-    """
+    """``change`` makes a shorter form of a value the whole one; ``forms`` are its JSON Schemas."""
 
     change: Callable[[Any], Any]
     forms: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
@@ -530,13 +486,11 @@ Switch = Before(_switched, ({"type": "boolean"},))
 
 
 def name_pattern(longest: int) -> str:
-    """The pattern of a name that may become part of a path or a URL."""
     inner = rf"[A-Za-z0-9_.-]{{0,{longest - 2}}}"
     return rf"(?!.*\.\.)[A-Za-z0-9]({inner}[A-Za-z0-9])?"
 
 
 def plain_name(longest: int) -> Text:
-    """A name of a model, or of something of a model's."""
     return Text(
         f"letters (a-z, A-Z), digits, and single _ - . between them, at most {longest} characters",
         name_pattern(longest),

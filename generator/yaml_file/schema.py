@@ -15,16 +15,12 @@ _LISTED = 50  # names: all tasks, keys and options, not a thousand models
 
 @dataclass
 class Report:
-    """The problems found so far."""
-
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, place: Node | Key, message: str) -> None:
-        """Notes a problem at a value or a key."""
         self.problems.append(Problem(place.line, place.column, place.where, message))
 
     def expected(self, node: Node, expected: str) -> None:
-        """Notes that a value is not what it must be."""
         self.add(node, f"got {show(node)}, expected {expected}")
 
 

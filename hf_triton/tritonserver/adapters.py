@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from generator.errors import RepositoryError, ServerError
-from generator.render.digest import ADAPTERS_FILE
-from generator.render.manifest import WEIGHTS_FOLDER
+from generator.render.manifest import ADAPTERS_FILE, WEIGHTS_FOLDER
 from generator.render.model_data import json_bytes
 from generator.repository import writing as writer
 from generator.repository.compare import (

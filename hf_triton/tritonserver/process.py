@@ -22,7 +22,7 @@ from types import TracebackType
 
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
-from generator.render import model_config, vllm_model_json
+from generator.render import model_config, model_data
 from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
@@ -128,7 +128,7 @@ class TritonServer:
             errors="replace",
             start_new_session=True,
             # Its stubs import from there first; a model.json of vLLM's has paths that start there.
-            cwd=self.repository if vllm_model_json.is_used_in(self.repository) else ROOT_FOLDER,
+            cwd=self.repository if model_data.is_used_in(self.repository) else ROOT_FOLDER,
         )
         reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
         self._started, self._is_cleared_away = (process, reader), False

@@ -84,8 +84,6 @@ _NUM_SEQS, _PROMPT, _NUM_TOKENS = (1, 64, 256), 128, 64
 
 
 class _Caller:
-    """Resolves a future with one sequence's tokens or its error."""
-
     streams = False
     request_id = ""
 
@@ -106,9 +104,7 @@ class _Caller:
 
 
 def answers(engine: InFlightEngine, asked: Items[tuple[list[int], int]]) -> list[list[int]]:
-    """Submits all (prompt, number of tokens) at once; returns their greedy tokens. Raises the first
-    error.
-    """
+    """The greedy tokens of each (prompt, number of tokens), all submitted at once."""
     callers = [_Caller() for _ in asked]
     engine.submit(
         [
@@ -176,7 +172,6 @@ def _differ(model: Any, asked: Any, got: Items[list[int]], near: float) -> list[
 
 
 def check(device: torch.device, only: str) -> bool:
-    """Prints a line for each family and variant; returns whether all are right."""
     ways = ("captured", "eager") if device.type == "cuda" else ("eager",)
     cases = [(one, way) for one in FAMILIES if re.search(only, one) for way in ways]
     num_right = sum(_report_case(_check_family, device, *case) for case in cases)
@@ -185,7 +180,6 @@ def check(device: torch.device, only: str) -> bool:
 
 
 def measure(device: torch.device, only: str) -> bool:
-    """Prints a line for each shape, variant and number of sequences; returns whether all ran."""
     print(f"a copy: {_bytes_per_s(device) / 1e9:,.0f} GB/s read and written", flush=True)
     shapes = [one for one in SHAPES if (one == "tiny") == (device.type == "cpu")]
     cases = [(one, way) for one in shapes if re.search(only, one) for way in ("plain", "compiled")]
@@ -193,9 +187,7 @@ def measure(device: torch.device, only: str) -> bool:
 
 
 def _report_case(run: Any, device: torch.device, *case: str) -> bool:
-    """Prints a case's result and its faults; returns whether there were none. A failure does not
-    stop the other cases.
-    """
+    """A failure is printed, and does not stop the other cases."""
     begun_s = time.monotonic()
     try:
         said, wrong = run(device, *case)
@@ -211,7 +203,6 @@ def _report_case(run: Any, device: torch.device, *case: str) -> bool:
 
 
 def _check_family(device: torch.device, family: str, way: str) -> tuple[str, str]:
-    """Returns the runner that was used, and the faults that were found."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     cpu, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     reference = random_model(family, "tiny", cpu, torch.float32)
@@ -253,7 +244,6 @@ def _bytes_per_s(device: torch.device) -> float:
 
 
 def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
-    """Returns the tokens/s that were reached, and no faults."""
     compiled, copied_s, found = way == "compiled", _bytes_per_s(device), []
     on_gpu, on_cpu = (torch.bfloat16, _NUM_SEQS), (torch.float32, _NUM_SEQS[:1])
     dtype, counts = on_gpu if device.type == "cuda" else on_cpu
@@ -285,9 +275,6 @@ def _took_s(engine: InFlightEngine, prompts: Items[list[int]], num_tokens: int) 
 
 
 def main(command: str = "check", device: str = "any", only: str = "") -> int:
-    """Runs ``check`` or ``time`` of the models in whose names ``only`` is found; returns the exit
-    code.
-    """
     device = device.replace("any", "cuda:0" if torch.cuda.is_available() else "cpu")
     logging.basicConfig(stream=sys.stdout, format="    log: %(message)s", level=logging.WARNING)
     logging.getLogger("hf_triton").setLevel(logging.INFO)

@@ -1,27 +1,129 @@
 """The load generator: callers who each send the next request when the last is answered, in a
-process of their own with a lower priority than the server's, whose cores they share. An answer's
-meaning is read when the answer is complete.
+process with a lower priority than the server's. Answers are read when they are complete.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from multiprocessing.connection import Connection
+from typing import Any
 
 import aiohttp
 import uvloop
 
 from hf_triton.ports.time_limit import timeout
 from perf.load.records import Policy, Record
-from perf.load.routes import ROUTES, Answer, AnswerError, Response, Sent
+from perf.load.requests import num_words
 from perf.processes import end_with_parent
+
+_END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
+_SHOWN = 300
+
+
+class AnswerError(Exception):
+    """An answer that is an error or wrong; it is counted, and the loop continues."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A body, and the words and tokens that the answer must have; 0 where that is not known."""
+
+    body: str
+    max_tokens: int = 0
+    num_words: int = 0
+
+
+@dataclass(frozen=True)
+class Response:
+    """A complete answer as received: each chunk of bytes with its time (perf_counter)."""
+
+    status: int
+    arrivals: Sequence[tuple[float, bytes]]
+
+    def documents(self) -> Iterator[tuple[float, dict[str, Any]]]:
+        """A whole answer, or each event with the time of its last byte, as JSON. Raises
+        AnswerError.
+        """
+        body = b"".join(data for _, data in self.arrivals)
+        if self.status != 200:
+            raise AnswerError(f"HTTP {self.status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
+        if not body.lstrip().startswith(b"data:"):
+            yield self.arrivals[-1][0] if self.arrivals else 0.0, json.loads(body or b"{}")
+            return
+        waiting = b""
+        for seconds, data in self.arrivals:
+            *whole, waiting = (waiting + data).split(b"\n\n")
+            for event in whole:
+                carried = event.strip().removeprefix(b"data:").strip()
+                if carried and carried != _END_OF_EVENTS:
+                    chunk = json.loads(carried)
+                    if "error" in chunk:
+                        raise AnswerError(str(chunk["error"])[:_SHOWN])
+                    yield seconds, chunk
+
+    @property
+    def is_stream(self) -> bool:
+        return b"".join(data for _, data in self.arrivals[:2]).lstrip().startswith(b"data:")
+
+
+@dataclass(frozen=True)
+class Answer:
+    num_output_tokens: int
+    chunk_s: Sequence[float] = ()
+
+
+def _tensors(document: Mapping[str, Any]) -> tuple[str, int | None]:
+    flat = {each["name"]: each["data"] for each in document.get("outputs", ())} or document
+    counted, text = flat.get("num_output_tokens"), flat.get("text_output", "")
+    counted = sum(map(int, counted)) if isinstance(counted, list) else counted
+    return str(text[0] if isinstance(text, list) else text), counted
+
+
+def _completion(document: Mapping[str, Any]) -> tuple[str, int | None]:
+    text = "".join(choice["text"] for choice in document["choices"])
+    return text, (document.get("usage") or {}).get("completion_tokens")
+
+
+@dataclass(frozen=True)
+class Route:
+    """A path for {model}, and what reads text and token count from one JSON document."""
+
+    path: str
+    parse: Callable[[Mapping[str, Any]], tuple[str, int | None]]
+
+    def read(self, sent: Sent, response: Response) -> Answer:
+        texts, times, tokens = [], [], list[int]()
+        for seconds, document in response.documents():
+            text, counted = self.parse(document)
+            texts.append(text)
+            tokens += [] if counted is None else [counted]
+            if text or (
+                counted and "choices" not in document
+            ):  # OpenAI's last chunks say how it ended
+                times.append(seconds)
+        lengths = [(num_words("".join(texts)), sent.num_words)] if sent.num_words else []
+        lengths += [(sum(tokens), sent.max_tokens)] if tokens and sent.max_tokens else []
+        for got, expected in lengths:
+            if got != expected:
+                raise AnswerError(f"got {got} output tokens, expected {expected}")
+        count = sum(tokens) if tokens else sent.max_tokens
+        return Answer(count, times if response.is_stream else ())
+
+
+ROUTES = {
+    "infer": Route("/v2/models/{model}/infer", _tensors),
+    "stream": Route("/v2/models/{model}/generate_stream", _tensors),
+    "completions": Route("/v1/completions", _completion),
+}
+
 
 LOST = "the load generator lost the server"
 LOAD_NICENESS = 5
@@ -33,9 +135,7 @@ class LevelError(Exception):
 
 @dataclass(frozen=True)
 class Level:
-    """One closed-loop load: ``clients`` callers send these requests in turns to ``url``; answers
-    are parsed as those of ``route`` (routes.ROUTES).
-    """
+    """A closed loop: ``clients`` callers send these requests in turns to ``url``."""
 
     clients: int
     policy: Policy
@@ -45,9 +145,7 @@ class Level:
 
 
 def records_of(route: str, port: int, model: str, level: Level) -> list[Record]:
-    """Runs a level against ``port`` of this machine, over one of ``routes.ROUTES``; ``model`` is
-    its name there. Raises ``LevelError``.
-    """
+    """Runs a level against a route of ``port``; ``model`` is its name there. Raises LevelError."""
     path = ROUTES[route].path.format(model=model)
     level = replace(level, route=route, url=f"http://127.0.0.1:{port}{path}")
     context = multiprocessing.get_context("spawn")
@@ -69,7 +167,6 @@ def records_of(route: str, port: int, model: str, level: Level) -> list[Record]:
 
 
 def _send_records(level: Level, answer: Connection) -> None:
-    """Runs the level; sends its records, or why there are none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     end_with_parent(signal.SIGKILL)
     os.nice(LOAD_NICENESS)
@@ -82,9 +179,7 @@ def _send_records(level: Level, answer: Connection) -> None:
 
 
 async def closed_loop(level: Level) -> list[Record]:
-    """Runs the level's callers until its policy is met and every answer is in. Raises OSError,
-    aiohttp.ClientError, asyncio.TimeoutError.
-    """
+    """Ends when the policy is met and every answer is in. Raises OSError, aiohttp.ClientError."""
     begin_s, turns, num_sent, records = time.perf_counter(), cycle(level.sent), 0, list[Record]()
     connector = aiohttp.TCPConnector(limit=level.clients)
     wait = aiohttp.ClientTimeout(total=None)
@@ -102,7 +197,6 @@ async def closed_loop(level: Level) -> list[Record]:
 
 
 async def answered(session: aiohttp.ClientSession, level: Level, sent: Sent) -> Record:
-    """Sends one request; a connection that breaks or hangs ends the run."""
     sent_s = time.perf_counter()
     arrivals = []
     async with session.post(

@@ -1,10 +1,7 @@
-"""Computes the figures of a level from the times of single requests; no server, no clock, no files.
-
-All times are in seconds on one clock. A level is a closed loop: each of ``clients`` callers sends
-its next request when its last one is answered. Counted is the time in which all callers are busy:
-from the moment when as many requests are answered as there are callers (the start-up is over) to
-the moment when the last request is sent (the loop begins to empty). The work in progress is alike
-at both ends, so the requests that end in between measure the server's throughput.
+"""Figures of a level, from the times of single requests in seconds on one clock. Counted is the
+time in which all callers are busy: from the moment when as many requests are answered as there are
+callers, to the moment when the last request is sent. The work in progress is alike at both ends, so
+the requests that end in between measure the server's throughput.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ _SHARES = (0.50, 0.90, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome of one request; times in seconds, lengths in tokens."""
-
     sent_s: float
     done_s: float
     max_tokens: int = 0
@@ -39,9 +34,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Policy:
-    """When a level ends: both minimums (requests, seconds) are reached, or the time limit is. Also
-    how long an answer may take before the server counts as lost.
-    """
+    """A level ends when both minimums are reached, or the time limit is."""
 
     min_requests: int
     min_s: float
@@ -49,20 +42,18 @@ class Policy:
     answer_timeout_s: float = ANSWER_TIMEOUT_S
 
     def enough(self, num_sent: int, elapsed_s: float) -> bool:
-        """Whether to stop sending requests."""
         if elapsed_s >= self.max_s:
             return True
         return num_sent >= self.min_requests and elapsed_s >= self.min_s
 
 
 def between_chunks(record: Record) -> Sequence[float]:
-    """Seconds from each piece of a streamed answer to the next."""
     return [later - sooner for sooner, later in pairwise(record.chunk_s)]
 
 
 def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], float]:
-    """Returns the records that end while all callers are busy, and the seconds of that time. A run
-    too short to have such a time is counted whole.
+    """The records that end while all callers are busy, and the seconds of that time; all of a run
+    that is too short for that.
     """
     ordered = sorted(records, key=lambda record: record.done_s)
     if not ordered:
@@ -82,9 +73,7 @@ def measurement_of(
     started: str,
     command: str = "",
 ) -> Measurement:
-    """The figures of the counted time. Failed answers count as errors even outside of it. Tokens
-    are the requested ones, or the answered ones where none were requested.
-    """
+    """Failures count even outside the counted time. Tokens are the requested ones, if known."""
     inside, seconds = counted(records, load.concurrency or 1)
     problems = [record.problem for record in records if record.problem is not None]
     return Measurement(
@@ -99,7 +88,6 @@ def measurement_of(
 
 
 def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
-    """The fields of a Measurement computed from ``good`` answers in so many seconds."""
     tokens = sum(record.max_tokens or record.num_output_tokens for record in good)
     first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
     return {
@@ -116,9 +104,7 @@ def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles | None:
-    """Percentiles in milliseconds, by nearest rank (the smallest value that at least that share of
-    them does not exceed); None for an empty list.
-    """
+    """Milliseconds by nearest rank: the smallest value that at least that share does not exceed."""
     if not seconds:
         return None
     ordered = sorted(seconds)

@@ -1,7 +1,4 @@
-"""Makes the mixed load: prompts, their order, and the number of tokens each asks for. Knows nothing
-of servers, engines or clocks. The seed determines everything, so every server is given the same
-requests in the same order.
-"""
+"""The mixed load: prompts, their order, and how many tokens each asks for, by the seed alone."""
 
 from __future__ import annotations
 
@@ -30,13 +27,12 @@ def word(token_id: int) -> str:
 
 
 def num_words(text: str) -> int:
-    """Counts the tokens of a decoded text."""
     return len(text.split())
 
 
 def requests(seed: int) -> Iterator[Request]:
-    """Yields requests without end. Prompt lengths are uniform; output lengths come in shuffled
-    blocks that hold each length once, which keeps a short run's mean at that of a long one.
+    """Output lengths come in shuffled blocks that hold each once: a short run's mean is that of a
+    long one.
     """
     draw = random.Random(seed)
     while True:

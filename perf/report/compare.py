@@ -1,20 +1,17 @@
-"""Compares two runs load by load: ratios, which of them are noise, and whether the second is too
-slow; prints Markdown.
-"""
+"""Compares two runs load by load: ratios, and which of them are noise, in Markdown."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.errors import PerfError
 from perf.report import markdown
-from perf.report.metrics import Metric, judged_metrics, shown
 from perf.report.noise import CONFIDENCE, Difference, difference, together
-from perf.report.points import Point, dimensions, load_words, points
+from perf.report.points import Metric, Point, dimensions, judged_metrics, load_words, points, shown
 from perf.report.schema import Results, Run
 
 _RARE = ("load_average",)  # fields of the hardware that differ in every run
@@ -42,7 +39,8 @@ class Compared:
     @property
     def slowdown(self) -> Difference:
         """B's slowdown factor: above 1 is worse, for rates and times alike."""
-        return self.difference if self.metric.lower_is_better else self.difference.inverse()
+        found = self.difference
+        return found if self.metric.lower_is_better else replace(found, log_ratio=-found.log_ratio)
 
     def __str__(self) -> str:
         interval = self.difference.interval()
@@ -56,15 +54,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Pair:
-    """A load that both runs measured."""
-
     words: str
     compared: tuple[Compared, ...]
     starts_to_fail: bool  # requests failed in B but not in A
 
     @property
     def is_judged(self) -> bool:
-        """Whether any figure has repeats in both runs."""
         return any(each.difference.is_judged for each in self.compared)
 
 
@@ -84,9 +79,7 @@ class Comparison:
 
 
 def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
-    """Matches loads that are equal in all but the ``ignored`` dimensions. Raises PerfError where no
-    load matches.
-    """
+    """Matches loads that are equal in all but the ``ignored`` dimensions. Raises PerfError."""
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
     metrics = judged_metrics([*a.measurements, *b.measurements])
     pairs = [_pair(of_a[key], of_b[key], metrics) for key in of_a if key in of_b]
@@ -104,13 +97,17 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
     single = sum(not pair.is_judged for pair in pairs)
     if 0 < single < len(pairs):
         warnings.append(f"without repeats: {single} loads, of which noise can't be judged")
-    return Comparison(a.run, b.run, pairs, [*_overall(pairs, metrics)], warnings)
+    overall = []
+    for metric in metrics:
+        of_each = [x.difference for pair in pairs for x in pair.compared if x.metric == metric]
+        if len(of_each) > 1 and (of_all := together(of_each)):
+            overall.append(Compared(metric, of_all))
+    return Comparison(a.run, b.run, pairs, overall, warnings)
 
 
 def failures(found: Comparison, bound: float) -> list[str]:
-    """A line for each regression: B fails, or is slower by more than ``bound`` (0.05: times 1.05
-    times as long, rates as much lower) beyond noise. One-sided tests of every load and of all loads
-    together, held to 5 % for all tests at once by Bonferroni's rule.
+    """Lines for regressions: B fails, or is slower by more than ``bound`` beyond noise. One-sided
+    tests of every load and of all together, held to 5 % for all at once by Bonferroni's rule.
     """
     tests = [("all loads together", each) for each in found.overall]
     tests += [(pair.words, each) for pair in found.pairs for each in pair.compared]
@@ -125,7 +122,6 @@ def failures(found: Comparison, bound: float) -> list[str]:
 
 
 def to_markdown(found: Comparison) -> str:
-    """Writes the differences between the runs, all loads together, then each load."""
     names = (markdown.escaped(f"{run.name} ({run.created})") for run in (found.a, found.b))
     lines = ["# A: {}, B: {}".format(*names), ""]
     lines += [f"- {markdown.escaped(text)}" for text in found.warnings]
@@ -170,16 +166,7 @@ def _pair(a: Point, b: Point, metrics: Sequence[Metric]) -> Pair:
     return Pair(load_words(a.load), tuple(compared), bool(b.num_errors and not a.num_errors))
 
 
-def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compared]:
-    for metric in metrics:
-        of_each = [x.difference for pair in pairs for x in pair.compared if x.metric == metric]
-        found = together(of_each)
-        if found and len(of_each) > 1:
-            yield Compared(metric, found)
-
-
 def _differing(a: Run, b: Run) -> Iterator[str]:
-    """A line for each difference in how the two runs were measured."""
     pairs = [(name, getattr(a, name), getattr(b, name)) for name in ("kind", "commit")]
     for place in ("hardware", "versions", "scenario"):
         of_a, of_b = getattr(a, place), getattr(b, place)

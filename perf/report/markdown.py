@@ -1,7 +1,4 @@
-"""Markdown that every report is made of: tables, and texts from outside as plain text.
-
-Knows no run and no file.
-"""
+"""Markdown of reports: tables, and texts from outside as plain text."""
 
 from __future__ import annotations
 
@@ -12,21 +9,17 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|#~]|(?<!\w)_|_(?!\w))")  # max_num_seqs sta
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "<") -> list[str]:
-    """Formats a table and escapes every cell. ``align`` has ``<`` (left) or ``>`` (right) for each
-    column; further columns are aligned right.
-    """
+    """Escapes every cell; ``align`` has ``<`` or ``>`` for each column, further ones go right."""
     rule = "|".join({"<": ":--", ">": "--:"}[side] for side in align.ljust(len(heads), ">"))
     lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (heads, *rows)]
     return [lines[0], f"|{rule}|", *lines[1:]]
 
 
 def escaped(text: object) -> str:
-    """Escapes a text for Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", _line(str(text)))
 
 
 def code(text: str) -> str:
-    """Formats a text as inline code, whatever backticks it holds."""
     line = _line(text)
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
@@ -34,7 +27,6 @@ def code(text: str) -> str:
 
 
 def joined(values: Mapping[str, object]) -> str:
-    """Formats a mapping, such as ``cores 2, memory_gib 15.4``."""
     return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 

@@ -1,20 +1,8 @@
-"""Whether two sets of repeats differ by more than they scatter.
-
-The rule is Welch's t test on logarithms. A ratio of rates or times is a difference of their
-logarithms, whose scatter is about the same on either side, and whose mean is that of the geometric
-mean. With n1 and n2 repeats, and variances s1 and s2 of their logarithms:
-
-    standard error = sqrt(s1/n1 + s2/n2)
-    degrees of freedom = (s1/n1 + s2/n2)^2 / ((s1/n1)^2/(n1-1) + (s2/n2)^2/(n2-1)), rounded down
-    interval of the ratio = exp(difference -/+ t(97.5 %) * standard error)
-
-A ratio whose 95 % interval holds 1 is noise. Several ratios are put together as their geometric
-mean.
-
-Sources: B. L. Welch, Biometrika 34 (1947) 28-35; for intervals of ratios of computers' times
-T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013. Repeats of one run
-share a server and an hour: two runs may differ by more than their repeats say, which measuring the
-same twice shows.
+"""Whether two sets of repeats differ by more than they scatter: Welch's t test on logarithms, for a
+ratio of times is a difference of logarithms. A ratio whose 95 % interval holds 1 is noise; several
+are put together as their geometric mean. Sources: B. L. Welch, Biometrika 34 (1947) 28-35; T.
+Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013. Repeats of one run share
+a server and an hour: two runs may differ by more than their repeats say.
 """
 
 from __future__ import annotations
@@ -37,12 +25,10 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """B/A, of the geometric means."""
         return math.exp(self.log_ratio)
 
     @property
     def is_judged(self) -> bool:
-        """Whether there are enough repeats to estimate noise."""
         return self.freedom > 0
 
     def interval(self) -> tuple[float, float] | None:
@@ -54,7 +40,6 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether 1 lies in the interval."""
         interval = self.interval()
         return interval is None or interval[0] <= 1 <= interval[1]
 
@@ -67,14 +52,9 @@ class Difference:
             return 0.0 if beyond > 1e-12 else 1.0
         return t_tail(beyond / self.standard_error, self.freedom)
 
-    def inverse(self) -> Difference:
-        return Difference(-self.log_ratio, self.standard_error, self.freedom)
-
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
-    """The difference of the logarithms of two sets of repeats; None where one is empty or holds
-    numbers that are not positive.
-    """
+    """None where a set is empty or holds numbers that are not positive."""
     if not a or not b or min(*a, *b) <= 0:
         return None
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]

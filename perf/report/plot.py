@@ -1,6 +1,4 @@
-"""The one plot of a page: latency over throughput, a line for each target and kind of work, a point
-for each load. Drawn by matplotlib as an ``<svg>`` element.
-"""
+"""The plot of a page: latency over throughput, a line for each target and kind of work."""
 
 from __future__ import annotations
 
@@ -10,8 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perf.report.metrics import LATENCY, shown, throughput_of
-from perf.report.points import Point, grouped, varying, words_for
+from perf.report.points import LATENCY, Point, grouped, shown, throughput_of, varying, words_for
 
 MAX_LINES = 8  # more lines can't be told apart: the ones with the highest throughput are drawn
 _LOADS = ("concurrency", "request_rate")

@@ -1,14 +1,14 @@
-"""Groups the repeats of a load into a point, and finds the dimensions in which loads differ. Knows
-nothing of a measurement's figures.
+"""The figures of a measurement that are shown and compared, and its load: repeats of one load are a
+point, and loads are described by the dimensions in which they differ.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
-from perf.report.metrics import Metric
 from perf.report.schema import Load, Measurement, Value
 
 _OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
@@ -16,13 +16,76 @@ _SAID_ALONE = ("target", "endpoint", "run")  # values that need no label
 WORK = ("input_name", "prompt_tokens", "output_tokens")
 
 
+@dataclass(frozen=True)
+class Metric:
+    """One figure: ``place`` is its path in a Measurement, ``scale`` converts it to ``unit``."""
+
+    label: str
+    unit: str
+    place: str
+    lower_is_better: bool | None = None  # None: neither
+    scale: float = 1.0
+
+    def value(self, measurement: Measurement) -> float | None:
+        found: Any = measurement
+        for name in self.place.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+        return None if found is None else found * self.scale
+
+    @property
+    def heading(self) -> str:
+        return f"{self.label} ({self.unit})"
+
+
+def _times(place: str, label: str) -> dict[str, Metric]:
+    shares = ("p50", "p99")
+    return {one: Metric(f"{label} {one}", "ms", f"{place}.{one}_ms", True) for one in shares}
+
+
+THROUGHPUT = Metric("throughput", "requests/s", "rows_per_s", False)
+THROUGHPUT_OF_ROWS = Metric("throughput", "inputs/s", "rows_per_s", False)
+TOKENS = Metric("output tokens", "tokens/s", "output_tokens_per_s", False)
+LATENCY = _times("latency", "latency")
+FIRST_TOKEN = _times("time_to_first_token", "first token")
+BETWEEN_TOKENS = _times("inter_token_latency", "between tokens")
+# A server's and a machine's use; report.json has more.
+USE = (
+    Metric("batch occupancy", "rows", "server.batch_occupancy"),
+    Metric("time in queue", "%", "server.queue_share", scale=100),
+    Metric("KV pages used", "%", "server.kv_pages_share", scale=100),
+    Metric("CPU", "% of all cores", "machine.cpu_share", scale=100),
+    Metric("server's CPU", "cores", "machine.server_cpu_cores"),
+    Metric("memory", "GiB", "machine.memory_gib"),
+    Metric("GPU", "%", "machine.gpu_share", scale=100),
+    Metric("GPU's memory", "GiB", "machine.gpu_memory_gib"),
+)
+
+
+def judged_metrics(measurements: Iterable[Measurement]) -> list[Metric]:
+    times = [metric for kind in (LATENCY, FIRST_TOKEN, BETWEEN_TOKENS) for metric in kind.values()]
+    return [throughput_of(measurements), TOKENS, *times]
+
+
+def throughput_of(measurements: Iterable[Measurement]) -> Metric:
+    """Rows/s where any request had several rows; else requests/s."""
+    batched = any(each.load.batch_size != 1 for each in measurements)
+    return THROUGHPUT_OF_ROWS if batched else THROUGHPUT
+
+
+def shown(value: float | None) -> str:
+    """Formats three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234."""
+    if value is None:
+        return ""
+    size = abs(value)
+    digits = 0 if size >= 99.95 or value == int(value) else 1 if size >= 9.995 else 2
+    return f"{value:,.{digits}f}" if size >= 0.995 or value == int(value) else f"{value:.3g}"
+
+
 def dimensions(load: Load) -> dict[str, Value]:
-    """All fields and settings of a load by name."""
     return {name: getattr(load, name) for name in _OF_LOAD} | dict(sorted(load.settings.items()))
 
 
 def word(name: str) -> str:
-    """A dimension's name in a sentence."""
     return "input" if name == "input_name" else name.replace("_", " ") if name in _OF_LOAD else name
 
 
@@ -47,13 +110,10 @@ def load_words(load: Load, among: Sequence[Load] = ()) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """All repeats of one load, in the order in which they were made."""
-
     load: Load
     repeats: tuple[Measurement, ...]
 
     def values(self, metric: Metric) -> list[float]:
-        """The figure of each repeat that has it."""
         return [v for each in self.repeats if (v := metric.value(each)) is not None]
 
     def middle(self, metric: Metric) -> float | None:
@@ -67,11 +127,9 @@ class Point:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all requests were answered without errors."""
         return not self.num_errors and any(each.num_requests for each in self.repeats)
 
     def remarks(self) -> list[str]:
-        """Reasons to doubt the figures."""
         asked = self.num_errors + sum(each.num_requests for each in self.repeats)
         said = [f"{self.num_errors:,} of {asked:,} requests failed"] if self.num_errors else []
         unstable = sum(not each.stable for each in self.repeats)
@@ -81,7 +139,6 @@ class Point:
 
 
 def points(measurements: Iterable[Measurement]) -> list[Point]:
-    """One point for each load, in the order of first measurement."""
     found: dict[object, list[Measurement]] = {}
     for each in measurements:
         found.setdefault(frozenset(dimensions(each.load).items()), []).append(each)
@@ -96,7 +153,6 @@ def varying(loads: Sequence[Load]) -> list[str]:
 
 
 def grouped(found: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
-    """Groups points by ``key``, in the order of each group's first point."""
     groups: dict[str, list[Point]] = {}
     for point in found:
         groups.setdefault(key(point), []).append(point)

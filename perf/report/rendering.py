@@ -1,6 +1,5 @@
-"""Writes a run's reports beside it: run.md, and run.html, one page with a plot that needs no
-network. Both depend on report.json (schema.py) alone, so they can be rewritten at any time with the
-same bytes.
+"""Writes a run's reports beside it: run.md, and run.html, a page with a plot that needs no network.
+They depend on report.json alone: writing them again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,15 +12,22 @@ from pathlib import Path
 import jinja2
 
 from perf.report import markdown
-from perf.report.best import best
-from perf.report.metrics import Metric, shown, shown_metrics
 from perf.report.plot import plot
 from perf.report.points import (
+    FIRST_TOKEN,
+    LATENCY,
+    USE,
+    WORK,
+    Metric,
     Point,
     dimensions,
+    grouped,
+    judged_metrics,
     load_words,
     number,
     points,
+    shown,
+    throughput_of,
     varying,
     word,
     words_for,
@@ -30,47 +36,30 @@ from perf.report.schema import Results, Run, read_results, write_text
 
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
 _NAMES = ("target", "endpoint", "concurrency", "request_rate")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A row for each load; ``everywhere`` says what all loads have in common."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    num_names: int  # number of columns that name the load
-    everywhere: str = ""
-
-    def markdown(self) -> list[str]:
-        return markdown.table(self.heads, self.rows, "<" * self.num_names)
+_NEAR = 2  # times the lowest p99: hardly noticeable
 
 
 def write_renderings(folder: Path) -> None:
-    """Writes every rendering of the run in ``folder``, each whole or not at all.
-
-    Raises PerfError (not a run, or of a newer schema), OSError.
-    """
+    """Writes each rendering of a run whole or not at all. Raises PerfError (not a run), OSError."""
     results = read_results(folder)
     write_text(folder / MARKDOWN_FILE, to_markdown(results))
     write_text(folder / PAGE_FILE, to_html(results))
 
 
 def to_markdown(results: Results) -> str:
-    """The best loads, a table to decide by, and how the run was made; all texts are escaped."""
     found = points(results.measurements)
     lines = [f"# {markdown.escaped(results.run.name)}", ""]
     lines += [*(f"- {markdown.escaped(each)}" for each in best(found)), ""]
     if found:
         of_all = table(found)
         lines += [*of_all.markdown(), "", markdown.escaped(of_all.everywhere), ""]
-    for name, text in (*_problems(found), *facts(results.run)):
+    for name, text in (*_errors(found), *facts(results.run)):
         said = markdown.code(text) if name == "command" else markdown.escaped(text[:1000])
         lines.append(f"- {name}: {said}")
     return "\n".join(lines) + "\n"
 
 
 def to_html(results: Results) -> str:
-    """The whole page; equal results give equal text."""
     found = points(results.measurements)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -83,40 +72,94 @@ def to_html(results: Results) -> str:
     return environment.get_template("page.html.j2").render(
         title=results.run.name,
         best=list(best(found)),
-        problems=list(_problems(found)),
+        problems=list(_errors(found)),
         plot=plot(found),
         table=table(found) if found else None,
         facts=list(facts(results.run)),
     )
 
 
+def best(found: Sequence[Point]) -> Iterator[str]:
+    if not found:
+        yield "nothing was measured"
+    differing = varying([point.load for point in found])
+    keys = [key for key in ("target", *WORK) if key in differing]
+    for words, part in grouped(found, lambda point: words_for(point.load, keys)).items():
+        yield from (f"{words}: {said}" if words else said for said in _winners(part))
+
+
+def _winners(found: Sequence[Point]) -> Iterator[str]:
+    rate, latency = throughput_of(m for p in found for m in p.repeats), LATENCY["p99"]
+    first = FIRST_TOKEN["p99"]
+    sound = [point for point in found if point.is_sound and point.middle(latency)]
+    if not sound:
+        yield "no load was answered without errors"
+        return
+    lowest = min(sound, key=lambda point: point.middle(latency) or 0.0)
+    bound = _NEAR * (lowest.middle(latency) or 0.0)
+    near = [point for point in sound if (point.middle(latency) or 0.0) <= bound]
+    within = f"highest throughput with at most {_NEAR} times the lowest latency p99, "
+    winners = {
+        "highest throughput": max(sound, key=lambda point: point.middle(rate) or 0.0),
+        f"{within}{shown(bound)} ms": max(near, key=lambda point: point.middle(rate) or 0.0),
+        "lowest latency p99": lowest,
+    }
+    if streams := [point for point in sound if point.middle(first)]:
+        winners["lowest first token p99"] = min(streams, key=lambda p: p.middle(first) or 0.0)
+    for title, point in winners.items():
+        figures = f"{shown(point.middle(rate))} {rate.unit}"
+        for metric in (latency, first):
+            value = point.middle(metric)
+            figures += f", {metric.label} {shown(value)} ms" if value else ""
+        where = load_words(point.load, [each.load for each in found])
+        yield "; ".join([f"{title}: {figures} with {where}", *point.remarks()])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row for each load; ``everywhere`` says what all loads have in common."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    num_names: int  # number of columns that name the load
+    everywhere: str
+
+    def markdown(self) -> list[str]:
+        return markdown.table(self.heads, self.rows, "<" * self.num_names)
+
+
 def table(found: Sequence[Point]) -> Table:
     """Medians of the repeats, in brackets minimum and maximum, of what any load has."""
     loads = [point.load for point in found]
     names = varying(loads) or [n for n in _NAMES if dimensions(loads[0])[n]]
-    metrics = shown_metrics(each for point in found for each in point.repeats)
+    metrics = [*judged_metrics(each for point in found for each in point.repeats), *USE]
     had = [metric for metric in metrics if any(point.values(metric) for point in found)]
-    remarks = [["; ".join(point.remarks())] for point in found]
-    has_remarks = any(each != [""] for each in remarks)
+    remarks = ["; ".join(point.remarks()) for point in found]
     rows = [
         [
             *(number(dimensions(point.load).get(name)) for name in names),
             *(_cell(point, metric) for metric in had),
-            *(remark if has_remarks else []),
+            *([remark] if any(remarks) else []),
         ]
         for point, remark in zip(found, remarks, strict=True)
     ]
     heads = [*map(word, names), *(metric.heading for metric in had)]
-    others = [name for name in dimensions(loads[0]) if name not in names]
-    shared = words_for(loads[0], [n for n in others if dimensions(loads[0])[n] != 1])
+    others = [n for n, v in dimensions(loads[0]).items() if n not in names and v != 1]
+    shared = words_for(loads[0], others)
     notes = [f"Everywhere: {shared}."] if shared else []
     if any(len(point.repeats) > 1 for point in found):
         notes.append("Figures are medians of the repeats, in brackets the least and the most.")
-    return Table([*heads, *["remarks"] * has_remarks], rows, len(names), " ".join(notes))
+    return Table([*heads, *["remarks"] * any(remarks)], rows, len(names), " ".join(notes))
+
+
+def _cell(point: Point, metric: Metric) -> str:
+    values = point.values(metric)
+    least, most = shown(min(values, default=None)), shown(max(values, default=None))
+    spread = f" ({least} to {most})" if metric.lower_is_better is not None and least != most else ""
+    return shown(point.middle(metric)) + spread
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """When, by which command, with which software, and where the run was made."""
     told = {
         "measured": run.created,
         "command": run.command,
@@ -129,17 +172,10 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in run.notes)
 
 
-def _problems(found: Sequence[Point]) -> Iterator[tuple[str, str]]:
+def _errors(found: Sequence[Point]) -> Iterator[tuple[str, str]]:
     loads = [point.load for point in found]
     for point in found:
         errors = [each.first_error for each in point.repeats if each.first_error]
         if errors:
             where = load_words(point.load, loads if len(loads) > 1 else [])
             yield "error", f"{where}: {errors[0][:500]}"
-
-
-def _cell(point: Point, metric: Metric) -> str:
-    values = point.values(metric)
-    least, most = shown(min(values, default=None)), shown(max(values, default=None))
-    spread = f" ({least} to {most})" if metric.lower_is_better is not None and least != most else ""
-    return shown(point.middle(metric)) + spread

@@ -1,12 +1,7 @@
-"""The file of a run: ``report.json`` in a folder of its own describes how it was made, and has
-every finished measurement in order.
-
-Whatever measures adds to it; whatever shows, compares or tunes reads it. It is replaced as a whole,
-so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no clock and
-no plot.
-
-Units stand in the names; a figure that was not measured is absent (``None``). Secrets are masked
-where they are written. Schema version 1: fields are added, never renamed.
+"""The file of a run: ``report.json`` describes how it was made, and has every finished measurement
+in order. It is replaced as a whole, so a run that was stopped goes on where it was. Units stand in
+the names; a figure that was not measured is ``None``. Secrets are masked. Schema version 1: fields
+are added, never renamed.
 """
 
 from __future__ import annotations
@@ -14,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +29,6 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles of one kind of latency, in milliseconds."""
-
     mean_ms: float
     p50_ms: float
     p90_ms: float
@@ -62,8 +55,6 @@ class Load:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The figures of one load on one target."""
-
     load: Load
     repeat: int  # from 0
     started: str  # ISO 8601, UTC
@@ -87,11 +78,13 @@ class Measurement:
     command: str = ""
     doubts: tuple[str, ...] = ()  # reasons to doubt it
 
+    @property
+    def rows_per_s(self) -> float:
+        return self.requests_per_s * self.load.batch_size
+
 
 @dataclass(frozen=True)
 class Run:
-    """How the measurements were made."""
-
     kind: str  # sweep, tune, baselines
     created: str  # ISO 8601, UTC
     command: str
@@ -105,14 +98,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The title; without one, the kind and the time."""
         return self.title or f"{self.kind} of {self.created}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """A run and its measurements."""
-
     run: Run
     measurements: Sequence[Measurement] = ()
 
@@ -132,21 +122,15 @@ class _Measured:
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Creates the folder and writes the run's description. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, Results(run, read_measurements(folder)))
 
 
 def append(folder: Path, measurement: Measurement) -> None:
-    """Adds a measurement to the run, replacing an earlier one of the same repeat. Raises
-    OSError.
-    """
+    """Adds a measurement to the run, replacing an earlier one of the same repeat."""
     before, load, repeat = _read(folder / REPORT_FILE), measurement.load, measurement.repeat
-    finite = replace(
-        measurement, server=_finite(measurement.server), machine=_finite(measurement.machine)
-    )
     kept = [each for each in before.measurements if (each.load, each.repeat) != (load, repeat)]
-    _write(folder, Results(before.run, [*kept, finite]))
+    _write(folder, Results(before.run, [*kept, measurement]))
 
 
 def read_run(folder: Path) -> Run:
@@ -155,7 +139,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """Reads the measurements of the run in ``folder``. Raises OSError, ValueError."""
+    """As ``read_run``, its measurements; none where there is no run."""
     file = folder / REPORT_FILE
     return [*_read(file).measurements] if file.exists() else []
 
@@ -178,18 +162,34 @@ def _read(file: Path) -> Results:
     data = read_regular(file, _MOST_BYTES)
     version = _made(_Version, data, f"{file}: not a run: ").schema_version
     if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"{file}: schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
-            "a newer hf-triton wrote it"
-        )
+        expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
+        raise ValueError(f"{file}: schema_version: got {version}, {expected}")
     run = _made(Run, data, f"{file}: ")
     return Results(run, _made(_Measured, data, f"{file}: ").measurements)
 
 
+def _made(kind: type[Made], data: bytes, where: str) -> Made:
+    """Keys of later versions are dropped. Raises ValueError with the place and the fault."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}{error}") from None
+
+
 def _write(folder: Path, results: Results) -> None:
     lines = [asdict(each) for each in results.measurements]
-    document = masked({**asdict(results.run), "measurements": lines})
+    document = _writable({**asdict(results.run), "measurements": lines})
     write_text(folder / REPORT_FILE, json.dumps(document, indent=1) + "\n")
+
+
+def _writable(value: Any) -> Any:
+    """A JSON value with secrets masked, and without figures that are not finite."""
+    if isinstance(value, dict):
+        finite = ((k, v) for k, v in value.items() if type(v) is not float or math.isfinite(v))
+        return {name: _writable(each) for name, each in finite}
+    if isinstance(value, list | tuple):
+        return [_writable(each) for each in value]
+    return encodable(mask_tokens(value)) if isinstance(value, str) else value
 
 
 def write_text(file: Path, text: str) -> None:
@@ -206,27 +206,3 @@ def write_text(file: Path, text: str) -> None:
 def encodable(text: str) -> str:
     """``text`` with half surrogate pairs escaped, which UTF-8 can't encode."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def masked(value: Any) -> Any:
-    """A JSON value with the secrets in its texts replaced by ``***``."""
-    if isinstance(value, dict):
-        return {name: masked(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [masked(each) for each in value]
-    return encodable(mask_tokens(value)) if isinstance(value, str) else value
-
-
-def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
-    """Converts JSON to the dataclass; keys of later versions are dropped. Raises ValueError with
-    the place and the fault: ``Expected `str`, got `int` - at `$.load.endpoint` ``.
-    """
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where}{error}") from None
-
-
-def _finite(figures: Mapping[str, float]) -> dict[str, float]:
-    """Drops figures that are not finite, for which JSON has no number."""
-    return {name: value for name, value in figures.items() if math.isfinite(value)}

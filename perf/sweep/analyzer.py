@@ -1,9 +1,6 @@
-"""NVIDIA's perf_analyzer: finds an executable, builds its command lines, runs them, and kills them
-when their time is over, the server is silent, or a stop is requested.
-
-It is looked for on PATH, then in tritonclient's wheel. That one needs two libraries that systems
-lack under these names; nvidia-pytriton's wheel carries both under names of its own, so links to
-them are made in a folder of the user's cache.
+"""NVIDIA's perf_analyzer: found on PATH or in tritonclient's wheel, and run. The wheel's needs two
+libraries that systems lack under these names; nvidia-pytriton's wheel has both under names of its
+own, so links to them are made in a folder of the user's cache.
 """
 
 from __future__ import annotations
@@ -56,9 +53,7 @@ class Analyzer:
 
 
 def find(given: str | None = None) -> Analyzer:
-    """Returns ``given`` if it is set, else the one on PATH, else that of the installed
-    tritonclient. Raises PerfError with a line for each candidate that failed.
-    """
+    """``given``, else the one on PATH, else the installed tritonclient's. Raises PerfError."""
     installed = installed_file("tritonclient", f"bin/{NAME}")
     candidates = {"PATH": shutil.which(NAME), "the installed tritonclient": installed}
     reasons = []
@@ -109,7 +104,6 @@ def _with_libraries() -> dict[str, str]:
 
 
 def installed_file(distribution: str, pattern: str) -> Path | None:
-    """A file of an installed package whose path ends with ``pattern``."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files(distribution) or []:
             path = Path(str(file.locate())).resolve()
@@ -119,15 +113,14 @@ def installed_file(distribution: str, pattern: str) -> Path | None:
 
 
 def warm_up_command(planned: Planned) -> list[str]:
-    """A few requests whose figures are discarded; perf_analyzer runs for a second at least."""
     per_second = math.ceil(planned.load.request_rate or 0)
     count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
     return [*_start(planned), "--request-count", str(count)]
 
 
 def measuring_command(planned: Planned, *, forced: bool = False, few: bool = False) -> list[str]:
-    """Measures in windows of the scenario's seconds or requests. ``forced``: takes three windows,
-    stable or not; ``few``: windows of a few requests, for requests that take longer than a window.
+    """``forced``: takes three windows, stable or not; ``few``: windows of a few requests, which may
+    take longer than a window's seconds.
     """
     measuring = planned.measuring
     count = max(_FEW_REQUESTS, planned.callers) if few else measuring.window_requests
@@ -143,7 +136,6 @@ def measuring_command(planned: Planned, *, forced: bool = False, few: bool = Fal
 
 
 def _start(planned: Planned) -> list[str]:
-    """The arguments common to both commands: target, inputs and load."""
     load, model, addresses = planned.load, planned.target.model, planned.server.addresses
     http, grpc = ("-u", addresses.http), ("-u", addresses.grpc, "-i", "grpc")
     command = [NAME, "-m", model, *(grpc if load.endpoint.startswith("grpc") else http)]
@@ -176,11 +168,9 @@ class Ended:
 
     @property
     def has_no_requests(self) -> bool:
-        """Whether no request ended within a window."""
         return self.code != 0 and _NOTHING_DONE in self.said
 
     def reason(self) -> str:
-        """One line of what went wrong."""
         if self.has_no_requests:
             return "no request was done within a window; raise measurement.window_s"
         if self.given_up:
@@ -198,9 +188,7 @@ def run(
     timeout_s: float,
     give_up: Callable[[], str],
 ) -> Ended:
-    """Runs a command line in ``folder`` until it ends or ``give_up`` returns a reason to kill it.
-    Raises OSError where it can't be started.
-    """
+    """Kills it where ``give_up`` returns a reason. Raises OSError where it can't be started."""
     deadline = time.monotonic() + timeout_s
     process = subprocess.Popen(
         [analyzer.path, *command[1:]],

@@ -1,6 +1,5 @@
-"""Measures one load: warms up, runs perf_analyzer while watching the server and the machine, and
-computes the figures. A failed load is a measurement with an error, and the sweep continues; only a
-lost server ends it.
+"""Measures one load: warms up, runs perf_analyzer while watching server and machine. A failed load
+is a measurement with an error; only a lost server ends the sweep.
 """
 
 from __future__ import annotations
@@ -9,21 +8,29 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perf.load.records import Record, figures
-from perf.machine import now
 from perf.report.schema import Measurement
+from perf.run_folder import now
 from perf.sweep import analyzer
 from perf.sweep.analyzer import EXPORT_FILE, Analyzer, Ended, measuring_command, warm_up_command
-from perf.sweep.metrics import Difference, gpu_figures, server_figures
+from perf.sweep.metrics import (
+    Difference,
+    Watch,
+    between,
+    gpu_figures,
+    machine_figures,
+    server_figures,
+    server_pids,
+    watching,
+)
 from perf.sweep.plan import Planned
 from perf.sweep.server import TritonView
-from perf.sweep.watching import Watch, between, machine_figures, server_pids, watching
 
 _COUNTED = "num_output_tokens"
 _SILENCE_S = 20.0  # silence of the server's metrics that ends a load
@@ -35,11 +42,13 @@ class ServerGoneError(Exception):
     """The server no longer answers, or no longer has the model."""
 
 
+class ExportError(Exception):
+    """The export file is missing or incomplete."""
+
+
 @dataclass(frozen=True)
 class Measurer:
-    """Measures into the run's ``folder``. ``recovery_s``: how long a server may take to recover;
-    ``say`` prints progress.
-    """
+    """Measures into ``folder``. ``recovery_s``: how long a server may take to recover."""
 
     analyzer: Analyzer
     folder: Path
@@ -64,22 +73,32 @@ class Measurer:
         with watching(planned.server.metrics, pids) as watch:
             command, ended, is_stable = self._loaded(planned, watch)
         blank = replace(blank, command=shlex.join(command), stable=is_stable)
+        failed = replace(blank, num_errors=1, stable=False)
         export = self.folder / EXPORT_FILE
         try:
             if ended.code:
-                return _failed(blank, planned, ended)
-            found = read_export(export, planned.streams, planned.counts_tokens)
-            return _measured(blank, planned, found, watch)
+                return replace(failed, first_error=ended.reason())
+            records, windows = read_export(export, planned.streams, planned.counts_tokens)
         except ExportError as error:
             if shutil.disk_usage(self.folder).free < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, "no space left on device") from None
-            return _failed(blank, planned, Ended(1, str(error)))
+            return replace(failed, first_error=str(error))
         finally:
             export.unlink(missing_ok=True)
+        found = figures(records, (windows[1] - windows[0]) / 1e9)
+        latency_ms = found["latency"].mean_ms if found["latency"] else None
+        answered = between([look for look in watch.looks if look.samples], *windows)
+        scrapes = [look.samples for look in answered]
+        return replace(
+            blank,
+            **found,
+            server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
+            machine={**gpu_figures(scrapes), **machine_figures(between(watch.looks, *windows))},
+        )
 
     def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended, bool]:
-        """Warms up, then measures. Where the windows never agreed, or no request ended in one
-        (perf_analyzer then exports nothing), measures again and marks the result as not stable.
+        """Warms up, then measures. Where windows never agreed, or no request ended in one, measures
+        again and marks the result as not stable.
         """
         command = measuring_command(planned)
         if planned.measuring.warm_up_requests:
@@ -93,9 +112,8 @@ class Measurer:
                 ended = self._run(command, planned, watch)
         export = self.folder / EXPORT_FILE
         if not ended.code and not (export.exists() and export.stat().st_size):
-            ended = self._run(
-                command, planned, watch
-            )  # it has been seen to succeed with an empty export
+            # It has been seen to succeed with an empty export.
+            ended = self._run(command, planned, watch)
         return command, ended, command == measuring_command(planned)
 
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
@@ -111,77 +129,31 @@ class Measurer:
         return analyzer.run(self.analyzer, command, self.folder, timeout_s, give_up)
 
 
-def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch) -> Measurement:
-    start_ns, end_ns = export.windows[0], export.windows[-1]
-    found = export.figures()
-    latency_ms = found["latency"].mean_ms if found["latency"] else None
-    looks = between(watch.looks, start_ns, end_ns)
-    answered = between([look for look in watch.looks if look.samples], start_ns, end_ns)
-    scrapes = [look.samples for look in answered]
-    return replace(
-        blank,
-        **found,
-        server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
-        machine={**gpu_figures(scrapes), **machine_figures(looks)},
-    )
-
-
-def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
-    """A measurement with the error; for /generate perf_analyzer reports the status code alone."""
-    reason = ended.reason()
-    if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
-        payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
-        said = planned.server.refusal(f"/v2/models/{planned.target.model}/generate", payload)
-        reason += f"; asked alone, the server says {said or 'nothing wrong: it is the load'}"
-    return replace(blank, num_errors=1, stable=False, first_error=reason)
-
-
-class ExportError(Exception):
-    """The export file is missing or incomplete."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """Answered requests, in seconds since the first window; the counted windows' borders in
-    nanoseconds.
-    """
-
-    records: Sequence[Record]
-    windows: Sequence[int]
-
-    def figures(self) -> dict[str, Any]:
-        """The client-side fields of a Measurement."""
-        return figures(self.records, (self.windows[-1] - self.windows[0]) / 1e9)
-
-
-def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
-    """Reads the only experiment in ``file``. Raises ExportError.
-
-    The export holds every request that ended in the counted windows: when it was sent, when each
-    response came (nanoseconds since 1970), and the outputs. For outputs that were not sent it holds
-    uninitialised memory, for texts an empty one, so only requested outputs are read.
+def read_export(
+    file: Path, streams: bool, counts_tokens: bool
+) -> tuple[list[Record], tuple[int, int]]:
+    """Reads its only experiment: answered requests, in seconds since the first window, and when the
+    counted windows begin and end, in nanoseconds. Raises ExportError. For outputs that were not
+    sent it holds uninitialised memory, so only requested outputs are read.
     """
     try:
         (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
-        windows, requests = experiment["window_boundaries"], experiment["requests"]
-        records = [_record(one, windows[0], streams, counts_tokens) for one in requests]
+        start_ns, *_, end_ns = experiment["window_boundaries"]
+        requests = [one for one in experiment["requests"] if one["response_timestamps"]]
+        records = [_record(one, start_ns, streams, counts_tokens) for one in requests]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ExportError(f"perf_analyzer left no whole export: {error}") from error
-    if len(windows) < 2:
-        raise ExportError("perf_analyzer's export has no counted time")
-    return Export([record for record in records if record], windows)
+    return records, (start_ns, end_ns)
 
 
 def _record(
     request: Mapping[str, Any], start_ns: int, streams: bool, counts_tokens: bool
-) -> Record | None:
-    """None where it was never answered. A last response without content only marks the end."""
+) -> Record:
+    """Leaves out a last response without content, which only marks the end."""
     times = list(request["response_timestamps"])
     outputs = list(request.get("response_outputs", []))
     if len(times) > 1 and len(outputs) == len(times) and _is_empty(outputs[-1]):
         times, outputs = times[:-1], outputs[:-1]
-    if not times:
-        return None
     sent_s, *times_s = ((each - start_ns) / 1e9 for each in (request["timestamp"], *times))
     return Record(
         sent_s=sent_s,
@@ -192,15 +164,12 @@ def _record(
 
 
 def _is_empty(output: Mapping[str, Any]) -> bool:
-    """Whether a response carries no text. Our final responses carry a finish_reason, which each
-    streaming request asks for.
-    """
+    """Whether it carries no text. Our final responses carry the requested finish_reason."""
     texts = [value for value in output.values() if isinstance(value, str)]
     return not any(texts) if texts else not output
 
 
 def _num_tokens(output: Mapping[str, Any]) -> int:
-    """The token count of one response; with flat JSON it is inside the text."""
     if isinstance(body := output.get("response"), str):
         with suppress(ValueError):
             output = json.loads(body)

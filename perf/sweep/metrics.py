@@ -1,14 +1,21 @@
-"""Computes figures from Triton's and our models' metrics: parses Prometheus text and takes
-differences between two scrapes. Sends no requests.
-"""
+"""Watches a server's metrics and the use of this machine while a load runs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import psutil
+
+_EVERY_S = 0.5
+_MEMORY_EVERY = 4  # looks between two of memory, which costs more
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _OURS = "hf_triton_"
@@ -36,7 +43,6 @@ class Sample:
 
 
 def parse_metrics(text: str) -> list[Sample]:
-    """All samples that have a number, without histogram buckets."""
     kinds: dict[str, str] = {}
     found = []
     for line in text.splitlines():
@@ -51,8 +57,6 @@ def parse_metrics(text: str) -> list[Sample]:
 
 
 class Difference:
-    """The change between the first and the last scrape of a measurement."""
-
     def __init__(self, scrapes: Sequence[Sequence[Sample]], models: Iterable[str]) -> None:
         """Counts only samples whose label names one of the ``models``."""
         counted = set(models)
@@ -67,7 +71,6 @@ class Difference:
         return max(0.0, _total(self.scrapes[-1], name) - _total(self.scrapes[0], name))
 
     def mean(self, histogram: str) -> float | None:
-        """The mean of a histogram's observations in that time."""
         count = self.grown(f"{histogram}_count")
         return self.grown(f"{histogram}_sum") / count if count else None
 
@@ -77,8 +80,8 @@ def _total(samples: Iterable[Sample], name: str) -> float:
 
 
 def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, float]:
-    """The ``server`` figures of a measurement; ``latency_ms`` is the clients' mean. The in-flight
-    engine keeps its own times, because Triton's end when it has taken the request.
+    """``latency_ms`` is the clients' mean. The in-flight engine keeps its own times, because
+    Triton's end when it has taken the request.
     """
     figures: dict[str, float] = {}
     waited_s = seen.mean(f"{_OURS}queue_time_seconds")
@@ -131,7 +134,6 @@ def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def gpu_figures(scrapes: Sequence[Sequence[Sample]]) -> dict[str, float]:
-    """Triton's GPU metrics: means over all scrapes and GPUs; memory and power are sums."""
     figures: dict[str, float] = {}
     for metric, (name, scale) in _BY_GPU.items():
         found = [[s.value for s in samples if s.name == metric] for samples in scrapes]
@@ -139,3 +141,114 @@ def gpu_figures(scrapes: Sequence[Sequence[Sample]]) -> dict[str, float]:
         values = [total / count if name == "gpu_share" else total for total, count in sums]
         figures |= mean_and_max(name, values)
     return figures
+
+
+@dataclass(frozen=True)
+class Look:
+    at_ns: int  # since 1970
+    busy_share: float = 0.0  # 0 to 1 of all cores of the machine, since the look before
+    server_s: float = 0.0  # CPU time of the server's processes
+    memory_gib: float | None = None  # the server's processes, shared pages counted once
+    samples: Sequence[Sample] = ()  # the server's metrics; empty where it did not answer
+
+
+@dataclass
+class Watch:
+    """The samples of a server and, where it runs here, of its processes and their descendants."""
+
+    metrics: Callable[[], Sequence[Sample]]
+    pids: Sequence[int]
+    looks: list[Look] = field(default_factory=list)
+    silent_since: float | None = None
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
+
+    def look(self, with_memory: bool = True) -> None:
+        processes = [one for pid in self.pids for one in _family(pid)]
+        memory = sum(map(_memory_gib, processes)) if with_memory and self.pids else None
+        server_s, busy = sum(map(_cpu_seconds, processes)), psutil.cpu_percent() / 100
+        samples = self.metrics()  # scraped last, just before the clock is read
+        self.looks.append(Look(time.time_ns(), busy, server_s, memory, samples))
+        if samples:
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = time.monotonic()
+
+
+def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
+    """The samples in between, with the nearest one outside at each end where there is one."""
+    before = [one for one in looks if one.at_ns <= start_ns][-1:]
+    inside = [one for one in looks if start_ns < one.at_ns < end_ns]
+    after = [one for one in looks if one.at_ns >= end_ns][:1]
+    return [*before, *inside, *after]
+
+
+@contextlib.contextmanager
+def watching(metrics: Callable[[], Sequence[Sample]], pids: Sequence[int]) -> Iterator[Watch]:
+    watch, ended = Watch(metrics, pids), threading.Event()
+
+    def look_on() -> None:
+        number = 0
+        while not ended.wait(_EVERY_S):
+            number += 1
+            watch.look(with_memory=number % _MEMORY_EVERY == 0)
+
+    watch.look()
+    thread = threading.Thread(target=look_on, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+        watch.look()
+
+
+def server_pids(http_port: int) -> list[int]:
+    """The processes that listen on a local port; for a ``serve``'s proxy the ``serve`` itself."""
+    found = set()
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
+                process = psutil.Process(one.pid)
+                is_proxy = "hf_triton.ports" in process.cmdline()
+                found.add(process.ppid() if is_proxy else process.pid)
+    return sorted(found - {os.getpid()})
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        return [leader, *leader.children(recursive=True)]
+    return []
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        spent = process.cpu_times()
+        return float(spent.user + spent.system)
+    return 0.0
+
+
+def _memory_gib(process: psutil.Process) -> float:
+    """Shared pages counted once (PSS); resident memory where the system reports no PSS."""
+    with contextlib.suppress(psutil.Error):
+        try:
+            return float(process.memory_full_info().pss) / 2**30
+        except (AttributeError, psutil.AccessDenied):
+            return float(process.memory_info().rss) / 2**30
+    return 0.0
+
+
+def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
+    if len(looks) < 2 or looks[-1].at_ns <= looks[0].at_ns:
+        return {}
+    first, last = looks[0], looks[-1]
+    figures = {"cpu_share": statistics.fmean(one.busy_share for one in looks[1:])}
+    if last.server_s:
+        seconds = (last.at_ns - first.at_ns) / 1e9
+        figures["server_cpu_cores"] = max(0.0, last.server_s - first.server_s) / seconds
+    figures |= mean_and_max("memory_gib", [one.memory_gib for one in looks if one.memory_gib])
+    return {name: round(value, 4) for name, value in figures.items()}

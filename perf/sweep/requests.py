@@ -1,6 +1,5 @@
-"""Resolves which Triton model answers an endpoint, and makes its perf_analyzer input file: texts of
-the scenario's lengths, a sample for the model's task, or the user's own file. All mistakes are
-reported together, each at its place in the scenario.
+"""Finds which Triton model answers an endpoint, and makes perf_analyzer's input: texts of the
+scenario's lengths, a sample for the task, or the user's own file.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from typing import Any
 
 from generator.errors import GeneratorError, PerfError, Problem
 from generator.render import model_config
-from generator.render.curl_lines import infer_input
 from generator.render.model_data import VALUES_FILE
-from generator.render.sample_requests import sample_request, tokenizer_files
+from generator.render.sample_requests import infer_input, sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.keys import node_at
 from generator.yaml_file.nodes import Node
@@ -43,7 +41,6 @@ _MOST_BYTES = 256 * 2**20
 _USUAL = Lengths((32,))
 _TEXT_INPUTS = ("text_input", "context", "inputs", "text")
 _LENGTH_INPUTS = ("max_tokens", "min_tokens")
-_TYPE_STRING = 13  # inference.DataType, model_config.proto
 _FORM = 'expected perf_analyzer\'s form, such as {"data": [{"INPUT": [1, 2]}]}'
 
 ConfigOf = Callable[[str], Any]
@@ -63,7 +60,6 @@ class Target:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """The declared inputs by name."""
         return {tensor.name: tensor for tensor in self.config.input}
 
     @property
@@ -74,9 +70,7 @@ class Target:
 
 @dataclass
 class Targets:
-    """Finds targets and collects the mistakes of the sweep's scenarios. ``config_of`` asks the
-    server or reads the repository; ``names`` are all models there.
-    """
+    """Collects the mistakes too; ``config_of`` asks the server or reads the repository."""
 
     sweep: Sweep
     root: Node | None  # of the scenario file; None where there is only models.yaml
@@ -85,12 +79,15 @@ class Targets:
     problems: list[Problem] = field(default_factory=list)
 
     def of(self, number: int, scenario: Scenario) -> list[Target]:
-        """All models with each of the scenario's endpoints that they have."""
         found: list[Target] = []
         for position, name in enumerate(scenario.models):
             config, streaming = (self.config_of(each) for each in (name, name + ENGINE_SUFFIX))
             if config is None and streaming is None:
-                self.add(self._missing(name), number, "models", position)
+                known = sorted(self.names())
+                close = nearest(name, known)
+                meant = f"; did you mean '{close}'?" if close else ""
+                told = f"there is no model '{name}'; there are: {', '.join(known) or 'none'}{meant}"
+                self.add(told, number, "models", position)
                 continue
             usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]
             usual += ["grpc-stream"] if streaming is not None and usual != ["grpc-stream"] else []
@@ -121,20 +118,12 @@ class Targets:
         _, node = node_at(self.root, ("scenarios", number, *path))
         self.problems.append(Problem(node.line, node.column, node.where, message))
 
-    def _missing(self, name: str) -> str:
-        known = sorted(self.names())
-        close = nearest(name, known)
-        meant = f"; did you mean '{close}'?" if close else ""
-        return f"there is no model '{name}'; there are: {', '.join(known) or 'none'}{meant}"
-
 
 def _answers_at_once(config: Any) -> bool:
-    """Whether the model exists and does not stream."""
     return config is not None and not config.model_transaction_policy.decoupled
 
 
 def of_json(values: dict[str, Any] | None) -> Any:
-    """Converts Triton's JSON of a ModelConfig to the message; None stays None."""
     if values is None:
         return None
     from google.protobuf import json_format
@@ -144,15 +133,11 @@ def of_json(values: dict[str, Any] | None) -> Any:
     return json_format.ParseDict(values, message, ignore_unknown_fields=True)
 
 
-def of_repository(repository: Path) -> ConfigOf:
-    def config_of(name: str) -> Any:
-        try:
-            text = (repository / name / "config.pbtxt").read_text(encoding="utf-8")
-            return model_config.parse(text)
-        except (OSError, GeneratorError):
-            return None
-
-    return config_of
+def of_repository(repository: Path, name: str) -> Any:
+    try:
+        return model_config.parse((repository / name / "config.pbtxt").read_text(encoding="utf-8"))
+    except (OSError, GeneratorError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -170,7 +155,6 @@ class Requests:
         return json.dumps({"data": entries}) + "\n"
 
     def bodies(self, target: Target) -> list[str]:
-        """The JSON body of each request."""
         if target.endpoint in FLAT_JSON:
             return [json.dumps(_flat(entry)) for entry in self.entries]
         size = target.config.max_batch_size
@@ -188,9 +172,8 @@ class RequestError(PerfError):
 def requests_of(
     target: Target, inputs: Inputs, repository: Path, seed: int, tokenizer: Path | None = None
 ) -> list[Requests]:
-    """Makes one Requests for each combination of prompt and output lengths, in tokens of
-    ``tokenizer`` or the model's own tokenizer in the repository, else in words. Raises
-    RequestError, PerfError.
+    """One for each combination of lengths, in tokens of ``tokenizer`` or the model's own in the
+    repository, else in words. Raises RequestError, PerfError.
     """
     if inputs.file is not None:
         return [_of_file(Path(inputs.file), target)]
@@ -206,38 +189,25 @@ def requests_of(
         return [Requests([_listed(base)])]
     tokenizer, name = tokenizer or _tokenizer(target, repository), _text_input(target, base)
     count = counter(tokenizer) if tokenizer else None
-    return [
-        _of_lengths(target, prompt, output, seed, count, base, name)
-        for prompt, output in product(prompts, inputs.output_tokens or usual or (None,))
-    ]
-
-
-def _of_lengths(
-    target: Target,
-    prompt: Lengths,
-    output: Lengths | None,
-    seed: int,
-    count: Count | None,
-    base: Entry,
-    name: str,
-) -> Requests:
-    """``base`` with texts of these lengths as input ``name``."""
-    most = _MOST_LENGTH_TOGETHER // prompt.longest
-    number = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
-    lengths, words = random.Random(seed), random.Random(seed)
-    prompts = prompt.draw(number, lengths)
-    outputs = output.draw(number, lengths) if output else [None] * number
-    entries = [
-        _listed({**base, name: text_of(length, words, count), **_asked(target, asked)})
-        for length, asked in zip(prompts, outputs, strict=True)
-    ]
     unit = "" if count else " words"
     note = f"prompts for '{target.name}' are counted in words" if unit else ""
-    return Requests(entries, f"{prompt.label}{unit}", output.label if output else "", note)
+    found = []
+    for prompt, output in product(prompts, inputs.output_tokens or usual or (None,)):
+        most = _MOST_LENGTH_TOGETHER // prompt.longest
+        number = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
+        lengths, words = random.Random(seed), random.Random(seed)
+        drawn = prompt.draw(number, lengths)
+        outputs = output.draw(number, lengths) if output else [None] * number
+        entries = [
+            _listed({**base, name: text_of(length, words, count), **_asked(target, asked)})
+            for length, asked in zip(drawn, outputs, strict=True)
+        ]
+        of_output = output.label if output else ""
+        found.append(Requests(entries, f"{prompt.label}{unit}", of_output, note))
+    return found
 
 
 def _asked(target: Target, output: int | None) -> dict[str, Any]:
-    """Inputs that fix the output length and request the token count, where the model has them."""
     wanted: dict[str, Any] = dict.fromkeys(_LENGTH_INPUTS, output) if output is not None else {}
     wanted["return_num_output_tokens"] = True
     if target.endpoint == "grpc-stream":
@@ -259,7 +229,7 @@ def _sample(target: Target, repository: Path) -> dict[str, Any]:
 def _text_input(target: Target, base: Entry) -> str:
     declared = target.inputs
     for name in (*_TEXT_INPUTS, *base):
-        if name in declared and declared[name].data_type == _TYPE_STRING:
+        if name in declared and model_config.type_word(declared[name]) == "TYPE_STRING":
             return name
     raise RequestError(
         f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
@@ -285,15 +255,12 @@ def _listed(entry: Entry) -> Entry:
 
 
 def _flat(entry: Entry) -> Entry:
-    """Converts an entry to /generate's form: single values without a list."""
     plain = {name: one["content"] if isinstance(one, dict) else one for name, one in entry.items()}
     return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
 
 
 def _of_file(file: Path, target: Target) -> Requests:
-    """Reads the user's own entries. Raises PerfError for a file not in perf_analyzer's form,
-    RequestError for an entry that does not fit the model.
-    """
+    """The user's entries. Raises PerfError for another form, RequestError for another model's."""
     try:
         data = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
         # A sequence of requests is a list.
@@ -318,9 +285,7 @@ def _of_file(file: Path, target: Target) -> Requests:
 
 
 def text_of(length: int, chance: random.Random, count: Count | None) -> str:
-    """A text of so many words or, with ``count``, tokens; slightly shorter where the tokenizer
-    allows no exact length.
-    """
+    """So many words or, with ``count``, tokens; shorter where no exact length is possible."""
     words = chance.choices(_WORDS, k=max(1, length))
     if count is None:
         return " ".join(words)
@@ -337,9 +302,7 @@ def text_of(length: int, chance: random.Random, count: Count | None) -> str:
 
 
 def counter(tokenizer_file: Path) -> Count:
-    """Returns a function that counts tokens as the model does, special tokens included. Raises
-    PerfError for an unreadable tokenizer. Imports tokenizers.
-    """
+    """Counts tokens as the model does, special ones included. Raises PerfError."""
     import tokenizers
 
     try:

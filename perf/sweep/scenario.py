@@ -1,6 +1,4 @@
-"""Reads a sweep's scenario from YAML: checks every key and reports all mistakes together, each with
-its place. Knows no server; checks against a server are in requests.py.
-"""
+"""Reads a sweep's scenario from YAML; all mistakes are reported together, each with its place."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from generator.errors import SpecError
-from generator.yaml_file import reading
+from generator.yaml_file import nodes
 from generator.yaml_file.keys import (
     GOT,
     SAID,
@@ -46,9 +44,7 @@ _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
 
 
 def points(start: float, end: float, step: float, times: bool) -> tuple[float, ...]:
-    """The values from ``start`` to ``end``, in steps or by a factor of ``times``. Raises
-    ValueError.
-    """
+    """From ``start`` to ``end``, in steps or by a factor of ``times``. Raises ValueError."""
     if start > end:
         raise ValueError("an empty range: its start is above its end")
     if step <= (1 if times else 0):
@@ -64,9 +60,7 @@ def points(start: float, end: float, step: float, times: bool) -> tuple[float, .
     raise ValueError(f"more than {_MAX_POINTS} points; expected fewer")
 
 
-def _said(change: Callable[[Any], Any], form: str = SAID) -> Before:
-    """A check that applies ``change`` first and reports its ValueError's text."""
-
+def _converted(change: Callable[[Any], Any], form: str = SAID) -> Before:
     def changed(value: Any) -> Any:
         try:
             return change(value)
@@ -113,23 +107,21 @@ def _existing(name: str, folder: Path) -> str:
 
 _SOME = "a number, a list of numbers, or a range such as 1:16:5 or, doubling, 1:64:x2"
 Counts = Annotated[
-    list[Annotated[int, whole(1, 4096)]], listed(_SOME, _MAX_POINTS), _said(_numbers, GOT)
+    list[Annotated[int, whole(1, 4096)]], listed(_SOME, _MAX_POINTS), _converted(_numbers, GOT)
 ]
 Rates = Annotated[
     list[Annotated[float, number(above=0, most=100_000)]],
     listed(_SOME, _MAX_POINTS),
-    _said(_numbers, GOT),
+    _converted(_numbers, GOT),
 ]
 Endpoint = Annotated[
-    str, one_of("http-infer", "http-generate", "grpc-infer", "grpc-stream"), _said(_endpoint)
+    str, one_of("http-infer", "http-generate", "grpc-infer", "grpc-stream"), _converted(_endpoint)
 ]
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Text lengths within one load: each of ``choices`` equally often, or uniform within
-    ``between``.
-    """
+    """Lengths within one load: each of ``choices`` equally often, or uniform within ``between``."""
 
     choices: tuple[int, ...] = ()
     between: tuple[int, int] | None = None
@@ -146,8 +138,8 @@ class Lengths:
         return max(self.between or self.choices)
 
     def draw(self, count: int, chance: random.Random) -> list[int]:
-        """Draws ``count`` lengths. Choices come in shuffled blocks that hold each once, so any
-        stretch has about the mean of all.
+        """Choices come in shuffled blocks that hold each once: any stretch has about the mean of
+        all.
         """
         if self.between:
             return [chance.randint(*self.between) for _ in range(count)]
@@ -203,8 +195,8 @@ class Addresses:
         return cls(http, grpc or f"{host}:{int(port) + 1}", metrics or f"{host}:{int(port) + 2}")
 
 
-Address = Annotated[str, _said(address)]
-Texts = Annotated[tuple[Lengths, ...], _said(lengths)]
+Address = Annotated[str, _converted(address)]
+Texts = Annotated[tuple[Lengths, ...], _converted(lengths)]
 
 
 @dataclass(frozen=True)
@@ -221,10 +213,8 @@ class Measuring(Keys):
     warm_up_requests: Annotated[int, whole(0, 1_000_000)] = 8  # but at least one for each caller
     repeats: Annotated[int, whole(1, 100)] = 1
 
-    def but(self, other: Measuring, node: Node | None, report: Report) -> Measuring:
-        """Overrides these settings with ``other``'s, read at ``node``; windows are in seconds or in
-        requests.
-        """
+    def overridden_by(self, other: Measuring, node: Node | None, report: Report) -> Measuring:
+        """Overridden by ``other``, read at ``node``; windows are in seconds or in requests."""
         value = node.value if node and isinstance(node.value, dict) else {}
         given = {key.name: getattr(other, key.name) for key in value}
         if node and {"window_s", "window_requests"} <= given.keys():
@@ -242,7 +232,9 @@ class Inputs(Keys):
     }
     prompt_tokens: Texts = ()
     output_tokens: Texts = ()
-    tensors: Annotated[AnyMap, _said(_tensors)] = field(default_factory=dict)  # the same each time
+    tensors: Annotated[AnyMap, _converted(_tensors)] = field(
+        default_factory=dict
+    )  # the same each time
     file: Annotated[str, Found(_existing)] | None = (
         None  # in perf_analyzer's form; excludes the other fields
     )
@@ -289,7 +281,6 @@ class Scenario(Keys):
 
     @property
     def num_loads(self) -> int:
-        """The number of loads if its models have all its endpoints."""
         targets = len(self.models) * max(1, len(self.endpoints))
         texts = max(1, len(self.input.prompt_tokens)) * max(1, len(self.input.output_tokens))
         levels = len(self.batch_sizes) * len(self.levels)
@@ -319,20 +310,19 @@ class Sweep(Keys):
 
     @property
     def addresses(self) -> Addresses | None:
-        """The server's addresses, if the file names it."""
         return Addresses.of(self.url, self.grpc_url, self.metrics_url) if self.url else None
 
 
 def read_sweep(file: Path) -> tuple[Sweep, Node]:
     """Reads a scenario file; returns its root too. Raises SpecError with every mistake in it."""
-    root, report = reading.read(file, "scenarios:"), Report()
+    root, report = nodes.read(file, "scenarios:"), Report()
     found = read(Sweep, root, report, file.parent)
     if found is not None:
-        usual = Measuring().but(found.measurement, root.get("measurement"), report)
+        usual = Measuring().overridden_by(found.measurement, root.get("measurement"), report)
         scenarios = []
         for place, each in enumerate(found.scenarios):
             _, node = node_at(root, ("scenarios", place))
-            own = usual.but(each.measurement, node.get("measurement"), report)
+            own = usual.overridden_by(each.measurement, node.get("measurement"), report)
             scenarios.append(replace(each, measurement=own))
         found = replace(found, scenarios=scenarios)
         if (count := sum(each.num_loads for each in scenarios)) > MAX_LOADS:
@@ -344,9 +334,7 @@ def read_sweep(file: Path) -> tuple[Sweep, Node]:
 
 
 def usual_sweep(models: Sequence[str]) -> Sweep:
-    """The default sweep, a few minutes for each model: its usual endpoints with 1, 4 and 16
-    requests at once.
-    """
+    """A few minutes for each model: its usual endpoints with 1, 4 and 16 requests at once."""
     measuring = Measuring(window_s=3.0, max_trials=6)
     scenarios = [
         Scenario(name, [name], concurrency=[1, 4, 16], measurement=measuring) for name in models

@@ -1,6 +1,4 @@
-"""Queries a running Triton over plain HTTP (readiness, models, metrics), or starts one for the
-sweep. Changes nothing on a server and sends no key.
-"""
+"""Asks a running Triton over plain HTTP, without a key, or starts one for the sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import contextlib
 import json
 import re
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,7 +55,6 @@ class TritonView:
         return self._get(f"/v2/models/{quote(model)}/ready") is not None
 
     def wait_ready(self, models: Sequence[str], timeout_s: float) -> bool:
-        """Whether all models become ready within the timeout."""
         deadline = time.monotonic() + timeout_s
         while not all(self.is_ready(model) for model in models):
             if time.monotonic() > deadline:
@@ -67,7 +63,6 @@ class TritonView:
         return True
 
     def config(self, model: str) -> dict[str, Any] | None:
-        """The model's ModelConfig as Triton's JSON; None where there is no such model."""
         try:
             found = json.loads(self._get(f"/v2/models/{quote(model)}/config") or b"null")
         except ValueError:
@@ -75,11 +70,9 @@ class TritonView:
         return found if isinstance(found, dict) else None
 
     def version(self) -> str:
-        """The server's version; empty if it does not state one."""
         return str(json.loads(self._get("/v2") or b"{}").get("version", ""))
 
     def metrics(self) -> list[Sample]:
-        """The text of ``/metrics``; empty where the server does not answer."""
         body = self._get("/metrics", self.addresses.metrics) or b""
         return parse_metrics(body.decode("utf-8", "replace"))
 
@@ -87,20 +80,6 @@ class TritonView:
         """The loaded models, read from the metrics, which need no key."""
         counted = (one for one in self.metrics() if one.name == "nv_inference_request_success")
         return sorted({one.labels["model"] for one in counted if "model" in one.labels})
-
-    def refusal(self, path: str, body: object) -> str:
-        """Sends one request and returns the server's error text, which perf_analyzer omits; empty
-        where the request succeeds.
-        """
-        url, data = f"http://{self.addresses.http}{path}", json.dumps(body).encode()
-        try:
-            _OPENER.open(urllib.request.Request(url, data), timeout=60.0).close()
-        except urllib.error.HTTPError as error:
-            with error:
-                return f"HTTP {error.code}: {error.read(2000).decode('utf-8', 'replace')[:300]}"
-        except OSError as error:
-            return str(error)
-        return ""
 
     def _get(self, path: str, address: str | None = None) -> bytes | None:
         url = f"http://{address or self.addresses.http}{path}"
@@ -113,7 +92,6 @@ class TritonView:
 
 
 def supervised(repository: Path) -> Iterator[Addresses]:
-    """The servers that `hf-triton serve` runs, and restarts, for this repository."""
     for state in running_servers(repository):
         ports = (state.http_port, state.grpc_port, state.metrics_port)
         yield Addresses(*(f"{bracketed(state.host)}:{port}" for port in ports))
@@ -123,9 +101,7 @@ def supervised(repository: Path) -> Iterator[Addresses]:
 def own_server(
     config: Path, repository: Path, folder: Path, names: Sequence[str]
 ) -> Iterator[Addresses]:
-    """Runs `hf-triton serve` on free ports for the length of the block, with these models of
-    models.yaml ready; logs to ``serve.log`` in ``folder``. Raises PerfError, SpecError.
-    """
+    """Runs `hf-triton serve` on free ports, these models ready. Raises PerfError, SpecError."""
     specs = {spec.name: spec for spec in load_unpinned(config, find_tasks())}
     for name in names:
         if name not in specs:

@@ -1,6 +1,4 @@
-"""Runs a sweep: finds perf_analyzer and the server, measures and stores each load, and writes the
-report however the sweep ends.
-"""
+"""Runs a sweep: measures and stores each load, and writes the report however the sweep ends."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -19,8 +18,7 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, S
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.task_folders import find_tasks
 from generator.yaml_file.nodes import Node
-from perf.machine import here
-from perf.report.metrics import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
+from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import (
     REPORT_FILE,
@@ -29,7 +27,7 @@ from perf.report.schema import (
     append,
     read_measurements,
 )
-from perf.run_folder import continued_or_new, locked_folder
+from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
@@ -64,13 +62,14 @@ class Options:
 
     @property
     def how_to_start(self) -> str:
-        """Says how to start a server for the sweep."""
         places = ["--config", str(self.config), "--repository", str(self.repository)]
         return f"start it with `{shlex.join(['hf-triton', 'serve', *places])}`"
 
+    def serves(self, sweep: Sweep) -> bool:
+        return self.serve or (sweep.serve and self.url is None)
+
 
 def read(options: Options) -> tuple[Sweep, Node | None]:
-    """Reads the sweep, and the root of its file. Raises SpecError."""
     if options.scenario:
         return read_sweep(options.scenario)
     specs = load_unpinned(options.config, find_tasks())
@@ -78,7 +77,6 @@ def read(options: Options) -> tuple[Sweep, Node | None]:
 
 
 def dry_run(options: Options) -> int:
-    """Writes the input files and prints the commands; asks the server only where it is up."""
     sweep, root = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
     found = _planned(sweep, root, options, TritonView(addresses))
@@ -91,7 +89,6 @@ def dry_run(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    """Measures; returns the exit code. Raises GeneratorError."""
     (sweep, root), program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with locked_folder(options.folder), _server(sweep, options) as server:
@@ -105,15 +102,10 @@ def run(options: Options) -> int:
         return _measure(options, program, found, done)
 
 
-def _serves(sweep: Sweep, options: Options) -> bool:
-    """Whether the sweep starts its own server."""
-    return options.serve or (sweep.serve and options.url is None)
-
-
 @contextmanager
 def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
     """The server to measure; starts one with ``serve: true``. Raises PerfError, SpecError."""
-    if not _serves(sweep, options):
+    if not options.serves(sweep):
         usual = next(supervised(options.repository), DEFAULT)
         yield TritonView(options.url or sweep.addresses or usual)
         return
@@ -126,9 +118,7 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
 def _planned(
     sweep: Sweep, root: Node | None, options: Options, server: TritonView
 ) -> list[Planned]:
-    """All measurements. Raises SpecError, PerfError with every mistake that only the server can
-    show.
-    """
+    """Raises SpecError, PerfError with every mistake that only the server can show."""
     if server.is_live():
         ask: ConfigOf = lambda name: of_json(server.config(name))  # noqa: E731
         targets = Targets(sweep, root, ask, server.model_names)
@@ -139,7 +129,8 @@ def _planned(
                 f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
                 f"models: `hf-triton generate --config {options.config}` writes them"
             )
-        targets = Targets(sweep, root, of_repository(options.repository), lambda: names)
+        config_of = partial(of_repository, options.repository)
+        targets = Targets(sweep, root, config_of, lambda: names)
     found = plan(server, targets, options.repository)
     if targets.problems and options.scenario:
         raise SpecError(str(options.scenario), targets.problems)
@@ -151,8 +142,8 @@ def _planned(
 def _begun(
     sweep: Sweep, options: Options, program: Analyzer, server: TritonView, found: Sequence[Planned]
 ) -> list[Measurement]:
-    """Writes input files and the run's description, or continues the run in the folder; returns the
-    measurements that have succeeded. Raises PerfError where the folder holds another run, OSError.
+    """Begins or continues the run in the folder; returns the measurements that succeeded. Raises
+    PerfError where the folder holds another run, OSError.
     """
     folder, models = options.folder, ", ".join(dict.fromkeys(one.load.target for one in found))
     notes = [f"perf_analyzer {program.version}, {program.origin}"]
@@ -162,12 +153,11 @@ def _begun(
     if not server.is_local:
         notes.append("hardware and CPU are of the machine that sent the load, not the server's")
     sent = hashlib.sha256(json.dumps(sorted(input_files(found).items())).encode()).hexdigest()[:16]
-    versions = {"perf_analyzer": program.version, "triton": server.version()}
-    scenario = {**asdict(sweep), "inputs": sent, "serve": _serves(sweep, options)}
+    scenario = {**asdict(sweep), "inputs": sent, "serve": options.serves(sweep)}
     scenario |= {"url": options.url.http} if options.url else {}
     run = Run(
         kind="sweep",
-        **here(options.command, versions),
+        **run_context(options.command, perf_analyzer=program.version, triton=server.version()),
         title=sweep.title or f"sweep of {models}",
         scenario=scenario,
         notes=notes,
@@ -196,9 +186,7 @@ def _measure(
     found: Sequence[Planned],
     done: Sequence[Measurement],
 ) -> int:
-    """Measures the missing loads, with a progress bar on stderr; returns the exit code. Raises
-    PerfError.
-    """
+    """Measures the missing loads; returns the exit code. Raises PerfError."""
     folder, known = options.folder, [(one.load, one.repeat) for one in done]
     missing = [one for one in found if (one.load, one.repeat) not in known]
     if done:
@@ -217,7 +205,7 @@ def _measure(
             measurement = measurer.measure(one)
             append(folder, measurement)
             failed += not measurement.num_requests
-            tqdm.write(f"{one.label}: {_in_words(measurement)}", file=sys.stderr)
+            tqdm.write(f"{one.label}: {_summary(measurement)}", file=sys.stderr)
             bar.update()
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
@@ -237,8 +225,7 @@ def _measure(
     return code or (EXIT_INPUT if failed else EXIT_OK)
 
 
-def _in_words(measurement: Measurement) -> str:
-    """The main figures in one line."""
+def _summary(measurement: Measurement) -> str:
     if not measurement.num_requests:
         return f"failed: {measurement.first_error}"
     known = (

@@ -1,7 +1,6 @@
-"""Measures settings on a tritonserver of their own, with a repository of one model that is
-generated from the same entry of models.yaml with other settings. The user's files are only read;
-fetched weights are used in place; nothing is left behind. Each trial starts a new server, so that
-no memory state carries over.
+"""Measures settings on a tritonserver of their own, in a repository of one model that is generated
+from the same entry with other settings. The user's files are only read, fetched weights used in
+place. Each trial starts a new server, so that no memory state carries over.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from generator.yaml_file.keys import plain
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.tritonserver.process import TritonServer
-from perf.load.level import Level, LevelError, records_of
+from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, Record, measurement_of
-from perf.load.routes import Sent
-from perf.machine import now
 from perf.processes import free_listen
 from perf.report.schema import Load, Measurement, read_measurements
+from perf.run_folder import now
+from perf.sweep.metrics import machine_figures, watching
 from perf.sweep.requests import Target, of_repository, requests_of
 from perf.sweep.scenario import Inputs
-from perf.sweep.watching import machine_figures, watching
 from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
 
@@ -53,9 +51,7 @@ class TrialError(Exception):
 
 @dataclass
 class Bench:
-    """Measures into ``folder`` and numbers the repeats. ``scratch`` is temporary, ``files`` has the
-    model's config.json and weights.
-    """
+    """``scratch`` is temporary, ``files`` has the model's config.json and weights."""
 
     request: Request
     spec: ModelSpec
@@ -82,17 +78,15 @@ class Bench:
         return self.scratch / "model_repository"
 
     def read(self, settings: Settings) -> ModelSpec:
-        """Reads the model with these settings. Raises SpecError where models.yaml can't express
-        them.
-        """
+        """Raises SpecError where models.yaml can't express these settings."""
         document = {"models": [entry_with(_entry(self.spec), settings)]}
         # JSON is valid YAML and read alike by every YAML parser.
         self._own_config.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
         return load(self._own_config, dict(self.tasks))[0]
 
     def refusal(self, settings: Settings) -> str | None:
-        """Why a trial of these settings is pointless: models.yaml's rules forbid the combination,
-        or a lower estimate of its memory exceeds what is there.
+        """Why a trial is pointless: models.yaml's rules forbid it, or its memory exceeds what is
+        there.
         """
         try:
             self.read(settings)
@@ -109,15 +103,13 @@ class Bench:
 
     @contextmanager
     def serving(self, settings: Settings) -> Iterator[Measure]:
-        """Serves the model with these settings, ready on entry. Raises ``TrialError`` where it does
-        not load or stops answering.
-        """
+        """Raises TrialError where the model does not load or stops answering."""
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
             self.read(settings)
             generate(self._own_config, self._own, force=True)
             model = engine_name(name) if streams else name
-            target = Target(name, self.endpoint, model, of_repository(self._own)(model))
+            target = Target(name, self.endpoint, model, of_repository(self._own, model))
             tokenizer = self.files / "tokenizer.json" if self.files else None
             tokenizer = tokenizer if tokenizer and tokenizer.is_file() else None
             (asked,) = requests_of(target, self.inputs, self._own, self.request.seed, tokenizer)
@@ -155,9 +147,7 @@ class Bench:
             raise TrialError(_one_line(error)) from error
 
     def _warm_up(self, send: Callable[[Policy], list[Record]]) -> None:
-        """Sends two requests for each caller and discards their figures. Raises TrialError where
-        none is answered.
-        """
+        """Two requests for each caller, not counted. Raises TrialError where none is answered."""
         records = send(Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
         problems = [record.problem for record in records if record.problem is not None]
         if len(problems) == len(records):
@@ -165,7 +155,6 @@ class Bench:
             raise TrialError(f"every request failed: {told}")
 
     def load(self, settings: Settings) -> Load:
-        """The load that a trial sends to the model with these settings."""
         prompt, output = self.inputs.prompt_tokens, self.inputs.output_tokens
         unit = "" if self.files and (self.files / "tokenizer.json").is_file() else " words"
         return Load(
@@ -178,7 +167,6 @@ class Bench:
         )
 
     def failed(self, settings: Settings, reason: str) -> Measurement:
-        """The record of settings that could not be measured."""
         load = self.load(settings)
         empty = Measurement(load, self._num_measured(load), now(), 0.0, 0, 1, 0.0)
         return replace(empty, first_error=reason)
@@ -188,7 +176,6 @@ class Bench:
 
 
 def _entry(spec: ModelSpec) -> dict[str, Any]:
-    """The model's entry of models.yaml, defaults merged in, with absolute paths."""
     entry = {key: plain(node) for key, node in spec.places.items()}
     if spec.source.folder is not None:
         entry["model"] = str(spec.source.folder)

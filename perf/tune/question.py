@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from generator.errors import ModelError, UsageError
 from generator.render.manifest import WEIGHTS_FOLDER
@@ -13,8 +14,72 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
 from generator.spec.task_sets import MEDIA_TASKS
 from generator.yaml_file.schema import did_you_mean
+from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
-from perf.tune.goal import Goal
+
+_FAILED_EXCESS = 100.0  # excess of a trial without figures, as a multiple of the bound
+_WORST = 1e9  # a loss above any latency or throughput
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The highest throughput, or the lowest p99 latency, among settings that meet every bound."""
+
+    wanted: Literal["throughput", "latency"]
+    max_p99_ms: float | None = None  # of a request, from sending it to its whole answer
+    max_ttft_ms: float | None = None  # p99 of the time to the first token of a stream
+    min_throughput: float | None = None  # as throughput() counts
+
+    def value(self, measurement: Measurement) -> float:
+        if self.wanted == "throughput":
+            return throughput(measurement)
+        return measurement.latency.p99_ms if measurement.latency else math.nan
+
+    def excess(self, measurement: Measurement) -> dict[str, float]:
+        """By how much each broken bound is exceeded, as a share of it. Failed requests are a bound
+        at 0.
+        """
+        sent = measurement.num_requests + measurement.num_errors
+        found = {"errors": measurement.num_errors / sent if sent else _FAILED_EXCESS}
+        for name, bound, times in (
+            ("p99", self.max_p99_ms, measurement.latency),
+            ("TTFT", self.max_ttft_ms, measurement.time_to_first_token),
+        ):
+            if bound is not None:
+                found[name] = times.p99_ms / bound - 1 if times else _FAILED_EXCESS
+        if self.min_throughput is not None:
+            found["throughput"] = 1 - throughput(measurement) / self.min_throughput
+        return {name: by for name, by in found.items() if by > 0}
+
+    def is_met(self, measurement: Measurement) -> bool:
+        return not self.excess(measurement)
+
+    def loss(self, measurement: Measurement) -> float:
+        """What the search minimises: a broken bound is worse than every setting that meets all."""
+        beyond, value = sum(self.excess(measurement).values()), self.value(measurement)
+        if beyond or math.isnan(value):
+            return _WORST * (1 + beyond)
+        return value if self.wanted == "latency" else -value
+
+    def describe(self) -> str:
+        bounds = [
+            text.format(bound)
+            for text, bound in (
+                ("p99 at most {:g} ms", self.max_p99_ms),
+                ("time to first token (p99) at most {:g} ms", self.max_ttft_ms),
+                ("throughput at least {:g}/s", self.min_throughput),
+            )
+            if bound is not None
+        ]
+        wanted = "highest throughput" if self.wanted == "throughput" else "lowest p99 latency"
+        return f"{wanted} with {' and '.join(bounds)}" if bounds else wanted
+
+
+def throughput(measurement: Measurement) -> float:
+    """Output tokens per second where answers are text, else requests per second."""
+    tokens = measurement.output_tokens_per_s
+    return measurement.requests_per_s if tokens is None else tokens
+
 
 STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
@@ -33,8 +98,8 @@ _SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (t
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command line. A search ends after ``trials``, after ``minutes``, or after
-    ``patience`` trials without improvement; a full measurement takes ``seconds``.
+    """The options of the command line. A search ends after ``trials``, ``minutes``, or ``patience``
+    trials without improvement; a full measurement takes ``seconds``.
     """
 
     model: str
@@ -77,9 +142,8 @@ def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec
 
 
 def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
-    """The endpoint to measure: a stream where the model has one, since it shows the time to the
-    first token too. Raises UsageError where the goal or the endpoint needs a stream and there is
-    none.
+    """A stream where the model has one, which shows the time to the first token too. Raises
+    UsageError.
     """
     name = ENDPOINTS[wanted] if wanted else STREAM if spec.streaming else INFER
     if name == STREAM and not spec.streaming:
@@ -91,9 +155,7 @@ def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
 
 
 def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
-    """The inputs of ``--load``, or the task's defaults: at most one length of prompts and one of
-    answers. Raises UsageError.
-    """
+    """Of ``--load``, or the task's defaults. Raises UsageError."""
     given: dict[str, Any] = {}
     for part in (asked or _USUAL.get(spec.task, "")).split(","):
         name, _, value = part.strip().partition("=")
@@ -117,7 +179,7 @@ def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
 
 def files_of(spec: ModelSpec, repository: Path) -> Path | None:
     """The folder of the model's files; None where a cache holds several snapshots. Raises
-    ModelError where nothing was fetched: a trial downloads nothing.
+    ModelError where nothing was fetched.
     """
     if spec.source.folder is not None:
         return spec.source.folder

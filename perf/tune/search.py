@@ -1,24 +1,21 @@
-"""Coordinate search: starts at the current settings, moves one key at a time up and down its values
-while that improves the result, then measures the winner and the current settings again in turns.
-Each trial is measured briefly first, and stopped where it is clearly worse than the best. Results
-are kept in the run's folder and not measured again, so an interrupted search continues.
+"""Coordinate search: moves one key at a time up and down its values while that improves the result,
+then measures the winner and the current settings again in turns. A trial is measured briefly first,
+and stopped where it is clearly worse. Results are kept, so a search continues.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from perf.report.noise import Difference, difference
-from perf.report.schema import Measurement, Value, append, read_measurements
-from perf.tune.bench import Measure, TrialError
-from perf.tune.goal import Goal
-from perf.tune.question import Request
-from perf.tune.space import Settings, Space
+from perf.report.schema import Measurement, append, read_measurements
+from perf.tune.bench import TrialError
+from perf.tune.question import Goal, Request
+from perf.tune.space import Settings, Space, are_ordered
 
 SHORT_SHARE = 1 / 3  # share of a trial's seconds for the brief measurement
 MAX_FAILURES = 3  # failures in a row before any success: the model does not load at all
@@ -26,16 +23,6 @@ _CLEARLY = 0.1  # share; trials worse than the best by more are stopped early
 _NUM_WORSE = 2  # values in a row without improvement that end a direction
 
 State = Literal["measured", "stopped early", "failed"]
-
-
-class Trials(Protocol):
-    """The part of a Bench that a search needs."""
-
-    def refusal(self, settings: Settings) -> str | None: ...
-
-    def failed(self, settings: Settings, reason: str) -> Measurement: ...
-
-    def serving(self, settings: Settings) -> AbstractContextManager[Measure]: ...
 
 
 @dataclass(frozen=True)
@@ -57,13 +44,11 @@ class Outcome:
 
 
 def outcomes_in(folder: Path) -> list[Outcome]:
-    """The outcomes of trials in order: the first measurement of each settings."""
     lines = [each for each in read_measurements(folder) if each.repeat == 0]
     return [Outcome(number, each) for number, each in enumerate(lines)]
 
 
 def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
-    """The fully measured outcomes, the best first."""
     whole = [each for each in outcomes if each.state == "measured"]
     return sorted(whole, key=lambda each: goal.loss(each.measurement))
 
@@ -78,7 +63,7 @@ class Search:
 
     space: Space
     request: Request
-    bench: Trials
+    bench: Any  # a Bench
     folder: Path
     tell: Callable[[Outcome], object] = lambda _: None
     refused: list[tuple[Settings, str]] = field(default_factory=list)
@@ -96,9 +81,6 @@ class Search:
         return "no other value of a key is better"
 
     def _improve_key(self, key: str) -> bool:
-        """Tries the values of one key with all others at their best; returns whether one
-        is better.
-        """
         best = measured(outcomes_in(self.folder), self.request.goal)
         settings = {**(best[0].settings if best else self.space.current), **self.space.fixed}
         values, is_better = self.space.dimensions[key], False
@@ -112,12 +94,9 @@ class Search:
                 found = self._better({**settings, key: value})
                 is_better |= found
                 num_worse = 0 if found else num_worse + 1
-                if num_worse == _NUM_WORSE and self._is_ordered(values):
+                if num_worse == _NUM_WORSE and are_ordered(values):
                     break
         return is_better
-
-    def _is_ordered(self, values: Sequence[Value]) -> bool:
-        return all(each is None or type(each) in (int, float) for each in values)
 
     def _better(self, settings: Settings) -> bool:
         """Whether these settings are new and the best so far. Raises _EndedError."""
@@ -149,17 +128,18 @@ class Search:
             raise _EndedError(f"{request.patience} trials without a better one")
 
     def _measure_trial(self, settings: Settings, best: Measurement | None) -> Measurement:
-        """Measures a trial; the result is not ``stable`` if it was stopped early."""
         try:
             with self.bench.serving(settings) as measure:
+                found: Measurement
                 if best is not None:
-                    looked = measure(self.request.seconds * SHORT_SHARE)
+                    found = measure(self.request.seconds * SHORT_SHARE)
                     bar = self.request.goal.loss(best)
-                    if self.request.goal.loss(looked) > bar + _CLEARLY * abs(bar):
-                        return replace(looked, stable=False)
-                return measure(self.request.seconds)
+                    if self.request.goal.loss(found) > bar + _CLEARLY * abs(bar):
+                        return replace(found, stable=False)
+                found = measure(self.request.seconds)
         except TrialError as error:
-            return self.bench.failed(settings, str(error))
+            found = self.bench.failed(settings, str(error))
+        return found
 
 
 @dataclass(frozen=True)
@@ -180,8 +160,7 @@ class Confirmation:
             return False
         return (found.log_ratio > 0) is (goal.wanted == "throughput")
 
-    def told(self, goal: Goal) -> str:
-        """Formats the ratio, its 95 % interval, and whether it is noise."""
+    def summary(self, goal: Goal) -> str:
         found = self._difference(goal)
         if found is None:
             return "could not be measured again"
@@ -199,14 +178,11 @@ class Confirmation:
 
 
 def in_turns(
-    bench: Trials, folder: Path, winner: Outcome, current: Outcome, request: Request
+    bench: Any, folder: Path, winner: Outcome, current: Outcome, request: Request
 ) -> Confirmation:
-    """Measures both ``request.repeats`` times in turns, each on a new server; repeats that are in
-    the folder are not measured again. Raises TrialError, OSError.
-    """
+    """Measures both in turns, each time on a new server; repeats in the folder are kept."""
 
     def found(outcome: Outcome) -> list[Measurement]:
-        """The measurements after the trial's own."""
         load = outcome.measurement.load
         return [each for each in read_measurements(folder) if each.load == load and each.repeat]
 

@@ -1,6 +1,5 @@
-"""The search space of a model: its tunable keys of models.yaml, their current values, and the
-values to try, after ``--search`` and ``--fix``. Keys are paths in models.yaml: ``max_batch_size``,
-``options.max_num_seqs``. A key's values are ordered and include the current one. Knows no server.
+"""The search space of a model: its tunable keys of models.yaml (``options.max_num_seqs``), their
+current values, and the values to try, in order.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from generator.errors import SpecError, UsageError
 from generator.spec.model_spec import BatchSize, Instances, Microseconds, ModelSpec
 from generator.spec.task_folders import Task
-from generator.yaml_file import reading
+from generator.yaml_file import nodes
 from generator.yaml_file.keys import problem
 from generator.yaml_file.schema import did_you_mean
 from perf.report.schema import Value
@@ -47,9 +46,7 @@ _SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Space:
-    """``dimensions`` vary, by key, ``fixed`` do not; ``current`` has a value for every key of both.
-    Numbers are in order, ``None`` before them.
-    """
+    """``dimensions`` vary, ``fixed`` do not; ``current`` has a value for every key of both."""
 
     dimensions: Mapping[str, tuple[Value, ...]]
     current: Settings
@@ -63,10 +60,14 @@ def make_space(
     fixed: Iterable[str],
     worth_trying: Mapping[str, Sequence[Value]],
 ) -> Space:
-    """Builds the space from ``--search`` where given, else from ``worth_trying``. Raises UsageError
-    that names the argument, the key and the allowed values.
-    """
-    keys = {short(key): key for key in _tunable_keys(spec, task)}
+    """By ``--search`` where given, else ``worth_trying``. Raises UsageError."""
+    keys = {short(key): key for key in (BATCH, DELAY)}
+    if _has_one_group(spec):
+        keys[INSTANCES] = INSTANCES
+    for name, option in task.options.items():
+        if option.choices or option.kind in (int, float, bool):  # no free text
+            keys[name] = f"{OPTIONS}{name}"
+    kinds = {INSTANCES: Instances, DELAY: Microseconds | None, BATCH: BatchSize}
 
     def read(flag: str, arguments: Iterable[str]) -> dict[str, list[Value]]:
         found: dict[str, list[Value]] = {}
@@ -74,14 +75,19 @@ def make_space(
             name, equals, text = (part.strip() for part in argument.partition("="))
             if not equals or not text:
                 raise UsageError(f"{flag} {argument}: {_SYNTAX[flag]}")
+            if name == INSTANCES and name not in keys:
+                several = "has a device_map or several groups, so its instances are not one number"
+                raise UsageError(f"{flag} {name}: model '{spec.name}' {several}")
             if name not in keys and name not in keys.values():
-                raise UsageError(_unknown(flag, name, keys, spec))
+                hint = did_you_mean(name, keys, "keys")
+                raise UsageError(f"{flag}: unknown key '{name}' for task {spec.task}{hint}")
             key, where = keys.get(name, name), f"{flag} {name}"
             if key in found:
                 raise UsageError(f"{where}: given twice")
             found[key] = _values(where, text, may_be_many=flag == "--search")
-            for message in (_problem(key, value, task) for value in found[key]):
-                if message:
+            kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
+            for value in found[key]:
+                if message := problem(kind, value):
                     raise UsageError(f"{where}: {message}")
         return found
 
@@ -91,8 +97,13 @@ def make_space(
         raise UsageError(f"--fix {short(key)}: is also in --search; it can be one of them")
     tried = {key: values for key, values in (wanted or worth_trying).items() if key not in fixes}
     now = current(spec, [*tried, *fixes])
-    dimensions = {key: _ordered([*values, now[key]]) for key, values in tried.items()}
-    varied = {key: values for key, values in dimensions.items() if len(values) > 1}
+    varied = {}
+    for key, values in tried.items():
+        found = [*dict.fromkeys([*values, now[key]])]
+        if are_ordered(found):  # so that neighbours behave alike
+            found.sort(key=lambda value: -math.inf if value is None else float(value))
+        if len(found) > 1:
+            varied[key] = tuple(found)
     if not varied:
         raise UsageError(
             f"model '{spec.name}': there is one way to set this, and nothing to choose; "
@@ -101,16 +112,11 @@ def make_space(
     return Space(varied, {key: now[key] for key in (*varied, *fixes)}, fixes)
 
 
-def _ordered(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Removes duplicates and sorts numbers, so that neighbours behave alike."""
-    found = tuple(dict.fromkeys(values))
-    if not all(each is None or type(each) in (int, float) for each in found):
-        return found
-    return tuple(sorted(found, key=lambda x: -math.inf if x is None else float(x)))
+def are_ordered(values: Iterable[Value]) -> bool:
+    return all(each is None or type(each) in (int, float) for each in values)
 
 
 def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
-    """The values of these keys in models.yaml, defaults included."""
     batching = spec.dynamic_batching
     known: dict[str, Any] = {
         BATCH: spec.max_batch_size,
@@ -122,9 +128,7 @@ def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
 
 
 def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[str, list[Value]]:
-    """Default values by key: only keys that this model's engine reads, and none that changes its
-    answers or the shape of its requests.
-    """
+    """Only keys that this model's engine reads, and that leave answers and shapes as they are."""
     found: dict[str, list[Value]] = {}
     engine = spec.options.get("engine")
     for name, values in _WORTH_TRYING.items():
@@ -144,7 +148,6 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
 
 
 def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """The model's entry of models.yaml, as plain values, with these settings."""
     changed = {**entry, "options": dict(entry.get("options") or {})}
     for key, value in settings.items():
         if key == DELAY:
@@ -180,35 +183,8 @@ def value_text(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _tunable_keys(spec: ModelSpec, task: Task) -> list[str]:
-    """All keys that may be searched: Triton's, and the task's options except free text."""
-    options = [
-        f"{OPTIONS}{name}"
-        for name, option in task.options.items()
-        if option.choices or option.kind in (int, float, bool)
-    ]
-    return [BATCH, DELAY, *([INSTANCES] if _has_one_group(spec) else []), *options]
-
-
 def _has_one_group(spec: ModelSpec) -> bool:
-    """Whether the model has a single instance group whose count may change."""
     return len(spec.instance_groups) == 1 and spec.device_map is None
-
-
-def _problem(key: str, value: Value, task: Task) -> str:
-    """Why models.yaml does not allow this value for this key; empty where it does."""
-    kinds = {INSTANCES: Instances, DELAY: Microseconds | None, BATCH: BatchSize}
-    kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
-    return problem(kind, value)
-
-
-def _unknown(flag: str, name: str, keys: Mapping[str, str], spec: ModelSpec) -> str:
-    if name == INSTANCES:
-        return (
-            f"{flag} {name}: model '{spec.name}' has a device_map or several groups, so "
-            "its instances are not one number"
-        )
-    return f"{flag}: unknown key '{name}' for task {spec.task}{did_you_mean(name, keys, 'keys')}"
 
 
 def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
@@ -234,10 +210,9 @@ def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
 
 
 def _value(where: str, text: str) -> Value:
-    """Parses a value as models.yaml does."""
     word = text.strip()
     try:
-        value = reading.parse(f"value: {word}".encode(), where).get("value")
+        value = nodes.parse(f"value: {word}".encode(), where).get("value")
     except SpecError:
         return word
     found = value.value if value else None
@@ -247,7 +222,6 @@ def _value(where: str, text: str) -> Value:
 
 
 def _up_to(values: Iterable[int], callers: int) -> list[Value]:
-    """The values below ``callers``, and the first that is not below."""
     found = list(values)
     beyond = next((at for at, value in enumerate(found) if value >= callers), len(found))
     return [*found[: beyond + 1]]

@@ -17,19 +17,16 @@ from generator.spec.task_folders import Task, find_tasks
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.cpu_quota import num_cores
 from hf_triton.tritonserver.state_file import running_servers
-from perf.machine import here
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings
 from perf.report.schema import Run, read_measurements
-from perf.run_folder import continued_or_new, locked_folder
+from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.tune.bench import Bench, TrialError
-from perf.tune.goal import Goal
-from perf.tune.question import Request, endpoint_of, files_of, find_model, inputs_of
+from perf.tune.question import Goal, Request, endpoint_of, files_of, find_model, inputs_of
 from perf.tune.search import (
     Confirmation,
     Outcome,
     Search,
-    Trials,
     in_turns,
     measured,
     outcomes_in,
@@ -68,31 +65,23 @@ def tune(request: Request) -> int:
             f"a server runs on {request.repository} (port {server.http_port}): what it does now "
             "meets what is measured"
         )
-    folder = folder_of(spec.name, scenario, request.output)
+    # The same command continues its search.
+    digest = hashlib.sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()
+    folder = request.output or RESULTS_FOLDER / f"tune-{spec.name}-{digest[:8]}"
     title = f"Settings for {spec.name}: {request.goal.describe()}"
     with locked_folder(folder), tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
         continued_or_new(
-            folder, Run("tune", **here(request.command), title=title, scenario=scenario)
+            folder, Run("tune", **run_context(request.command), title=title, scenario=scenario)
         )
         bench = Bench(request, spec, tasks, Path(scratch), folder, files, inputs, endpoint)
         return Tuning(request, space, bench, folder, tasks).run()
 
 
-def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
-    """A folder name that depends on the question alone, so that the same command continues its
-    search.
-    """
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-    return chosen or RESULTS_FOLDER / f"tune-{model}-{digest[:8]}"
-
-
 @dataclass
 class Tuning:
-    """One search, from earlier results to the printed answer."""
-
     request: Request
     space: Space
-    bench: Trials
+    bench: Any  # a Bench
     folder: Path
     tasks: Mapping[str, Task]
 
@@ -115,8 +104,13 @@ class Tuning:
             text = f"such as {settings_text(of)}: {why}"
             print(f"{len(search.refused)} settings were left out, {text}")
         print("\n".join(said))
-        if request.write and winner is not None:
-            print(self._written(winner))
+        if request.write and winner is not None and dict(winner) == dict(self.space.current):
+            print(f"{request.config} stays as it is")
+        elif request.write and winner is not None:
+            config, current = request.config, self.space.current
+            changes = write_settings(config, request.model, current, winner, self.tasks)
+            print(changes or f"{config} says so already")
+            print(f"hf-triton apply brings a running server to {config}")
         return EXIT_INPUT if winner is None else EXIT_OK
 
     def _say_trial(self, outcome: Outcome) -> None:
@@ -130,7 +124,7 @@ class Tuning:
 
     def _judged(self, outcomes: list[Outcome]) -> tuple[Settings | None, list[str]]:
         """The settings to recommend, and the text about them: the current ones where none is better
-        beyond noise, None where none meets the bounds. Measures again, in turns.
+        beyond noise, None where none meets the bounds.
         """
         goal, lines = self.request.goal, list[str]()
         order = measured(outcomes, goal)
@@ -142,11 +136,17 @@ class Tuning:
                 return best.settings, [*lines, "the current settings are the best that was found"]
             if outcomes[0].state == "failed":
                 return best.settings, [*lines, text, "the current settings could not be measured"]
-            turns = self._turns(best, outcomes[0])
+            turns: Confirmation | None = None
+            if self.request.repeats:
+                _say(f"measuring trial {best.number} and the current settings again, in turns")
+                try:
+                    turns = in_turns(self.bench, self.folder, best, outcomes[0], self.request)
+                except TrialError as error:
+                    _say(f"could not be measured again: {error}")
             if turns and turns.winner and not turns.meets(goal):
                 lines += [f"trial {best.number} won, but missed the bounds when measured again"]
                 continue
-            lines += [text, turns.told(goal) if turns else "not measured again"]
+            lines += [text, turns.summary(goal) if turns else "not measured again"]
             if not goal.is_met(outcomes[0].measurement):
                 return best.settings, [*lines, "the current settings miss the bounds"]
             is_better = turns is not None and turns.is_better(goal)
@@ -154,29 +154,9 @@ class Tuning:
         near = f"nearest: trial {order[0].number}: {settings_text(order[0].settings)}"
         return None, [*lines, f"nothing meets the bounds ({goal.describe()})", near]
 
-    def _turns(self, best: Outcome, current: Outcome) -> Confirmation | None:
-        if not self.request.repeats:
-            return None
-        _say(f"measuring trial {best.number} and the current settings again, in turns")
-        try:
-            return in_turns(self.bench, self.folder, best, current, self.request)
-        except TrialError as error:
-            _say(f"could not be measured again: {error}")
-            return None
-
-    def _written(self, winner: Settings) -> str:
-        config, name = self.request.config, self.request.model
-        if dict(winner) == dict(self.space.current):
-            return f"{config} stays as it is"
-        changes = write_settings(config, name, self.space.current, winner, self.tasks)
-        apply = f"hf-triton apply brings a running server to {config}"
-        return f"{changes or f'{config} says so already'}\n{apply}"
-
 
 def ranking(folder: Path, goal: Goal) -> Iterator[str]:
-    """A Markdown table with a row for each measured settings, the best first; then the failed ones
-    with their reasons.
-    """
+    """A Markdown table, the best settings first; then the failed ones with their reasons."""
     lines = read_measurements(folder)
     failed = [each for each in lines if not each.num_requests]
     good = [each for each in lines if each.num_requests]

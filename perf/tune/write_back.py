@@ -1,6 +1,4 @@
-"""Writes settings into the user's models.yaml: changes only these keys, and only if the file then
-reads exactly as measured.
-"""
+"""Writes settings into models.yaml: only these keys, and only if it then reads as measured."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ import yaml
 
 from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
-from generator.repository.atomic_files import write
+from generator.repository.staging import write
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
 from generator.yaml_file.keys import plain
@@ -35,9 +33,8 @@ class EditError(Exception):
 def write_settings(
     config: Path, name: str, now: Settings, wanted: Settings, tasks: Mapping[str, Task]
 ) -> str:
-    """Changes ``config`` atomically and returns the diff; empty without changes. Raises PerfError
-    where the file no longer says ``now``, these keys can't be changed alone, or the file can't be
-    written; SpecError where it has become invalid meanwhile.
+    """Returns the diff; empty without changes. Raises PerfError where the file no longer says
+    ``now``, these keys can't be changed alone, or it can't be written; SpecError.
     """
     before = {spec.name: spec for spec in load(config, dict(tasks))}
     if name not in before:
@@ -93,8 +90,8 @@ def _replace(
     wanted: Settings,
     tasks: Mapping[str, Task],
 ) -> None:
-    """Checks the new text as a file beside the old one (paths in it are relative), then replaces
-    it, or what it links to. Raises EditError where anything else would change, OSError.
+    """Reads the new text beside the old file first. Raises EditError where anything else would
+    change.
     """
     scratch = config.with_suffix(_SCRATCH_SUFFIX)
     try:
@@ -121,12 +118,9 @@ def _replace(
 
 
 def set_value(text: str, model: str, path: Sequence[str | int], value: object) -> str:
-    """Returns ``text`` with ``value`` at ``path`` in the entry of ``model``; missing keys are added
-    behind the last one of their map. Raises EditError.
-
-    Every other character stays: edits go by the positions of PyYAML's nodes, because libraries that
-    write YAML anew lose formatting. Takes what generator/yaml_file/nodes.py takes: one document
-    without aliases, merge keys and tags.
+    """``text`` with ``value`` at ``path`` in the entry of ``model``. Raises EditError. Every other
+    character stays: edits go by the positions of PyYAML's nodes, because libraries that write YAML
+    anew lose formatting.
     """
     key, node = None, _entry(text, model)
     for depth, step in enumerate(path):
@@ -168,7 +162,6 @@ def _entry(text: str, model: str) -> yaml.Node:
 
 
 def _pair(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """The key and value nodes of a map's key; for a list item, its node twice."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
         return (node.value[step],) * 2 if step < len(node.value) else None
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -176,7 +169,6 @@ def _pair(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, yaml.Node
 
 
 def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
-    """The text with a node's value replaced."""
     begin, end = old.start_mark.index, _end(text, old)
     before = ""
     if isinstance(old, yaml.CollectionNode) and not old.flow_style:
@@ -191,7 +183,6 @@ def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
 
 
 def _added(text: str, node: yaml.Node, path: Sequence[str | int], value: object) -> str:
-    """The text with a key, and its missing parents, added behind the last key of a map."""
     if not isinstance(node, yaml.MappingNode):
         raise EditError(f"{_place(node)}: is no map that '{path[0]}' could be put in")
     if node.flow_style:

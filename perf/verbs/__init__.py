@@ -1,8 +1,5 @@
-"""``hf-triton perf``: how fast it is, and what to choose.
-
-Each sub-verb is a module here with HELP, DESCRIPTION, ``add_arguments`` and ``run``: thin, for the
-work is in the rooms beside this one, which are imported when a sub-verb runs. Those of ``perf.lab``
-are there in a checkout alone.
+"""``hf-triton perf``: each sub-verb is a module with HELP, DESCRIPTION, ``add_arguments`` and
+``run``; what it needs is imported when it runs. Those of ``perf.lab`` are in a checkout alone.
 """
 
 from __future__ import annotations
@@ -37,7 +34,6 @@ _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytrit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the sub-verbs, each with arguments of its own."""
     raw = argparse.RawDescriptionHelpFormatter
     verbs = parser.add_subparsers(dest="perf_verb", required=True, metavar="VERB")
     for name, path in VERBS.items():
@@ -52,9 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb. Raises UsageError for one that is gone, PerfError where a package that it
-    needs is not installed.
-    """
+    """Raises UsageError for a verb that is gone, PerfError where a package is not installed."""
     if args.perf_verb in _GONE:
         raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
     module = importlib.import_module(VERBS[args.perf_verb])
@@ -67,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
-    """An error that says what to install. Raises ``error`` again where the missing module is our
-    own.
-    """
+    """Says what to install. Raises ``error`` again where the missing module is our own."""
     name = (error.name or "").partition(".")[0]
     if name in ("", "perf", "generator", "hf_triton"):
         raise error
@@ -79,8 +71,8 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM, and SIGHUP unless nohup ignores it, raise KeyboardInterrupt in the block, so that a
-    measurement keeps its results and ends its child processes, which would outlive the terminal.
+    """SIGTERM and SIGHUP (unless nohup ignores it) raise KeyboardInterrupt, so that a measurement
+    keeps its results and ends its child processes.
     """
     numbers = [signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.getsignal(number) for number in numbers}

@@ -9,9 +9,7 @@ from generator.flag_values import number, whole
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --repository; ``hf-triton perf`` has them too, and either place is
-    accepted.
-    """
+    """Adds --config and --repository, which ``hf-triton perf`` has too."""
     for name, what in (("config", "FILE"), ("repository", "FOLDER")):
         parser.add_argument(
             f"--{name}",

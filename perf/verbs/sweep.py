@@ -86,7 +86,6 @@ def _address(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, or prints the commands; returns the exit code. Raises GeneratorError."""
     from perf.sweep import sweeping
     from perf.sweep.scenario import Addresses
 

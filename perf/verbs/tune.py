@@ -72,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model_analyzer is not None:
         instead = "leave it out to search here; AIPerf, GuideLLM and perf_analyzer measure a server"
         raise UsageError(f"--model-analyzer is gone: {instead}")
-    from perf.tune.goal import Goal
-    from perf.tune.question import Request
+    from perf.tune.question import Goal, Request
     from perf.tune.tuning import tune
 
     same = (

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import ConflictError
-from generator.render.digest import CONFIG_FILE, without_look
-from generator.render.vllm_model_json import missing_weights
+from generator.render.manifest import CONFIG_FILE, without_fingerprint
+from generator.render.model_data import missing_weights
 from generator.repository import writing as writer
 from generator.repository.compare import Action, ModelPlan
 from generator.repository.native_model import place_models
-from generator.repository.plan import Plan, make_plan
-from generator.repository.progress import track
+from generator.repository.plan import Plan, make_plan, track
 from generator.spec.task_folders import find_tasks
 
 MAX_LISTED = 5
@@ -131,7 +130,7 @@ def _stays(model: ModelPlan) -> bool:
     changed = [change for change in model.changes if change.action is not Action.IDENTICAL]
     return (
         [change.path for change in changed] == [CONFIG_FILE]
-        and without_look(changed[0].old or b"") == without_look(changed[0].new or b"")
+        and without_fingerprint(changed[0].old or b"") == without_fingerprint(changed[0].new or b"")
         and not os.access(model.folder, os.W_OK)
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
 from generator.render.model_folder import render
-from generator.repository.progress import track
+from generator.repository.plan import track
 from generator.spec import local_files
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     specs = load(config, tasks)
     report = Report()
     for part in (part for spec in specs for part in spec.parts):
-        if lack := local_files.lacks(part):
+        if lack := local_files.missing_file(part):
             report.add(part.places["model"], f"{part.source.folder} {lack}")
     if report.problems:
         raise SpecError(str(config), report.problems)

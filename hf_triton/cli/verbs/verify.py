@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import FetchError
+from generator.fetch.fetching import run_all
 from generator.fetch.model_cache import ModelCache, caches_of
 from generator.fetch.plan import chosen_models, hub_models
 from generator.fetch.progress import Progress, size
-from generator.fetch.threads import run_all
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import LockedSnapshot, ModelSpec

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from generator.errors import ServerError, TemplateError
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import CONFIG_FILE
 from generator.repository import served_record
 from hf_triton.ports.openai.adapters.changes import AdapterChanges
 from hf_triton.ports.openai.adapters.files import adapters_now

@@ -21,7 +21,7 @@ from typing import Any
 
 from generator.errors import GeneratorError, ServerError
 from generator.render import model_config
-from generator.render.digest import DIGEST_PARAMETER
+from generator.render.manifest import DIGEST_PARAMETER
 from generator.repository.version_folders import drop_last_version, replace_config
 from generator.spec.triton_models import LINK_PARAMETER
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange

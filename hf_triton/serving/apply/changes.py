@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from generator.render.digest import CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.render.manifest import CONFIG_FILE, ROUTING_FILE, digest_in
 from generator.repository.compare import Action, ModelPlan, compare
 from generator.repository.version_folders import next_version
 from generator.repository.versions import RENDERED_VERSION, leaves_out, renumbered

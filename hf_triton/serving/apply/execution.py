@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import GeneratorError
-from generator.render.digest import ADAPTERS_FILE, ROUTING_FILE
+from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import CONFIG_FILE
 from generator.render.memory import CPU, weight_bytes
 from hf_triton.serving.apply import atomic_switch
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange

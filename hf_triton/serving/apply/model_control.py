@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from generator.errors import ServerError
-from generator.render.digest import digest_of_served
+from generator.render.manifest import digest_of_served
 from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.triton_texts import LOADING, READY, UNLOADING, one_line
 

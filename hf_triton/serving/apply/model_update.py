@@ -286,7 +286,7 @@ def write_folder(folder: FolderChange) -> None:
     if plan.version not in folder.served.active and _has_older(plan, folder.served.ready):
         drop_version(plan.folder)  # begun once, and never served
         plan = compare_again(plan)
-    versions = {of for path in plan.known.files if (of := version_of(path))}
+    versions = {of for path in plan.known if (of := version_of(path))}
     # What ran before the last change stays, should this one fail.
     before = {max((of for of in versions if of < plan.version), default=plan.version)}
     keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active | before
@@ -294,7 +294,7 @@ def write_folder(folder: FolderChange) -> None:
 
 
 def _has_older(plan: ModelPlan, served: set[int]) -> bool:
-    found = {of for path in plan.known.files if (of := version_of(path))}
+    found = {of for path in plan.known if (of := version_of(path))}
     return any(version in served for version in found if version < plan.version)
 
 

@@ -20,7 +20,7 @@ from generator.errors import (
     RepositoryError,
 )
 from generator.models_yaml.reading import load
-from generator.render.digest import ADAPTERS_FILE, ROUTING_FILE
+from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE
 from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare, edited_hash, folder_version

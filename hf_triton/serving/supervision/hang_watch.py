@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import CONFIG_FILE
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
 from hf_triton.serving.supervision.hang_detection.processes import (

@@ -6,7 +6,7 @@ import contextlib
 import sys
 
 from generator.render import model_config
-from generator.render.curl_lines import curl_lines
+from generator.render.sample_requests import curl_lines
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.process import TritonServer

@@ -17,11 +17,10 @@ from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, Running, 
 from perf.load.level import Level, LevelError, records_of
 from perf.load.records import Policy, measurement_of
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, requests
-from perf.machine import here, now
 from perf.report.rendering import MARKDOWN_FILE, write_renderings
 from perf.report.schema import Load, Measurement, Run, append, read_measurements, write_run
-from perf.run_folder import continued_or_new, locked_folder
-from perf.sweep.watching import machine_figures, server_pids, watching
+from perf.run_folder import continued_or_new, locked_folder, now, run_context
+from perf.sweep.metrics import machine_figures, server_pids, watching
 
 MOST_STREAMS = 64  # clients; one Python process reads so many streams without delay
 _STARTS_NOT = (GeneratorError, LevelError, OSError)
@@ -31,8 +30,6 @@ _WARM_UP = Policy(min_requests=8, min_s=0, max_s=60)
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of the command line; at least ``num_requests`` are counted at each level."""
-
     servers: tuple[str, ...]
     dtypes: tuple[str, ...]
     clients: tuple[int, ...]
@@ -50,7 +47,6 @@ class Plan:
             yield from ((number, *each) for each in (found if number % 2 == 0 else found[::-1]))
 
     def loads(self, name: str, dtype: str) -> Iterator[Load]:
-        """All levels of a server, streams last."""
         whole = Load(
             target=name,
             endpoint=f"http-{BY_NAME[name].routes[0]}",
@@ -65,8 +61,8 @@ class Plan:
                 yield replace(whole, concurrency=clients, endpoint=f"{whole.endpoint}-stream")
 
     def level(self, load: Load, number: int, running: Running) -> Level:
-        """Makes the requests of a level: equal for every server of a round, and new in each round,
-        because a server may have cached earlier ones.
+        """Equal requests for every server of a round, new ones in each: a server may have cached
+        some.
         """
         clients, streams = load.concurrency or 1, _is_stream(load)
         seed = random.Random(f"{self.seed}/{number}/{clients}/{streams}").randrange(2**31)
@@ -84,7 +80,7 @@ class Plan:
 
 
 def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
-    """Measures what the folder lacks, writes and prints its report; returns the exit code. Raises
+    """Measures what the folder lacks, and prints the report; returns the exit code. Raises
     PerfError.
     """
     with locked_folder(output):
@@ -97,18 +93,13 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
 
 
 def begin(output: Path, plan: Plan, command: str) -> Run:
-    """Creates the run in the folder, or continues the one there. Raises PerfError where the folder
-    holds a different run, OSError.
-    """
     title = "Useful tokens/s of ours and of what people use instead"
-    run = Run(kind="baselines", title=title, scenario=plan.scenario(), **here(command))
+    run = Run(kind="baselines", title=title, scenario=plan.scenario(), **run_context(command))
     return continued_or_new(output, run)
 
 
 def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
-    """Starts each server in turn and measures its missing levels. A server that can't be started is
-    skipped; the run's notes give the reason. Raises OSError.
-    """
+    """A server that can't be started is skipped; the run's notes say why. Raises OSError."""
     from perf.model import make_model
 
     done = [(each.load, each.repeat) for each in read_measurements(output)]
@@ -152,11 +143,9 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
 
 def _measured(load: Load, number: int, running: Running, level: Level) -> Measurement:
     """The figures of a level; it is stable where the wanted number of requests was counted."""
-    whole, streamed = BY_NAME[load.target].routes
-    route, model = (whole, running.model)
-    if _is_stream(load):
-        route, model = (streamed, running.streaming_model)
-    start = now()
+    streams, start = _is_stream(load), now()
+    route = BY_NAME[load.target].routes[streams]
+    model = running.streaming_model if streams else running.model
     with watching(list, server_pids(running.port)) as watch:
         records = records_of(route, running.port, model, level)
     found = measurement_of(records, load, number, start)

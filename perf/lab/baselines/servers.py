@@ -1,6 +1,4 @@
-"""The servers that are compared: how each is started and asked. A peer is one command that runs in
-a Python environment that the user makes with the packages in its ``pip``.
-"""
+"""The servers that are compared. A peer is a command in a Python environment of the user's."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from typing import Any
 
 from generator.errors import PerfError
 from generator.spec.triton_models import engine_name
+from perf.load.level import Sent
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, Request
-from perf.load.routes import Sent
 from perf.processes import free_listen, running
 from perf.sweep.server import own_server
 
@@ -68,10 +66,8 @@ def _completions(request: Request, model: str, stream: bool) -> Mapping[str, Any
 
 @dataclass(frozen=True)
 class Server:
-    """One compared server. ``routes`` are names in load.routes.ROUTES: of whole answers, and of
-    streams. ``command`` may hold {model}, {dtype}, {port}, {cores}; the server is ready when
-    /health answers. Without a command it is ``hf-triton serve``. ``environment`` is its folder
-    among the peers', ``pip`` the packages to install there.
+    """``routes`` are of whole answers and of streams. ``command`` may hold {model}, {dtype},
+    {port}, {cores}; without one it is ``hf-triton serve``. A server is ready when /health answers.
     """
 
     name: str
@@ -84,14 +80,12 @@ class Server:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, environments: Path) -> str:
-        """Says how to install the server where it is missing; else an empty text."""
         folder = environments / self.environment
         if not self.command or (folder / "bin" / self.command.split(" ", 1)[0]).exists():
             return ""
         return f"python -m venv {folder} && {folder}/bin/pip install {self.pip}"
 
     def sent(self, request: Request, model: str, *, stream: bool) -> Sent:
-        """The body of a request and the expected length of its answer."""
         body = json.dumps(self.body(request, model, stream))
         return Sent(body, request.max_tokens, num_words=request.max_tokens)
 
@@ -140,9 +134,7 @@ class Running:
 def started(
     server: Server, dtype: str, folder: Path, environments: Path, *, streaming: bool = False
 ) -> Iterator[Running]:
-    """Runs the server for the length of the block; ``folder`` holds the model and receives logs and
-    repositories. Raises PerfError, OSError.
-    """
+    """``folder`` holds the model and receives logs and repositories. Raises PerfError, OSError."""
     if missing := server.missing(environments):
         raise PerfError(f"{server.name} is not installed: {missing}")
     if server.command:
@@ -159,7 +151,6 @@ def started(
 
 @contextmanager
 def _command(server: Server, dtype: str, folder: Path, home: Path) -> Iterator[Running]:
-    """Starts a peer's command in its own environment."""
     port, model = free_listen().http_port, str(folder / MODEL_FOLDER)
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     named = {"port": port, "cores": cores, "model": model, "dtype": dtype}

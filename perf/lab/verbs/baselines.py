@@ -59,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _targets(text: str) -> tuple[str, ...]:
-    """Parses server names. Raises ArgumentTypeError; for a removed server it says what to use
-    instead.
-    """
+    """Says of a removed server what to use instead. Raises ArgumentTypeError."""
     if gone := set(text.split(",")) & set(GONE):
         instead = "AIPerf or GuideLLM measure any server that has OpenAI's routes"
         raise argparse.ArgumentTypeError(f"{','.join(sorted(gone))}: compared no more; {instead}")

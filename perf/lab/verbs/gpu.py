@@ -51,7 +51,6 @@ def _pattern(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the checks; returns the exit code. Raises UsageError for what is gone."""
     if args.command == PACK or args.folder or args.wheels or args.python:
         raise UsageError(
             "pack and --wheels are gone: `pip download --no-deps -d wheels transformers psutil` "

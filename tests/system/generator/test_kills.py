@@ -115,6 +115,4 @@ def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
         add(work, HALF, 2)
         num_writes += 1
     assert num_writes > 10
-    assert read_manifest(folder).files.keys() == {
-        path for path in snapshot(folder) if path[0] != "."
-    }
+    assert read_manifest(folder).keys() == {path for path in snapshot(folder) if path[0] != "."}

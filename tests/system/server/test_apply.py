@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from generator.errors import NoRoomError
-from generator.render.digest import with_digest
+from generator.render.manifest import with_digest
 from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare

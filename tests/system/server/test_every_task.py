@@ -26,7 +26,7 @@ import tritonclient.http
 from PIL import Image
 from wire import Reply, Request, strings
 
-from generator.render.curl_lines import curl_lines
+from generator.render.sample_requests import curl_lines
 from tests.scenarios.endpoint import Model
 from tests.scenarios.metrics import settled
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.render.curl_lines import curl_lines
+from generator.render.sample_requests import curl_lines
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver import binary
 from hf_triton.tritonserver.process import TritonServer

@@ -16,8 +16,8 @@ from generator.deploy.servers import Unit, slug
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
-from generator.yaml_file.reading import parse as parse_marks
-from generator.yaml_file.reading import read
+from generator.yaml_file.nodes import parse as parse_marks
+from generator.yaml_file.nodes import read
 from tests.support.triton import ROOT
 
 TEXTS = st.text(max_size=30)

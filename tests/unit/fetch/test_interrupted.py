@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from generator.fetch import threads
+from generator.fetch import fetching
 from tests.support.fake_hub import FakeHub
 from tests.support.triton import ROOT, eventually
 from tests.unit.fetch.workplace import Workplace
@@ -151,8 +151,8 @@ def test_an_interrupt_before_all_workers_have_started_is_one(
     def work(_: int) -> None:
         stop.wait(60)
 
-    monkeypatch.setattr(threads, "threading", SimpleNamespace(Thread=Worker))
+    monkeypatch.setattr(fetching, "threading", SimpleNamespace(Thread=Worker))
     with pytest.raises(KeyboardInterrupt):
-        threads.run_all([1, 2], work, 2, stop)
+        fetching.run_all([1, 2], work, 2, stop)
     assert stop.is_set()
     begun[0].join()

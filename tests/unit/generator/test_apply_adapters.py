@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError
-from generator.render.digest import with_digest
+from generator.render.manifest import with_digest
 from generator.repository import writing
 from generator.repository.compare import ModelPlan, compare
 from hf_triton.tritonserver import adapters

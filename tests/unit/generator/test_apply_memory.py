@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from generator.render.manifest import Manifest
 from generator.render.memory import weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
@@ -65,7 +64,7 @@ def change(
         Change("1/model.json", Action.UPDATE, before, after),
         Change("config.pbtxt", Action.UPDATE, (old or config).encode(), config.encode()),
     )
-    plan = ModelPlan(folder / name, changes, Manifest(), interrupted=False)
+    plan = ModelPlan(folder / name, changes, {}, interrupted=False)
     return FolderChange(plan, ServedFolder({1: "READY"}), FolderAction.REPLACE, 2)
 
 

@@ -67,7 +67,7 @@ def test_an_unreadable_file_is_named(work: Path, run: Run, monkeypatch: pytest.M
     def refused(path: Path, _most_bytes: int) -> bytes:  # a mode of 0 would not stop root
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("generator.yaml_file.reading.read_regular", refused)
+    monkeypatch.setattr("generator.yaml_file.nodes.read_regular", refused)
     _, _, err = run("validate")
     assert err.splitlines()[-1] == "models.yaml: can't be read: permission denied"
 

@@ -11,7 +11,7 @@ import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.render.digest import digest_in
+from generator.render.manifest import digest_in
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from tests.unit.generator.conftest import Run

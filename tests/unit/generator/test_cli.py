@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from generator.models_yaml import reading
-from generator.repository import progress
+from generator.repository import plan
 from hf_triton.cli import main as cli
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
@@ -188,11 +188,11 @@ def test_a_reader_that_leaves_early_is_no_traceback(work: Path) -> None:
 def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "FIRST_AFTER_S", 0)
-    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    monkeypatch.setattr(plan, "FIRST_AFTER_S", 0)
+    assert list(plan.track([1, 2], "writing")) == [1, 2]
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    assert list(plan.track([1, 2], "writing")) == [1, 2]
     assert "writing" in capsys.readouterr().err
 
 

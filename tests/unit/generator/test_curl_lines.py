@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from generator.render.curl_lines import curl_lines
+from generator.render.sample_requests import curl_lines
 from hf_triton.cli.verbs.generate import generate
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from generator.render import model_config
-from generator.render.curl_lines import curl_lines
+from generator.render.sample_requests import curl_lines
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 

@@ -112,8 +112,8 @@ def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, run: Run) -> 
     (package / "__pycache__/one.cpython-312.pyc").write_text("compiled while served")
     (package / "one.py").write_text("")
     known = manifest.parse((made / "demo" / MANIFEST_FILE).read_bytes())
-    files = {**known.files, "1/engines/one.py": manifest.digest(b"")}
-    (made / "demo" / MANIFEST_FILE).write_bytes(manifest.Manifest(files).to_bytes())
+    files = {**known, "1/engines/one.py": manifest.digest(b"")}
+    (made / "demo" / MANIFEST_FILE).write_bytes(manifest.to_bytes(files))
     assert "-1/engines/one.py" in run("generate")[1]
     assert not package.exists()
 

@@ -77,7 +77,7 @@ def test_a_missing_file_is_told_of_and_how_to_make_it(
 def test_an_export_is_copied_where_it_can_not_be_linked(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:  # as between two file systems
+    def refused(*_: object, **__: object) -> None:  # as between two file systems
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refused)

@@ -12,7 +12,7 @@ import pytest
 from generator.errors import RepositoryError, ServerError, SpecError
 from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
-from generator.yaml_file import reading
+from generator.yaml_file import nodes
 from generator.yaml_file.regular_file import read_json, read_regular
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.tritonserver.admin_key import take_admin_key
@@ -123,11 +123,11 @@ def test_thousands_of_mistakes_are_not_all_told(work: Path, run: Run) -> None:
 
 def test_a_file_at_the_limit_is_read(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
-    path.write_text("models: []\n" + "#" * (reading.MOST_BYTES - 11))
-    assert reading.read(path).get("models") is not None
-    path.write_text("models: []\n" + "#" * (reading.MOST_BYTES - 10))
+    path.write_text("models: []\n" + "#" * (nodes.MOST_BYTES - 11))
+    assert nodes.read(path).get("models") is not None
+    path.write_text("models: []\n" + "#" * (nodes.MOST_BYTES - 10))
     with pytest.raises(SpecError, match="larger than 4 MiB"):
-        reading.read(path)
+        nodes.read(path)
 
 
 def test_a_size_that_the_kernel_does_not_know_is_bounded_too(tmp_path: Path) -> None:

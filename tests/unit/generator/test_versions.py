@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from generator.render.digest import digest_in, digest_of_served, with_digest
-from generator.render.digest import parameter_line as line
-from generator.render.manifest import MANIFEST_FILE, Manifest, digest
+from generator.render.manifest import (
+    MANIFEST_FILE,
+    digest,
+    digest_in,
+    digest_of_served,
+    to_bytes,
+    with_digest,
+)
+from generator.render.manifest import parameter_line as line
 from generator.repository.compare import folder_version
 from generator.repository.versions import (
     at_version,
@@ -29,7 +35,7 @@ def renumber(folder: Path, version: int) -> None:
     files = snapshot(folder)
     del files[MANIFEST_FILE]
     hashes = {path: digest(content) for path, content in files.items()}
-    (folder / MANIFEST_FILE).write_bytes(Manifest(hashes).to_bytes())
+    (folder / MANIFEST_FILE).write_bytes(to_bytes(hashes))
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.render.curl_lines import curl_lines
-from generator.render.vllm_model_json import is_used_in
+from generator.render.model_data import is_used_in
+from generator.render.sample_requests import curl_lines
 from generator.spec.task_folders import find_tasks
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver.process import TritonServer

@@ -14,7 +14,7 @@ from generator.errors import SpecError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelKeys
 from generator.spec.task_folders import find_tasks
-from generator.yaml_file import reading
+from generator.yaml_file import nodes
 from generator.yaml_file.keys import key_names
 from tests.unit.generator.workspace import make_templates
 
@@ -59,7 +59,7 @@ def test_any_mix_of_yaml_is_read_or_refused(text: str) -> None:
 
 def parse(raw: bytes) -> None:
     with contextlib.suppress(SpecError):
-        reading.parse(raw, "models.yaml")
+        nodes.parse(raw, "models.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from generator.render.digest import with_digest
+from generator.render.manifest import with_digest
 from generator.repository import writing
 from generator.repository.compare import compare
 from hf_triton.ports.openai.adapters import changes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import CONFIG_FILE
 from generator.repository import served_record
 from hf_triton.ports import repeats
 from hf_triton.ports.openai.triton.catalog import Catalog

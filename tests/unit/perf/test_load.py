@@ -11,10 +11,9 @@ from itertools import islice
 
 import pytest
 
-from perf.load.level import Level, LevelError, records_of
+from perf.load.level import ROUTES, AnswerError, Level, LevelError, Response, Sent, records_of
 from perf.load.records import Policy, Record, between_chunks, measurement_of
 from perf.load.requests import OUTPUT_LENGTHS, num_words, requests
-from perf.load.routes import ROUTES, AnswerError, Response, Sent
 from perf.report.schema import Load
 from tests.support.http_server import Handler, serving_http
 

@@ -16,7 +16,7 @@ from triton_model_exception import TritonModelException
 import hf_triton
 from generator.models_yaml.reading import load
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE, MODEL_FILE
+from generator.render.manifest import CONFIG_FILE, MODEL_FILE
 from generator.render.model_folder import render
 from generator.spec import task_folders
 from generator.spec.model_source import Source
@@ -209,8 +209,8 @@ BESIDE_A_SERVER = {"cli", "ports", "serving", "tritonserver"}
 
 def test_build_time_imports_of_run_time_only_what_both_must_do_alike() -> None:
     heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
-    # For users' tests, which run hooks as the server does; task_folders.py imports options by name.
-    allowed = {"testing_hooks.py", "regular_file.py", "runtime_rules.py", "library.py"}
+    # For users' tests, which run hooks as the server does.
+    allowed = {"testing_hooks.py", "regular_file.py", "runtime_rules.py", "task_folders.py"}
     allowed |= {"__main__.py"}  # python -m generator is the command line
     for path in modules(GENERATOR):
         assert not imported_by(path) & heavy, path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.errors import GeneratorError, RepositoryError
-from generator.render.digest import ADAPTERS_FILE, SOURCES_FILE
+from generator.render.manifest import ADAPTERS_FILE, SOURCES_FILE
 from generator.repository import writing as writer
 from generator.repository.version_folders import newest_json
 from hf_triton.ports.openai.adapters.sources import Sources

@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 
 from generator.errors import GeneratorError
-from generator.fetch import hub_client, hub_errors
+from generator.fetch import hub_client
 from generator.models_yaml.models_lock import Key
 from generator.models_yaml.server_settings import OnDemand
 from generator.render import memory
 from generator.render.memory import CPU, unknown_source
-from generator.repository.atomic_files import write as write_file
+from generator.repository.staging import write as write_file
 from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
 from generator.yaml_file.regular_file import read_json
@@ -200,7 +200,7 @@ def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
     try:
         files = hub_client.list_files(source, revision).files
     except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-        return {}, hub_errors.explain(error, source)
+        return {}, hub_client.explain(error, source)
     return {path: file.size for path, file in files.items()}, ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.metrics import shown
+from perf.report.points import shown
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import Load, Measurement, Run, read_results
 from tests.unit.perf.report import example_runs

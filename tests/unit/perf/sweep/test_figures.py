@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
+from perf.load.records import figures as records_figures
 from perf.sweep.measuring import ExportError, read_export
-from perf.sweep.metrics import Difference, parse_metrics, server_figures
-from perf.sweep.watching import Look, between, machine_figures
+from perf.sweep.metrics import (
+    Difference,
+    Look,
+    between,
+    machine_figures,
+    parse_metrics,
+    server_figures,
+)
 
 MS = 1_000_000
 Figures = Callable[..., dict[str, Any]]
@@ -36,7 +43,8 @@ def figures(tmp_path: Path) -> Figures:
         experiment = {"requests": requests, "window_boundaries": windows}
         file = tmp_path / "e.json"
         file.write_text(json.dumps({"experiments": [experiment]}))
-        return read_export(file, streams, counts_tokens).figures()
+        records, (start_ns, end_ns) = read_export(file, streams, counts_tokens)
+        return records_figures(records, (end_ns - start_ns) / 1e9)
 
     return read
 

@@ -14,8 +14,8 @@ from generator.spec.task_folders import Task, find_tasks
 from perf.sweep.scenario import Inputs
 from perf.tune import bench as bench_module
 from perf.tune.bench import Bench
-from perf.tune.goal import Goal
 from perf.tune.question import (
+    Goal,
     Request,
     endpoint_of,
     files_of,

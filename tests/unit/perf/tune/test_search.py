@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perf.report.schema import Value, read_measurements, write_run
-from perf.tune.goal import Goal
-from perf.tune.question import Request
+from perf.tune.question import Goal, Request
 from perf.tune.search import Search, measured, outcomes_in
 from perf.tune.space import Settings, Space
 from perf.tune.tuning import ranking

@@ -9,8 +9,7 @@ import pytest
 from generator.spec.task_folders import find_tasks
 from perf.report.schema import write_run
 from perf.run_folder import locked_folder
-from perf.tune.goal import Goal
-from perf.tune.question import Request
+from perf.tune.question import Goal, Request
 from perf.tune.space import Space
 from perf.tune.tuning import Tuning
 from tests.support.triton import DEMO_MODEL

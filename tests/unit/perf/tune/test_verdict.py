@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perf.report.schema import Measurement, append, write_run
-from perf.tune.goal import Goal
-from perf.tune.question import Request
+from perf.tune.question import Goal, Request
 from perf.tune.search import Confirmation, Outcome, in_turns, measured
 from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench, measurement
 
@@ -80,4 +79,4 @@ def test_a_winner_is_better_where_its_repeats_scatter_less(
 ) -> None:
     found = Confirmation(several(WINNER, *winner), several(CURRENT, 100, 104, 96))
     assert found.is_better(goal) is is_better
-    assert told in found.told(goal)
+    assert told in found.summary(goal)
