@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import hypothesis
+import hypothesis.internal.conjecture.providers as providers
 import pytest
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("same")
+# Else it also draws texts and numbers of whichever modules of ours are imported, which it parses.
+providers.is_local_module_file = lambda _path: False  # type: ignore[assignment, attr-defined]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

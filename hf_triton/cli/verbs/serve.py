@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: other verbs and --help need no HTTP and no processes.
     from hf_triton.ports.api_keys import take_api_keys
     from hf_triton.ports.child_process import proxy
-    from hf_triton.ports.openai.curl_lines import api_of
-    from hf_triton.ports.openai.key import take_key
+    from hf_triton.ports.openai.curl_lines import api_of, take_key
     from hf_triton.serving.apply.file_watch import WatchedFiles
     from hf_triton.serving.supervision.children import Children
     from hf_triton.serving.supervision.lifecycle import ServeOptions, serve

@@ -1,25 +1,40 @@
-"""What the port tells of the server and of itself: health, version, metrics, its schema."""
+"""What the port tells of the server, of its models and of itself; and what Hugging Face's servers
+have of the one model that they serve: here at the port itself where one model alone fits, and under
+/models/NAME of each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.http.upstream import Pool, Question
-from hf_triton.ports.openai.openapi_schema.document import TEXT, Operation, Route, document
-from hf_triton.ports.openai.openapi_schema.page import page
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.sending import json_response
-from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
+from hf_triton.ports.openai.routes import speech, tgi
+from hf_triton.ports.openai.routes.answers import Endpoint
+from hf_triton.ports.openai.routes.encoders import rankings, texts
+from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
+from hf_triton.ports.openai.schema.errors import OF_MODEL, OPENAIS, ApiError, HubError
+from hf_triton.ports.openai.sending import Handler, json_response
+from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
+from hf_triton.ports.openai.triton.client import ContextLengths, Triton
+from hf_triton.ports.openai.triton.tensors import ServedModel
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.time_limit import timeout
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
+NAMED = f"{OF_MODEL}{{model:.+}}"
 _HTML = "text/html"
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -29,42 +44,131 @@ _PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "
 
 
 class Health(Struct):
-    """Whether Triton answers."""
-
     status: Literal["ok"] = "ok"
 
 
 class Version(Struct):
-    """Of hf-triton."""
-
     version: str
 
 
 class Document(Struct):
-    """OpenAPI's."""
-
     openapi: str
     paths: dict[str, Any]
 
 
+class Model(Struct, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    display_name: str
+    created: int
+    created_at: str
+    owned_by: str = "hf-triton"
+    root: str  # the own name of a model that has others
+    task: str
+    type: str  # Together's, or Anthropic's where its clients ask
+    parent: str | UnsetType = UNSET  # the model of an adapter
+    max_model_len: int | UnsetType = UNSET  # tokens; vLLM's name
+    max_input_tokens: int | UnsetType = UNSET  # Anthropic's name
+    state: Literal["asleep", "loading", "loaded", "leaving"] | UnsetType = UNSET
+
+
+class Models(Struct, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Model]
+    has_more: Literal[False] = False
+    first_id: str | None
+    last_id: str | None
+
+
+class Info(Struct, kw_only=True):
+    model_id: str
+    model_pipeline_tag: str
+    max_client_batch_size: int
+    router: str = "hf-triton"
+    version: str
+    model_sha: None = None
+    max_best_of: int | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
+    max_total_tokens: int | UnsetType = UNSET
+
+
+_BODIES = (
+    *(tgi.GenerateRequest, texts.EmbedRequest, rankings.SimilarityRequest),
+    *(texts.PredictRequest, speech.SoundRequest),
+)
+# Texts; or each text's vector, similarity or labels; or what was heard.
+OfOneModel = list[tgi.Generated | float | list[float | texts.Prediction]] | speech.Heard
+_ANY = Operation(
+    *("What the model does, as TGI, TEI and the Hub", OfOneModel, _BODIES),
+    also=(EVENTS,),
+    takes_file=True,
+    error=HubError,
+)
+_NOT_DONE = Operation("Of TEI, and not done here", error=HubError)
+_INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
+
+
+def routes_of(
+    paths: Sequence[str], handler: Handler, endpoint: Endpoint | EncoderEndpoint
+) -> list[Route]:
+    """The endpoint's routes, and the same under /models/NAME where it has them."""
+    routes = [Route(path, handler, endpoint.operation) for path in paths]
+    hub = replace(endpoint.operation, error=HubError)
+    for path in paths if endpoint.by_model else ():
+        operation = endpoint.operation if path.startswith(OPENAIS) else hub
+        operation = replace(operation, body=tuple(map(_named_by_path, operation.bodies)))
+        routes.append(Route(f"{NAMED}{path}", handler, operation))
+    return routes
+
+
+@functools.cache
+def _named_by_path(body: type[Struct]) -> type[Struct]:
+    bases, model = (body,), ("model", str | None, None)
+    name = f"{body.__name__}OfOne"
+    return msgspec.defstruct(name, [model], bases=bases, kw_only=True, module=body.__module__)
+
+
 class About:
-    """The handlers; ``metrics_socket`` is the Unix socket of Triton's metrics, "" where there is
-    none.
+    """The handlers. ``metrics_socket`` is the Unix socket of Triton's metrics, "" where there is
+    none; ``fitting`` are the handlers of ``POST /`` for models of some tasks, the first of which
+    counts where models of several are served.
     """
 
-    def __init__(self, triton: Triton, metrics_socket: str) -> None:
-        self._triton = triton
-        self._metrics_socket = metrics_socket
+    def __init__(
+        self,
+        triton: Triton,
+        catalog: Catalog,
+        repeats: Repeats,
+        metrics_socket: str,
+        fitting: Sequence[tuple[Sequence[str], Handler]],
+    ) -> None:
+        self._triton, self._catalog, self._repeats = triton, catalog, repeats
+        self._lengths = ContextLengths(triton, repeats)
+        self._metrics_socket, self._fitting = metrics_socket, fitting
+        self._started = int(time.time())
 
     def routes(self) -> list[Route]:
-        """Those that need nothing of the others."""
         healthy = Operation("Whether Triton answers", Health)
+        listed = Operation("The models that are ready", Models)
         return [
             Route("/", self._health, healthy),  # HEAD too: Claude Code looks whether it is there
             Route("/health", self._health, healthy),
             Route("/ping", self._health, healthy),
             Route("/version", _version, Operation("hf-triton's version", Version)),
             Route("/metrics", self._metrics, Operation("Triton's and the models'", also=(TEXT,))),
+            Route("/v1/models", self._models, listed),
+            Route("/v1/models/{name:.+}", self._model, Operation("One model", Model)),
+            Route(f"{NAMED}/v1/models", self._models, listed),
+        ]
+
+    def last_routes(self) -> list[Route]:
+        """These come last: a model's name may have slashes."""
+        return [
+            Route("/info", self._info, _INFO),
+            Route(f"{NAMED}/info", self._info, _INFO),
+            *(Route(path, _refuse, _NOT_DONE, "POST") for path in ("/embed_all", "/embed_sparse")),
+            Route("/", self._answer, _ANY),
+            Route(NAMED, self._answer, _ANY),
         ]
 
     async def _health(self, _request: web.Request) -> web.Response:
@@ -73,7 +177,6 @@ class About:
         return json_response(Health())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        """Prometheus' text, as Triton's metrics port has it."""
         if not self._metrics_socket:
             raise ApiError(404, "metrics: Triton is elsewhere; ask its own metrics port")
         pool = Pool(self._metrics_socket)
@@ -86,10 +189,80 @@ class About:
         finally:
             pool.close()
 
+    async def _models(self, request: web.Request) -> web.Response:
+        if "model" in request.match_info:
+            found = [await self._catalog.find(request.match_info["model"])]
+        else:
+            models = await self._catalog.models()
+            found = [models[name] for name in sorted(models)]
+        described = await self._described(request, *found)
+        first, last = (described[at].id if described else None for at in (0, -1))
+        return json_response(Models(data=described, first_id=first, last_id=last))
+
+    async def _model(self, request: web.Request) -> web.Response:
+        model = await self._catalog.find(request.match_info["name"])
+        return json_response((await self._described(request, model))[0])
+
+    async def _described(self, request: web.Request, *models: ServedModel) -> list[Model]:
+        lengths = await self._lengths.of(models)
+        is_anthropics = "anthropic-version" in request.headers
+        started = datetime.fromtimestamp(self._started, timezone.utc).isoformat()
+
+        def described(model: ServedModel) -> Model:
+            length = lengths.get(model.triton_name) or UNSET
+            return Model(
+                id=model.name,
+                created=self._started,
+                root=model.alias_of or model.name,
+                task=model.task,
+                type="model" if is_anthropics else KINDS[model.task],
+                display_name=model.name,
+                created_at=started,
+                parent=model.name.partition(":")[0] if model.adapter else UNSET,
+                max_model_len=length,
+                max_input_tokens=length,
+                state=cast("Any", self._repeats.state(model.triton_name)) or UNSET,
+            )
+
+        return list(map(described, models))
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        _, handler = await self._fit(request.match_info.get("model", ""))
+        return await handler(request)
+
+    async def _fit(self, name: str) -> tuple[Sequence[str], Handler]:
+        """The tasks among which the model is, and the handler for them. Raises ApiError."""
+        models = await self._catalog.models()
+        ends = (at for at, character in enumerate(name) if character == "/")
+        known = next((name[:at] for at in ends if name[:at] in models), "")
+        if name not in models and known:
+            rest = name.removeprefix(known)
+            raise ApiError(404, f"{OF_MODEL}{known} has no {rest[:100]}, see /openapi.json")
+        served = {one.task for one in models.values()}
+        if name:
+            served = {(await self._catalog.find(name, ALL_TASKS)).task}
+        found = (one for one in self._fitting if served & {*one[0]})
+        return next(found, self._fitting[0])
+
+    async def _info(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("model", "") or request.query.get("model", "")
+        tasks, _ = await self._fit(name)
+        model = await self._catalog.find(name, tasks)
+        generates = model.task in COMPLETION_TASKS
+        length = (await self._lengths.of((model,))).get(model.triton_name)
+        found = Info(
+            model_id=model.alias_of or model.name,
+            model_pipeline_tag=model.task,
+            max_best_of=1 if generates else UNSET,
+            max_client_batch_size=1 if generates else MAX_INPUTS,
+            max_input_tokens=length - 1 if length else UNSET,
+            max_total_tokens=length or UNSET,
+            version=version("hf-triton"),
+        )
+        return json_response(found)
+
 
 def with_schema(routes: Sequence[Route]) -> list[Route]:
-    """The routes, and those that describe all of them."""
-
     @functools.cache
     def described() -> dict[str, Any]:
         return document(every)
@@ -112,3 +285,8 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
 
 async def _version(_request: web.Request) -> web.Response:
     return json_response(Version(version("hf-triton")))
+
+
+async def _refuse(request: web.Request) -> web.Response:
+    text = f"{request.path}: models here make one vector of a text; ask /embed for it"
+    raise ApiError(404, text)

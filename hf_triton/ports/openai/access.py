@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import uuid
 from collections.abc import Collection
 
 from aiohttp import web
@@ -11,7 +13,36 @@ from generator.spec.runtime_rules import CALLER
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
+
+HEADER = "X-Request-Id"
+_ANTHROPICS = "request-id"  # where Anthropic's packages look
+_KEY = web.RequestKey("hf_triton_request_id", str)
+# One word that can stand in a log line and in a label; any other is as if none had been sent.
+_WORD = re.compile(r"[!#-Z^-~]{1,128}")
+_NAMES = ("traceparent", "tracestate")
+_VALUE = re.compile(r"[ -~]{1,512}")
+
+
+def id_of(request: web.Request, own: str = "") -> str:
+    """The id that the client sent, else ``own``, else a new one."""
+    if _KEY not in request:
+        given = request.headers.get(HEADER, "")
+        is_word = _WORD.fullmatch(given) is not None
+        request[_KEY] = given if is_word else own or f"req-{uuid.uuid4().hex}"
+    return request[_KEY]
+
+
+async def send_id(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
+
+
+def trace_context(request: web.Request) -> Metadata:
+    """The W3C trace headers as gRPC metadata; malformed ones are left out."""
+    given = ((name, request.headers.get(name, "")) for name in _NAMES)
+    return tuple((name, value) for name, value in given if _VALUE.fullmatch(value))
+
 
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
 # What tells nothing of models or callers.
@@ -19,9 +50,7 @@ _OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
 
 
 class AccessCheck:
-    """``enter`` comes before anything of a body is read, ``leave`` at the end; ``pages`` are
-    further paths that tell nothing.
-    """
+    """``enter`` comes before anything of a body is read, ``leave`` at the end."""
 
     def __init__(self, port: Port, pages: Collection[str] = ()) -> None:
         self._access, self._callers = port.access, port.callers
@@ -43,11 +72,10 @@ class AccessCheck:
             request[_ACCOUNT] = account
 
     def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
-        """It is answered, or its caller has gone; what it has ``left`` at Triton still counts."""
         leave_after(request.get(_ACCOUNT), left)
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """The answer to what a browser asks first; None where the request is none of those."""
+        """Answers a browser's CORS preflight; None for any other request."""
         wanted = request.headers.get("Access-Control-Request-Headers")
         may = cors.allows(self._access, request.headers.get("Origin"))
         if request.method != "OPTIONS" or not may:
@@ -55,17 +83,16 @@ class AccessCheck:
         return web.Response(status=204, headers=cors.preflight(wanted))
 
     async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Lets a page of another origin read the answer, if it may."""
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
 
 
 def _authorizations(request: web.Request) -> list[str]:
-    """OpenAI's header, or Anthropic's as one of OpenAI's; all of them where they differ."""
+    """OpenAI's header, and Anthropic's in the form of OpenAI's; all of them where they differ."""
     keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
     return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
 
 
 def caller_of(request: web.Request) -> dict[str, str]:
-    """The parameter that names the caller to a model; none where everybody is the same."""
+    """The request parameter that names the caller to a model; none where no caller has a key."""
     account = request.get(_ACCOUNT)
     return {CALLER: account.alias} if account and account.alias else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,43 +18,51 @@ from generator.spec.task_sets import (
     MEDIA_TASKS,
 )
 from generator.spec.triton_models import TASK_PARAMETER
-from hf_triton.ports.openai.key import VARIABLE as KEY_VARIABLE
-from hf_triton.ports.settings import Access, OpenAiPort
+from hf_triton.ports.settings import Access, Caller, OpenAiPort
+from hf_triton.tritonserver.admin_key import KeySource
 from hf_triton.tritonserver.listen import Listen
+
+VARIABLE = "HF_TRITON_OPENAI_KEY"
+_SOURCE = KeySource(
+    VARIABLE,
+    "--openai-key-file",
+    re.compile(r"[!-~]+"),
+    "one word of printable ASCII, or none at all",
+)
+
+
+def take_key(file: Path | None, environment: MutableMapping[str, str]) -> Caller | None:
+    """The caller with the key in ``file``, else in the environment, which loses it."""
+    key = _SOURCE.take(file, environment)
+    return None if key is None else Caller("openai", key)
+
 
 _SHOWN = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS)
 
 
 @dataclass(frozen=True)
 class OpenAiApi:
-    """What ``serve`` shows of it; ``key_variable`` is the shell variable that has a caller's key,
-    "" where none is needed.
-    """
+    """What ``serve`` shows; ``key_variable`` is the shell variable with a caller's key, or ""."""
 
     url: str
     key_variable: str = ""
     has_playground: bool = True
 
     def curl_lines(self, model: str, config_file: Path) -> list[str]:
-        """A request that works, none where the model of this config.pbtxt is not for this API, or
-        is asked with a file.
-        """
+        """A request that works; none where the model is not for this API, or takes a file."""
         config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
         task = model_config.parameters(config).get(TASK_PARAMETER)
         return [curl_line(self.url, model, self.key_variable, task)] if task in _SHOWN else []
 
 
 def api_of(port: OpenAiPort, listen: Listen, access: Access) -> OpenAiApi:
-    """What is shown of a port."""
     url = f"{'https' if access.tls else 'http'}://{listen.address(port.port)}"
-    key_variable = KEY_VARIABLE if port.caller else access.key_variable
+    key_variable = VARIABLE if port.caller else access.key_variable
     return OpenAiApi(url, key_variable, port.has_playground)
 
 
 def curl_line(url: str, model: str, key_variable: str, task: str = COMPLETION_TASKS[0]) -> str:
-    """A completion from ``model``, a chat with an image or a sound, an embedding or labels, as its
-    task is; with a key, from the variable that has it.
-    """
+    """A request that fits the task, with the key from its variable."""
     header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     path, asked = "completions", dict[str, Any](prompt="I am going")
     if task in EMBEDDING_TASKS:

@@ -34,7 +34,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class MediaHosts:
-    """What may be fetched. Used within one event loop; ``close`` it in the end."""
+    """The hosts that may be asked. Used within one event loop; ``close`` it in the end."""
 
     def __init__(self, hosts: Collection[str] = ()) -> None:
         """``hosts`` are names or addresses, ``HOST`` or ``HOST:PORT``."""
@@ -43,12 +43,10 @@ class MediaHosts:
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def close(self) -> None:
-        """Ends the connections."""
         if self._session is not None:
             await self._session.close()
 
     async def fetched(self, media: Sequence[MediaPart]) -> tuple[MediaPart, ...]:
-        """The parts, all with their files. Raises ApiError, 400."""
         if sum(part.address is not None for part in media) > _MOST_OF_A_REQUEST:
             name = top(media[0].field)
             text = f"{name}: got more addresses, allowed: {_MOST_OF_A_REQUEST} in one request"
@@ -120,7 +118,7 @@ class _RefusedError(Exception):
 
 
 class _PublicResolver(AbstractResolver):
-    """Finds a name's public addresses, and no other."""
+    """Resolves a name to its public addresses alone."""
 
     def __init__(self) -> None:
         self._resolver = ThreadedResolver()
@@ -139,7 +137,6 @@ class _PublicResolver(AbstractResolver):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is reachable from anywhere."""
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
     return bool(mapped.is_global) and not mapped.is_multicast

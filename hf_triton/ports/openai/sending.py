@@ -11,12 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
+from hf_triton.ports.openai.access import id_of
 from hf_triton.ports.openai.routes import messages
-from hf_triton.ports.openai.routes.answers import Chunks
-from hf_triton.ports.openai.routes.endpoint import Writer
-from hf_triton.ports.openai.schema.answers import to_json
+from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
 from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
-from hf_triton.ports.openai.triton.request_headers import id_of
 from hf_triton.ports.refusal import RefusedError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,7 +48,6 @@ async def streamed(request: web.Request, writer: Writer, chunks: Chunks) -> web.
 
 @web.middleware
 async def errors_in_the_apis_format(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Makes an answer of every error."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -94,7 +91,6 @@ def _error(
 def json_response(
     value: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """An answer in JSON."""
     return web.Response(
         body=to_json(value), status=status, headers=headers, content_type="application/json"
     )

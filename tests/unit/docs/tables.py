@@ -15,8 +15,8 @@ from hf_triton.encoder.engine.metrics import families as of_encoders
 from hf_triton.pipeline.pipeline_metrics import PipelineMetrics
 from hf_triton.pipeline.pipeline_metrics import families as of_pipelines
 from hf_triton.ports.openai.routes import tgi
+from hf_triton.ports.openai.routes.chat import FunctionChat
 from hf_triton.ports.openai.schema.body import fields_of
-from hf_triton.ports.openai.schema.functions import FunctionChat
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.response_cache import ResponseCache
 from hf_triton.serving.supervision import health

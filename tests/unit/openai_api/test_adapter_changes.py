@@ -12,7 +12,7 @@ import pytest
 from generator.render.manifest import with_digest
 from generator.repository import writing
 from generator.repository.compare import compare
-from hf_triton.ports.openai.adapters import changes
+from hf_triton.ports.openai import adapters
 from hf_triton.ports.repeats import Model as Told
 from tests.support.adapters_process import Process
 from tests.support.triton import eventually
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_told(
 def test_no_more_are_loaded_than_a_model_may_have(
     port: Translator, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_ADAPTERS", 2)
+    monkeypatch.setattr(adapters, "MAX_ADAPTERS", 2)
     path = work / "allowed" / "good"
     assert load(port, "m:first", path).status == 200
     reply = load(port, "m:second", path)

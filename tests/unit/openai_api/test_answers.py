@@ -9,7 +9,6 @@ import pytest
 
 from hf_triton.ports.openai import sending
 from hf_triton.ports.openai.routes import answers
-from hf_triton.ports.openai.schema import answers as written
 from tests.unit.openai_api.conftest import Translator
 
 
@@ -213,14 +212,14 @@ def test_what_is_long_is_read_and_written_on_a_thread(
 ) -> None:
     """Others would wait meanwhile."""
     threads: list[threading.Thread] = []
-    write = written.to_json
+    write = answers.to_json
 
     def noted(value: Any) -> bytes:
         threads.append(threading.current_thread())
         return write(value)
 
     asked: dict[str, Any] = {"prompt": "a b", "logprobs": 1, "stream": stream}
-    for module in (written, sending):
+    for module in (answers, sending):
         monkeypatch.setattr(module, "to_json", noted)
     reply = api.completion(**asked)
     told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.routes.encoders.embeddings import embed
 from hf_triton.ports.openai.routes.encoders.endpoint import Answers
 from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
+from hf_triton.ports.openai.routes.encoders.texts import embed
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.triton.catalog import ServedModel
+from hf_triton.ports.openai.triton.tensors import ServedModel
 from tests.unit.openai_api.conftest import Translator
 
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -73,7 +73,7 @@ def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
     """Whatever is computed of a text beside longer ones differs in its last bits."""
     asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
     rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
-    results = asked.write(Answers(rows, 0), "").results
+    results = asked.write(Answers(rows, 0)).results
     assert [(one.index, one.relevance_score) for one in results] == [
         *((1, 0.7), (0, 0.5), (2, 0.5)),
     ]
@@ -113,7 +113,7 @@ def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[flo
     assert "similarity" in asked.batch(model).outputs
     vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
     rows = {"embedding": vectors, **({"similarity": told} if told else {})}
-    data = asked.write(Answers(rows, 0), "").data
+    data = asked.write(Answers(rows, 0)).data
     assert [one.score for one in data] == pytest.approx(scores)
 
 

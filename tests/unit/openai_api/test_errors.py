@@ -10,7 +10,7 @@ import pytest
 from generator.errors import ServerError
 from generator.repository import served_record
 from hf_triton.ports.openai.triton.catalog import Catalog
-from hf_triton.ports.openai.triton.statuses import of_text
+from hf_triton.ports.openai.triton.client import of_text
 from hf_triton.ports.repeats import Model as Told
 from hf_triton.tritonserver.model_state import State
 from tests.support.triton import eventually

@@ -16,6 +16,7 @@ import pytest
 from hf_triton.ports.openai import media_hosts
 from hf_triton.ports.openai.media_hosts import is_public
 from hf_triton.ports.openai.schema import media
+from hf_triton.ports.openai.schema.errors import ApiError
 from tests.support.http_server import Handler, serving_http
 from tests.unit.openai_api.conftest import Reply, Starter, Translator
 from tests.unit.openai_api.fake_triton import NO_IMAGE, Model
@@ -80,10 +81,10 @@ def test_files_become_tensors_in_the_order_of_the_chat(
 def test_base64_is_decoded_piece_by_piece_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "_PIECE", 4)
     file = bytes(range(256))
-    assert media._unpacked(base64.b64encode(file).decode()) == file
+    assert media._file("f", base64.b64encode(file).decode(), is_url=False) == file
     for wrong in ("QQ==QUJD", "QUJ", "QU D", "=QUJ"):
-        with pytest.raises(ValueError):  # noqa: PT011, of base64's own
-            media._unpacked(wrong)
+        with pytest.raises(ApiError, match="allowed: base64"):
+            media._file("f", wrong, is_url=False)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.routes import endpoint
+from hf_triton.ports.openai.routes import answers
 from tests.unit.openai_api.conftest import Reply, Translator
 from tests.unit.openai_api.test_responses import CALL, SCHEMA, events_of
 
@@ -300,7 +300,7 @@ def test_any_input_of_an_earlier_call_goes_to_the_model(
 
 
 def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "SILENT_S", 0.0)
+    monkeypatch.setattr(answers, "SILENT_S", 0.0)
     events = events_of(ask(api, CALL.replace("Rome", "New York"), tools=TOOLS, stream=True))
     assert [event["type"] for event in events].count("ping") > 1
 

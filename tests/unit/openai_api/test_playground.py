@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.ports.openai.playground import pages
+from hf_triton.ports.openai.playground import routes
 from hf_triton.ports.repeats import Model as Told
 from hf_triton.tritonserver.model_state import State
 from tests.unit.openai_api.conftest import Starter, Translator
 
-PAGE = Path(pages.__file__).with_name("page")
+PAGE = Path(routes.__file__).with_name("page")
 
 
 @pytest.mark.threat("playground-scripts")
 def test_every_file_comes_with_a_policy_that_lets_nothing_else_in(api: Translator) -> None:
-    for path in pages.PATHS - {"/playground"}:
+    for path in routes.PATHS - {"/playground"}:
         reply = api.get(path)
         assert reply.status == 200
         policy = reply.headers["Content-Security-Policy"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.port import Port, shared
 from tests.unit.openai_api.conftest import Starter, Translator
@@ -16,7 +17,8 @@ from tests.unit.openai_api.conftest import Starter, Translator
 @pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
     nothing: Any = None
-    app = OpenAiApp(nothing, Port(shared()), nothing, nothing).application()
+    adapters = AdapterChanges(nothing, None, "")
+    app = OpenAiApp(nothing, Port(shared()), nothing, nothing, adapters).application()
     routed = {
         (route.resource.canonical, route.method.lower())
         for route in app.router.routes()

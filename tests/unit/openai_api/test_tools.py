@@ -15,9 +15,8 @@ from msgspec import UNSET, convert, to_builtins
 from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
-from hf_triton.ports.openai.tool_calls.forced_calls import ListedCalls
-from hf_triton.ports.openai.tool_calls.found_calls import FoundCalls
-from hf_triton.ports.openai.tool_calls.read import Call, whole_calls
+from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
+from hf_triton.ports.openai.tool_calls.calls import Call, ListedCalls, whole_calls
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.unit.openai_api.conftest import Translator

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError, UsageError
-from hf_triton.ports.openai.key import take_key
+from hf_triton.ports.openai.curl_lines import take_key
 from hf_triton.tritonserver.admin_key import VARIABLE, new_admin_key, take_admin_key
 from hf_triton.tritonserver.log import mask, secrets_of
 from hf_triton.tritonserver.restrictions import refuse_clashes

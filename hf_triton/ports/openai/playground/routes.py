@@ -1,57 +1,268 @@
-"""The playground's paths."""
+"""The playground's paths. Its files hold no secret and are sent without a key; what the page asks
+needs one, as every request does. Among it is ``/v2/models/NAME/generate`` as Triton has it: one
+request of named values, which become the tensors that the model's configuration declares
+(https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import math
+import struct
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tritonclient.grpc import model_config_pb2
 
-from hf_triton.ports.openai.access import caller_of
-from hf_triton.ports.openai.playground import generate, pages
-from hf_triton.ports.openai.playground.models import Models, is_ours, one_answer
+from generator.render import model_config
+from generator.render.sample_requests import sample_request
+from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS
+from generator.spec.triton_models import (
+    ARM_PARAMETER,
+    DECOUPLED,
+    ROLE_PARAMETER,
+    STEPS,
+    TASK_PARAMETER,
+    runs_our_code,
+)
+from hf_triton.ports.openai.access import caller_of, id_of, trace_context
+from hf_triton.ports.openai.schema.body import kind_of, short
+from hf_triton.ports.openai.schema.errors import (
+    ApiError,
+    bad_field,
+    model_is_loading,
+    model_not_found,
+)
 from hf_triton.ports.openai.sending import json_response
-from hf_triton.ports.openai.triton.catalog import ServedModel
+from hf_triton.ports.openai.triton.catalog import Repository
 from hf_triton.ports.openai.triton.client import Triton
-from hf_triton.ports.openai.triton.request_headers import id_of, trace_context
+from hf_triton.ports.openai.triton.tensors import (
+    ServedModel,
+    new_request,
+    outputs_of,
+    pack_texts,
+    read_texts,
+)
+from hf_triton.ports.repeats import Repeats
+from hf_triton.tritonserver.model_state import State
 
+# Of struct, little-endian.
+_FORMATS = {
+    "BOOL": "?",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+}
 ReadBody = Callable[[web.Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[Any]]
+_HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
+_FOLDER = Path(__file__).with_name("page")
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_INDEX = "index.html"
+ROOT = "/playground/"
+PATHS = frozenset({ROOT[:-1], ROOT, *(ROOT + file.name for file in _FOLDER.iterdir())})
+# Nothing of another origin is loaded, asked or framed; no text becomes markup or a script.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+async def page(request: web.Request) -> web.Response:
+    if request.path == ROOT[:-1]:
+        return web.Response(status=308, headers={**_HEADERS, "Location": ROOT[1:]})
+    file = _FOLDER / (request.path.removeprefix(ROOT) or _INDEX)
+    return web.Response(
+        body=file.read_bytes(),
+        headers=_HEADERS,
+        content_type=_TYPES[file.suffix],
+        charset="utf-8",
+    )
 
 
 class Playground:
     """The page, and what it asks of one Triton."""
 
-    pages = pages.PATHS
-
-    def __init__(self, triton: Triton, models: Models) -> None:
-        self._triton, self._models = triton, models
+    def __init__(self, triton: Triton, repeats: Repeats, repository: Repository) -> None:
+        self._triton, self._repeats, self._repository = triton, repeats, repository
 
     def add_to(self, router: web.UrlDispatcher, read_body: ReadBody) -> None:
-        """Adds the paths; ``read_body`` reads a JSON object."""
-        for path in sorted(pages.PATHS):
-            router.add_get(path, pages.page)
-        router.add_get(f"{pages.ROOT}models", self._states)
-        router.add_get(f"{pages.ROOT}models/{{name}}", self._form)
+        for path in sorted(PATHS):
+            router.add_get(path, page)
+        router.add_get(f"{ROOT}models", self._states)
+        router.add_get(f"{ROOT}models/{{name}}", self._form)
         router.add_post("/v2/models/{name}/generate", functools.partial(self._generate, read_body))
 
     async def _states(self, _request: web.Request) -> web.Response:
-        return json_response({"models": await self._models.states()})
+        """Each model's name, state and, where it can be asked, task and versions."""
+        versions = await self._triton.ready_models()
+        configs = await asyncio.gather(*map(self._triton.config, versions))
+        found = {
+            config.name: {**_described(config), "versions": versions[config.name]}
+            for config in configs
+            if config is not None and _is_public(config)
+        }
+        found |= {
+            config.name: {**_described(config), "versions": [], "state": "asleep"}
+            for config in self._repository.configs(self._repeats.asleep())
+            if _is_public(config)
+        }
+        told = self._repeats.not_ready()
+        models = []
+        for name in sorted({*found, *told}):
+            state = {"state": "ready", **found.get(name, {})}
+            if model := told.get(name):
+                comes_back = model.state in (State.LOADING, State.HEALING)
+                state["state"] = "loading" if comes_back else "failed"
+                state["reason"] = model.reason
+            models.append({"name": name, **state})
+        return json_response({"models": models})
+
+    async def _config(self, name: str) -> Any:
+        config = next(
+            (one for one in self._repository.configs(self._repeats.asleep()) if one.name == name),
+            None,
+        )
+        config = config or await self._triton.config(name)
+        if config is None and await self._triton.is_ready(name) is False:
+            raise model_is_loading(name)
+        if config is None:
+            raise model_not_found(name, sorted(await self._triton.ready_models()))
+        return config
 
     async def _form(self, request: web.Request) -> web.Response:
-        return json_response(await self._models.form(request.match_info["name"]))
+        """The ``inputs`` of a model, and the values of a ``sample`` request."""
+        name = request.match_info["name"]
+        config = await self._config(name)
+        inputs = [
+            {
+                "name": tensor.name,
+                "datatype": _datatype(tensor),
+                "is_list": list(tensor.dims) != [1],
+                "optional": tensor.optional,
+            }
+            for tensor in config.input
+        ]
+        sample: Mapping[str, Any] = {one["name"]: "" for one in inputs if not one["optional"]}
+        folder = self._repository.folder
+        if folder and (folder / name).is_dir():
+            sample = await asyncio.to_thread(sample_request, folder, name, config)
+        sample = sample or {one["name"]: "" for one in inputs[:1]}
+        return json_response({"inputs": inputs, "sample": sample})
 
     async def _generate(self, read_body: ReadBody, request: web.Request) -> web.Response:
         values = await read_body(request, lambda body: body)
-        config = await self._models.config(request.match_info["name"])
+        config = await self._config(request.match_info["name"])
         request_id = id_of(request, f"gen-{uuid.uuid4().hex}")
-        asked = generate.infer_request(config, values, request_id, caller_of(request))
+        asked = _infer_request(config, values, request_id, caller_of(request))
+        role = model_config.parameters(config).get(ROLE_PARAMETER)
+        if role == "engine":
+            text = "streams, ask the model that it is a part of"
+            raise ApiError(400, f"model: '{config.name}' {text}")
+        streams = role in DECOUPLED or config.model_transaction_policy.decoupled
         model = ServedModel(
-            *(config.name, config.name, "", not one_answer(config), config.max_batch_size),
-            is_ours=is_ours(config),
+            *(config.name, config.name, "", streams, config.max_batch_size),
+            is_ours=runs_our_code(role),
         )
         responses = self._triton.responses(model, asked, trace_context(request))
         async with aclosing(responses) as found:
-            return json_response(generate.answer(await anext(found)))
+            return json_response(_answer(await anext(found)))
+
+
+def _is_public(config: Any) -> bool:
+    parameters = model_config.parameters(config)
+    return parameters.get(ROLE_PARAMETER) not in _HIDDEN_ROLES and ARM_PARAMETER not in parameters
+
+
+def _described(config: Any) -> dict[str, Any]:
+    parameters = model_config.parameters(config)
+    task = parameters.get(TASK_PARAMETER, "")
+    is_ours = runs_our_code(parameters.get(ROLE_PARAMETER))  # not NVIDIA's vLLM backend's
+    media = [one.name for one in config.input if one.name in ("image", "audio")]
+    return {
+        "task": task,
+        "chats": is_ours and task in CHAT_TASKS,
+        "completes": is_ours and task in COMPLETION_TASKS,
+        "media": media if task in CHAT_TASKS else [],
+    }
+
+
+def _datatype(tensor: Any) -> str:
+    name: str = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _infer_request(
+    config: Any, values: Mapping[str, Any], request_id: str, caller: Mapping[str, str]
+) -> Any:
+    """A ModelInferRequest of one row. Raises ApiError, 400, for what the model does not take."""
+    request = new_request(config.name, request_id, ())
+    declared = {tensor.name: tensor for tensor in config.input}
+    for name, value in values.items():
+        if name not in declared:
+            raise ApiError(400, f"{short(name)}: unknown, allowed: {', '.join(declared)}", name)
+        tensor = declared[name]
+        elements = value if isinstance(value, list) else [value]
+        is_whole = min(tensor.dims, default=1) > 0 and math.prod(tensor.dims) == len(elements)
+        shape = list(tensor.dims) if is_whole else [len(elements)]
+        batch = [1] if config.max_batch_size else []
+        request.inputs.add(name=name, datatype=_datatype(tensor), shape=batch + shape)
+        request.raw_input_contents.append(_packed(name, _datatype(tensor), elements))
+    for name, text in caller.items():
+        request.parameters[name].string_param = text
+    return request
+
+
+def _answer(response: Any) -> dict[str, Any]:
+    data = outputs_of(response, ())
+    found = {"model_name": response.model_name, "model_version": response.model_version}
+    for output in response.outputs:
+        elements = _unpacked(output.datatype, data[output.name])
+        found[output.name] = elements[0] if len(elements) == 1 else elements
+    return found
+
+
+def _packed(name: str, of_type: str, elements: list[Any]) -> bytes:
+    if of_type == "BYTES":
+        for element in elements:
+            if not isinstance(element, str):
+                raise bad_field(name, kind_of(element), "a text or a list of texts")
+        return pack_texts(elements)
+    if of_type not in _FORMATS:
+        raise ApiError(400, f"{name}: {of_type} can't be sent as JSON, use gRPC", name)
+    allowed = int | float if of_type.startswith("FP") else int  # a bool is one too
+    for element in elements:
+        if not isinstance(element, allowed) or isinstance(element, bool) != (of_type == "BOOL"):
+            raise bad_field(name, kind_of(element), f"{of_type}, or a list of them")
+    try:
+        return struct.pack(f"<{len(elements)}{_FORMATS[of_type]}", *elements)
+    except (struct.error, OverflowError):
+        raise bad_field(name, "a number beyond it", f"what {of_type} holds") from None
+
+
+def _unpacked(of_type: str, data: bytes) -> list[Any]:
+    if of_type == "BYTES":
+        return read_texts(data)
+    if of_type not in _FORMATS:
+        raise ApiError(501, f"the answer has {of_type}, which JSON can't show; use gRPC")
+    values = [value for (value,) in struct.iter_unpack("<" + _FORMATS[of_type], data)]
+    return [value if math.isfinite(value) else None for value in values]

@@ -12,25 +12,22 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from hf_triton.ports.openai.schema.body import Json
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.json_body import (
+from hf_triton.ports.openai.schema.body import (
+    Json,
     check_structure,
     no_garbage_collection,
     num_structure,
 )
+from hf_triton.ports.openai.schema.errors import ApiError
 
 _MOST_BYTES = 32 * 2**20  # of one caller
 _ALL_BYTES = 256 * 2**20
 _LEAST_BYTES = 32 * 2**10  # that each counts, which bounds how many there are
-_INSTEAD = "send the earlier items in input"
 
 
 @dataclass
 class _Kept:
-    """``owner`` may read it, ``payer`` is who else is counted where nobody has a key. ``input`` and
-    ``response`` are JSON.
-    """
+    """``owner`` may read it; ``payer`` is counted, who is the address of one without a key."""
 
     owner: str
     payer: str
@@ -49,7 +46,7 @@ class _Kept:
 
 @dataclass
 class KeptResponses:
-    """Those of one port, none where ``keep_s`` is 0. Any thread may ask."""
+    """The responses that one port keeps, none where ``keep_s`` is 0. Any thread may ask."""
 
     keep_s: float
     clock: Callable[[], float] = time.monotonic
@@ -59,11 +56,9 @@ class KeptResponses:
     _lock: Lock = field(default_factory=Lock)
 
     def num_bytes_of(self, payer: str) -> int:
-        """How much of this caller's is kept."""
         return self._num_bytes[payer]
 
     def put(self, response_id: str, new: _Kept) -> bool:
-        """Whether it is kept: there may be no room for it."""
         if not self.keep_s or new.num_bytes > _MOST_BYTES:
             return False
         with self._lock:
@@ -77,9 +72,11 @@ class KeptResponses:
         return True
 
     def find(self, response_id: Any, owner: str) -> _Kept | None:
-        """It, which is kept anew from now on; None where the owner has none of that id."""
+        """Finds the owner's response, and keeps it for the whole time again."""
         with self._lock:
-            self._drop_old()
+            now_s = self.clock()
+            while self._kept and next(iter(self._kept.values())).until_s < now_s:
+                self._drop(next(iter(self._kept)))
             found = self._kept.get(response_id)
             if found is None or found.owner != owner:
                 return None
@@ -87,11 +84,9 @@ class KeptResponses:
             return found
 
     def response_of(self, item_id: str) -> str:
-        """The response that has an item; "" where none has."""
         return self._by_item.get(item_id, "")
 
     def drop(self, response_id: str) -> None:
-        """Forgets it."""
         with self._lock:
             self._drop(response_id)
 
@@ -99,11 +94,6 @@ class KeptResponses:
         kept.until_s = self.clock() + self.keep_s
         self._kept[response_id] = kept
         self._kept.move_to_end(response_id)
-
-    def _drop_old(self) -> None:
-        now_s = self.clock()
-        while self._kept and next(iter(self._kept.values())).until_s < now_s:
-            self._drop(next(iter(self._kept)))
 
     def _drop_beyond(self, payer: str, most_bytes: int) -> None:
         while self._num_bytes[payer] > most_bytes:
@@ -131,32 +121,27 @@ class EarlierResponses:
 
     @property
     def num_bytes(self) -> int:
-        """As much may have to be read."""
+        """At most so many bytes are read."""
         return self._kept.num_bytes_of(self._payer)
 
     @property
     def are_kept(self) -> bool:
-        """Whether any are."""
         return self._kept.keep_s > 0
 
     def response(self, response_id: str) -> Json:
-        """It, as it was answered. Raises ApiError, 404."""
         return self._found(response_id, _not_kept(404, "id"))[1]
 
     def input_of(self, response_id: str) -> list[Json]:
-        """All items that it was an answer to. Raises ApiError, 404."""
         missing = _not_kept(404, "id")
         items, response = self._found(response_id, missing)
         previous = response["previous_response_id"]
         return [*(self._until(previous, missing) if previous else ()), *items]
 
     def until(self, response_id: str) -> list[Json]:
-        """All items of a conversation, up to those of this response. Raises ApiError, 400."""
         name = "previous_response_id"
         return self._until(response_id, _not_kept(400, name, "previous_response_not_found"))
 
     def item(self, where: str, item_id: Any) -> Json:
-        """An item of an earlier response's. Raises ApiError, 400."""
         missing = _not_kept(400, where)
         if not isinstance(item_id, str) or item_id in self._referred:
             raise missing
@@ -165,13 +150,11 @@ class EarlierResponses:
         return next(item for item in response["output"] if item["id"] == item_id)
 
     def put(self, response: Json, items: bytes) -> bool:
-        """Whether the response is kept, which was an answer to these items."""
         data = json.dumps(response, ensure_ascii=False).encode()
         ids = [item["id"] for item in response["output"]]
         return self._kept.put(response["id"], _Kept(self._owner, self._payer, items, data, ids))
 
     def delete(self, response_id: str) -> None:
-        """Forgets it. Raises ApiError, 404."""
         self._found(response_id, _not_kept(404, "id"))
         self._kept.drop(response_id)
 
@@ -197,7 +180,7 @@ class EarlierResponses:
 
 
 def _not_kept(status: int, name: str, code: str | None = None) -> ApiError:
-    text = f"{name}: not kept here, or no longer; {_INSTEAD}"
+    text = f"{name}: not kept here, or no longer; send the earlier items in input"
     return ApiError(status, text, name, code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hf_triton.ports.openai.responses.kept import EarlierResponses
-from hf_triton.ports.openai.responses.tools import ResponseTools, custom_arguments, read_tools
+from hf_triton.ports.openai.responses.tools import CUSTOM_INPUT, ResponseTools, read_tools
 from hf_triton.ports.openai.schema.body import (
     Integer,
     Json,
@@ -18,11 +19,12 @@ from hf_triton.ports.openai.schema.body import (
     also,
     convert,
     instead,
+    kind_of,
     only,
+    present,
     refused,
 )
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
 from hf_triton.ports.openai.schema.messages import joined
 from hf_triton.ports.openai.schema.names import Placed
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
@@ -45,8 +47,6 @@ Included = Literal[
 
 
 class Reasoning(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How to reason; what a model thought is told as it is, in its template's context."""
-
     effort: str | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
@@ -55,8 +55,6 @@ class Reasoning(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TextConfig(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an answer is held to."""
-
     format: Json | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
@@ -81,8 +79,6 @@ class TextConfig(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults
     }
 )
 class ResponsesRequest(ChatOptions, kw_only=True):
-    """OpenAI's."""
-
     input: str | list[Json]
     instructions: str | None = None
     tools: list[Json] | None = None
@@ -97,15 +93,11 @@ class ResponsesRequest(ChatOptions, kw_only=True):
 
 
 class InputTokensRequest(ResponsesRequest, kw_only=True):
-    """One whose tokens are counted."""
-
     model: str | None = None  # type: ignore[assignment]
     stream: Annotated[Any, only(False)] = None
 
 
 class InputText(Struct, tag="input_text"):
-    """Words of the user."""
-
     text: str
 
 
@@ -118,20 +110,14 @@ class PlainText(InputText, tag="text"):
 
 
 class Refusal(Struct, tag="refusal"):
-    """What the model would not do."""
-
     refusal: str
 
 
 class InputImage(Struct, tag="input_image"):
-    """A picture."""
-
     image_url: str
 
 
 class InputAudio(Struct, tag="input_audio"):
-    """A sound."""
-
     input_audio: Any = None
 
 
@@ -139,15 +125,11 @@ Part = InputText | OutputText | PlainText | Refusal | InputImage | InputAudio
 
 
 class Message(Struct, tag="message"):
-    """One turn."""
-
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Part]
 
 
 class FunctionCall(Struct, tag="function_call", kw_only=True):
-    """A call."""
-
     call_id: str
     name: str
     arguments: str
@@ -155,8 +137,6 @@ class FunctionCall(Struct, tag="function_call", kw_only=True):
 
 
 class CustomToolCall(Struct, tag="custom_tool_call", kw_only=True):
-    """A call whose argument is a text."""
-
     call_id: str
     name: str
     input: str
@@ -164,8 +144,6 @@ class CustomToolCall(Struct, tag="custom_tool_call", kw_only=True):
 
 
 class CallOutput(Struct, tag="function_call_output"):
-    """What a call has given."""
-
     call_id: str
     output: str | list[Part]
 
@@ -175,13 +153,11 @@ class CustomCallOutput(CallOutput, tag="custom_tool_call_output"):
 
 
 class ReasoningText(Struct):
-    """A part of it."""
-
     text: str
 
 
 class ReasoningItem(Struct, tag="reasoning"):
-    """What the model thought; nobody here can read what is encrypted."""
+    """Encrypted content can't be read here."""
 
     content: str | list[ReasoningText] | None = None
 
@@ -197,14 +173,17 @@ NAMES = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
     "logprobs": "include",
 }
+# Fields that a response repeats as they are.
+REPEATED = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id"),
+    *("prompt_cache_key", "safety_identifier", "top_p", "user"),
+)
 PARTS = {".function": "", ".image_url.url": ".image_url"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """``chat`` is the same request of chat, ``items`` are its own, ``told`` is what the response
-    repeats.
-    """
+    """``told`` is what the response repeats."""
 
     chat: Chat
     tools: ResponseTools
@@ -213,7 +192,6 @@ class Request:
 
 
 def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> Request:
-    """A request, which may go on from what is kept of ``earlier`` ones. Raises ApiError, 400."""
     tools = read_tools(body.tools or [])
     items = _items(body.input, earlier)
     form = (body.text and body.text.format) or None
@@ -224,6 +202,10 @@ def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> Request:
     if body.reasoning and body.reasoning.effort is not None:
         # For a template that takes it.
         kwargs = {"reasoning_effort?": body.reasoning.effort, **(kwargs or {})}
+    logprobs = True if _LOGPROBS in (body.include or ()) else None
+    if body.top_logprobs and not logprobs:
+        only_with = f'only with include ["{_LOGPROBS}"]'
+        raise bad_field("top_logprobs", kind_of(body.top_logprobs), only_with)
     own = {
         "messages": _messages(body, items, tools, earlier),
         "tools": tools.functions,
@@ -231,10 +213,10 @@ def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> Request:
         "max_completion_tokens": body.max_output_tokens,
         "chat_template_kwargs": kwargs,
         "response_format": form,
-        "logprobs": _includes_logprobs(body),
+        "logprobs": logprobs,
     }
     told = {**_told(body, tools), "store": earlier.are_kept and body.store is not False}
-    chat = Chat(**{**body.given(*ChatOptions.__struct_fields__), **own})
+    chat = Chat(**{**present(body, *ChatOptions.__struct_fields__), **own})
     return Request(chat, tools, [item for _, item in items], told)
 
 
@@ -242,42 +224,29 @@ def _told(body: Any, tools: ResponseTools) -> Json:
     text = msgspec.to_builtins(body.text) if body.text else {}
     effort = body.reasoning and body.reasoning.effort
     return {
-        "background": False,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
+        **{name: getattr(body, name) for name in REPEATED},
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": body.previous_response_id,
-        "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": effort, "summary": None},
-        "safety_identifier": body.safety_identifier,
-        "service_tier": "default",
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",
         "tools": [{"parameters": None, "strict": None, **one} for one in tools.told],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": body.top_p,
-        "truncation": "disabled",
-        "user": body.user,
     }
 
 
 def _items(given: str | list[Json], earlier: EarlierResponses) -> list[tuple[str, Json]]:
-    """The items of an input, each with its place; what was referred to in its own."""
+    """The items, each with its place; an earlier one in the place of a reference to it."""
     if isinstance(given, str):
         return [("input", {"type": "message", "role": "user", "content": given})]
-    listed = [(f"input[{n}]", item) for n, item in enumerate(convert(JsonList, given, "input"))]
-    return [
-        (where, earlier.item(where, item.get("id")) if _is_reference(item) else item)
-        for where, item in listed
-    ]
-
-
-def _is_reference(item: Json) -> bool:
-    kind = item.get("type")
-    return kind == "item_reference" or (kind is None and item.keys() <= {"id", "type"})
+    found = []
+    for number, item in enumerate(convert(JsonList, given, "input")):
+        where, kind = f"input[{number}]", item.get("type")
+        if kind == "item_reference" or (kind is None and item.keys() <= {"id", "type"}):
+            item = earlier.item(where, item.get("id"))
+        found.append((where, item))
+    return found
 
 
 def _messages(
@@ -313,7 +282,8 @@ def _add(messages: list[Json], where: str, item: Any, tools: ResponseTools) -> N
             messages.append(Placed(where, begun))
     else:  # a call, to the assistant's message before it
         is_custom = isinstance(item, CustomToolCall)
-        arguments = custom_arguments(item.input) if is_custom else item.arguments
+        text = json.dumps({CUSTOM_INPUT: item.input}, ensure_ascii=False) if is_custom else ""
+        arguments = text or item.arguments
         function = {"name": tools.name_of(item.namespace, item.name), "arguments": arguments}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append(Placed(where, {"role": "assistant", "content": None}))
@@ -335,7 +305,6 @@ def _add_message(messages: list[Json], where: str, item: Message) -> None:
 
 
 def _content(where: str, content: str | Sequence[Any]) -> str | list[Json]:
-    """A chat's content."""
     if isinstance(content, str):
         return content
     return joined([Placed(f"{where}[{n}]", _part(part)) for n, part in enumerate(content)])
@@ -347,12 +316,3 @@ def _part(part: Any) -> Mapping[str, Any]:
     if isinstance(part, InputAudio):
         return {"type": "input_audio", "input_audio": part.input_audio}
     return {"type": "text", "text": part.refusal if isinstance(part, Refusal) else part.text}
-
-
-def _includes_logprobs(body: ResponsesRequest) -> bool | None:
-    if _LOGPROBS in (body.include or ()):
-        return True
-    if body.top_logprobs:
-        only_with = f'only with include ["{_LOGPROBS}"]'
-        raise bad_field("top_logprobs", kind_of(body.top_logprobs), only_with)
-    return None

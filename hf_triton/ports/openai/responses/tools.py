@@ -15,15 +15,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hf_triton.ports.openai.schema.body import Json, JsonList, convert
+from hf_triton.ports.openai.schema.body import Json, JsonList, convert, kind_of, short
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of, short
 from hf_triton.ports.openai.schema.names import Placed
-from hf_triton.ports.openai.schema.tools import (
-    Allowed,
-    AllowedTools,
-    ToolChoice,
-)
+from hf_triton.ports.openai.schema.tools import Allowed, AllowedTools, ToolChoice
 
 # Of each there are releases, with a date behind the name.
 _HOSTED = re.compile(
@@ -31,7 +26,7 @@ _HOSTED = re.compile(
     "|apply_patch|tool_search|programmatic_tool_calling)(_(use_)?preview)?(_[0-9_]+)?"
 )
 _OWN = ("function", "custom")
-_INPUT = "input"  # the argument of a custom tool
+CUSTOM_INPUT = "input"  # the argument of a custom tool
 
 
 @dataclass(frozen=True)
@@ -45,18 +40,15 @@ class Tool:
 
     @property
     def is_custom(self) -> bool:
-        """Whether its input is a text."""
         return bool(self.sent["type"] == "custom")
 
     @property
     def head(self) -> Json:
-        """What an item of a call begins with."""
         kind = "custom_tool_call" if self.is_custom else "function_call"
         inner = {"namespace": self.namespace} if self.namespace else {}
         return {"type": kind, "name": self.sent["name"], **inner}
 
     def function(self) -> Json:
-        """The function of chat."""
         sent = _as_function(self.place, self.sent) if self.is_custom else self.sent
         names = ("description", "parameters", "strict")
         known = {name: sent[name] for name in names if sent.get(name) is not None}
@@ -65,16 +57,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class ResponseTools:
-    """``functions`` are chat's, ``own`` the tools by the names of these, ``names`` these names by a
-    tool's namespace and its own name. ``told`` are the tools that a response repeats, ``hosted``
-    the kinds of those left out.
-    """
-
-    functions: Sequence[Json] = ()
-    own: Mapping[str, Tool] = field(default_factory=dict)
+    functions: Sequence[Json] = ()  # chat's
+    own: Mapping[str, Tool] = field(default_factory=dict)  # by the names of chat's functions
+    # Chat's names by namespace and own name.
     names: Mapping[tuple[str, Any], str] = field(default_factory=dict)
-    told: Sequence[Json] = ()
-    hosted: Sequence[str] = ()
+    told: Sequence[Json] = ()  # those that a response repeats
+    hosted: Sequence[str] = ()  # the kinds of those left out
 
     def name_of(self, namespace: Any, name: Any) -> Any:
         """What a chat calls the tool that a call or a choice names."""
@@ -113,8 +101,6 @@ class ResponseTools:
 
 
 class _Format(Struct, kw_only=True):
-    """What holds the text of a custom tool."""
-
     type: Literal["text", "grammar"] = "text"
     syntax: Literal["lark", "regex"] | None = None
     definition: str | None = None
@@ -126,7 +112,6 @@ class _Custom(Struct, kw_only=True):
 
 
 def read_tools(given: Sequence[Json]) -> ResponseTools:
-    """The tools of a request. Raises ApiError, 400."""
     listed = [one for n, tool in enumerate(given) for one in _flat(f"tools[{n}]", tool)]
     counts = Counter(tool["name"] for _, _, tool in listed)
     own = [
@@ -146,25 +131,21 @@ def read_tools(given: Sequence[Json]) -> ResponseTools:
     )
 
 
-def custom_arguments(text: str) -> str:
-    """The arguments of the function that stands for a custom tool."""
-    return json.dumps({_INPUT: text}, ensure_ascii=False)
-
-
 def custom_input(arguments: str) -> str:
     """The text in a call's arguments; empty where the answer was cut off within it."""
     try:
         found = json.loads(arguments)
     except ValueError:  # also a number of more than 4300 digits
         return ""
-    texts = list(found.values()) if isinstance(found, dict) else [found]
-    # The model may have called its only argument something else.
-    text = found[_INPUT] if isinstance(found, dict) and _INPUT in found else (texts or [""])[0]
+    text = found
+    if isinstance(found, dict):
+        # The model may have called its only argument something else.
+        text = found.get(CUSTOM_INPUT, next(iter(found.values()), ""))
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
-    """A tool, or those of a namespace: each with its place and its namespace."""
+    """A tool, or those of a namespace, each with its place and its namespace."""
     kind = tool.get("type")
     if kind == "namespace":
         space = convert(str, tool.get("name"), f"{where}.name")
@@ -191,7 +172,7 @@ def _hosted(where: str, *kinds: str) -> ApiError:
 
 
 def _as_function(where: str, tool: Json) -> Json:
-    """A custom tool as a function whose argument is a text; what holds it is told in words too."""
+    """A custom tool as a function of one text; a grammar is described in words too."""
     custom = convert(_Custom, tool, where)
     form, description = custom.format or _Format(), custom.description or ""
     argument: Json = {"type": "string"}
@@ -201,5 +182,9 @@ def _as_function(where: str, tool: Json) -> Json:
         description += f"\n\nThe text follows this grammar ({form.syntax}):\n{form.definition}"
         if form.syntax == "regex":
             argument["pattern"] = f"^(?:{form.definition})$"
-    parameters = {"type": "object", "properties": {_INPUT: argument}, "required": [_INPUT]}
+    parameters = {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: argument},
+        "required": [CUSTOM_INPUT],
+    }
     return {"description": description.strip(), "parameters": parameters}

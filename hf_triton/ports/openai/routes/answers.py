@@ -1,4 +1,5 @@
-"""Puts an answer together from the chunks of its prompts: as one object, or as events.
+"""What the app needs of a path that generates, and the answers of all of them: put together from
+the chunks of their prompts, and written as one object or as events.
 
 The choices of all prompts are counted through: those of the second follow those of the first.
 """
@@ -12,17 +13,14 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.runtime_rules import read_counts, read_format
-from hf_triton.ports.openai.schema.answers import (
-    CompletionDetails,
-    GenerationUsage,
-    PromptDetails,
-    sse,
-)
+from hf_triton.ports.openai.openapi import Operation
+from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.logprobs import (
     Offsets,
@@ -32,61 +30,71 @@ from hf_triton.ports.openai.schema.logprobs import (
 )
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.ports.openai.tool_calls.read import Call
+from hf_triton.ports.openai.tool_calls.calls import Call
 from hf_triton.ports.openai.triton.tensors import Chunk
 
 Result = TypeVar("Result")
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
-DONE = b"data: [DONE]\n\n"
+_DONE = b"data: [DONE]\n\n"
+SILENT_S = 10.0  # clients give a stream up after a minute or more
+_ENCODER = msgspec.json.Encoder()
 _LARGE_BYTES = 2**18  # take a hundredth of a second and more
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
 _FINISH_REASONS = {"timeout": "length"}
 
 
+class Usage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class PromptDetails(Struct):
+    cached_tokens: int
+
+
+class CompletionDetails(Struct):
+    reasoning_tokens: int
+
+
+class GenerationUsage(Usage):
+    completion_tokens: int
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
+
+
 @dataclass
 class Choice:
-    """One choice's answer, or the part of it that a chunk brings.
-
-    ``positions`` are None without log-probabilities, and ``offsets`` are where the next begins.
-    ``calls`` are calls of tools, or parts of them, or of one ``as_function`` where it was asked for
-    so; ``reasoning`` comes before the text, and ``num_reasoning_tokens`` are its tokens so far,
-    where they are counted; ``of_prompt`` is what the answer tells of its prompt, in vLLM's names;
-    ``ids`` are those of its tokens, where they are to be told; ``timed_out`` where it ended because
-    its time did.
-    """
+    """One choice's answer, or the part of it that a chunk brings."""
 
     index: int
-    num_alternatives: int = 0
     text: str = ""
-    positions: list[Position] | None = None
-    offsets: Offsets = field(default_factory=Offsets, repr=False)
+    positions: list[Position] | None = None  # None without log-probabilities
+    offsets: Offsets = field(default_factory=Offsets, repr=False)  # of the next position
     finish_reason: str | None = None
-    calls: list[Call] = field(default_factory=list)
-    as_function: bool = False
-    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)  # calls of tools, or parts of them
+    reasoning: str = ""  # before the text
     num_tokens: int = field(default=0, repr=False)
-    num_reasoning_tokens: int = field(default=0, repr=False)
-    of_prompt: dict[str, Any] = field(default_factory=dict)
-    ids: list[int] | UnsetType = UNSET
+    num_reasoning_tokens: int = field(default=0, repr=False)  # so far
+    of_prompt: dict[str, Any] = field(default_factory=dict)  # of the prompt, in vLLM's names
+    ids: list[int] | UnsetType = UNSET  # of tokens, where they are asked for
     timed_out: bool = False
 
     @property
     def has_news(self) -> bool:
-        """Whether a part tells anything: the tokens of a call that is hidden still do not."""
+        """Tokens of a call that is still hidden are no news."""
         told = (self.text, self.reasoning, self.calls, self.positions, self.ids)
         return any((*told, self.of_prompt, self.finish_reason))
 
 
 @dataclass
 class Answer:
-    """What a request has been answered so far, by a model of ``task``. ``answer_id`` and
-    ``created`` are in each chunk.
-    """
+    """What a request has been answered so far; ``earlier`` is what its caller may refer to."""
 
     asked: GenerationRequest
     answer_id: str
     task: str
+    earlier: EarlierResponses = NOTHING
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
@@ -95,7 +103,7 @@ class Answer:
     num_bytes: int = 0  # that were read of the model's lists
 
     async def read(self, prompt: int, chunk: Chunk) -> list[Choice]:
-        """Adds a chunk; gives for each choice what the chunk adds to it, if anything."""
+        """Adds a chunk; gives what it adds to each choice."""
         self.num_bytes += chunk.num_bytes
         return await aside(chunk.num_bytes, lambda: list(self._new_choices(prompt, chunk)))
 
@@ -116,7 +124,6 @@ class Answer:
         reason = chunk.finish_reasons[position]
         new = Choice(
             known.index,
-            self.asked.num_logprobs or 0,
             text,
             finish_reason=_FINISH_REASONS.get(reason, reason) or None,
             num_tokens=chunk.num_output_tokens[position],
@@ -134,7 +141,7 @@ class Answer:
             if prompt_ids := json.loads(chunk.prompt_token_ids):
                 new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
-            self._read(new, chunk.chat_format)
+            self._take_calls(new, chunk.chat_format)
             known.reasoning = known.reasoning or new.reasoning
             counts = read_counts(chunk.chat_format) if known.reasoning else []
             known.num_reasoning_tokens = counts[position] if counts else 0
@@ -142,16 +149,15 @@ class Answer:
         known.num_tokens += new.num_tokens
         return new
 
-    def _read(self, new: Choice, chat_format: str) -> None:
-        """Leaves of a choice's new text what is neither reasoning nor of a call."""
-        new.as_function = bool(self.asked.tools and self.asked.tools.as_functions)
-        reading = self.readers.get(new.index)
-        if reading is None:
-            reading = AnswerReader(self.asked.tools, read_format(chat_format))
-            self.readers[new.index] = reading
-        read = reading.read(new.text, ends=new.finish_reason is not None)
+    def _take_calls(self, new: Choice, chat_format: str) -> None:
+        """Takes reasoning and calls out of a choice's new text."""
+        reader = self.readers.get(new.index)
+        if reader is None:
+            reader = AnswerReader(self.asked.tools, read_format(chat_format))
+            self.readers[new.index] = reader
+        read = reader.read(new.text, ends=new.finish_reason is not None)
         new.reasoning, new.text, new.calls = read.reasoning, read.text, read.calls
-        new.finish_reason = reading.finish_reason(new.finish_reason)
+        new.finish_reason = reader.finish_reason(new.finish_reason)
 
     def check_complete(self) -> None:
         """Raises ApiError where a choice did not come to its end."""
@@ -159,122 +165,193 @@ class Answer:
         if len(ended) < len(self.asked.inputs) * self.asked.n:
             raise ApiError(500, "the model's answer broke off")
 
+    @property
+    def num_cached(self) -> int:
+        return sum(self.cached_tokens.values())
+
+    @property
+    def num_reasoning(self) -> int:
+        return sum(choice.num_reasoning_tokens for choice in self.choices.values())
+
     def usage(self) -> GenerationUsage:
-        """Tokens over all prompts and choices; a prompt counts once, however many its choices."""
+        """A prompt counts once, however many its choices."""
         prompt = sum(self.prompt_tokens.values())
         completion = sum(choice.num_tokens for choice in self.choices.values())
-        cached = PromptDetails(sum(self.cached_tokens.values())) if self.cached_tokens else UNSET
-        reasoning = sum(choice.num_reasoning_tokens for choice in self.choices.values())
-        details = CompletionDetails(reasoning) if reasoning else UNSET
+        cached = PromptDetails(self.num_cached) if self.cached_tokens else UNSET
+        details = CompletionDetails(self.num_reasoning) if self.num_reasoning else UNSET
         return GenerationUsage(prompt, prompt + completion, completion, cached, details)
 
-    def head(self, kind: str) -> dict[str, Any]:
-        """The fields that every object of this answer begins with."""
-        return {
-            "id": self.answer_id,
-            "object": kind,
-            "created": self.created,
-            "model": self.asked.model,
-        }
+
+def to_json(value: Any) -> bytes:
+    return _ENCODER.encode(value)
 
 
 async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
-    """What ``work`` gives: where so many bytes are much, from a thread, as other callers would wait
-    for it.
-    """
+    """What ``work`` gives; from a thread where so many bytes would hold other callers up."""
     return work() if num_bytes < _LARGE_BYTES else await asyncio.to_thread(work)
 
 
-@dataclass(frozen=True)
-class Choices:
-    """How one of OpenAI's APIs writes lists of choices: whole ones, in ``answer``, and what a chunk
-    adds to them. ``opening`` are the choices' own first chunks, before any text; ``beside`` is what
-    the answer has beside its choices, from the first of them.
-    """
+class Writer:
+    """Writes one answer. ``ping`` is sent where no event has been for a while."""
 
-    object: str
-    chunk_object: str
-    answer: type[Struct]
-    write: Callable[[Choice], Struct]
-    write_chunk: Callable[[Choice], Struct]
-    opening: Callable[[int], Sequence[Struct]]
-    beside: Callable[[Choice], Mapping[str, Any]] = lambda _: {}
+    ping: Any = None
 
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.asked = answer, answer.asked
 
-@dataclass(frozen=True)
-class ChoicesWriter:
-    """Writes one answer so."""
+    def begin(self) -> Sequence[Any]:
+        """The events before the first text; the prompt's tokens are known."""
+        return ()
 
-    how: Choices
-    answer: Answer
+    def add(self, new: Choice) -> Sequence[Any]:
+        """The events of what a chunk adds to a choice."""
+        raise NotImplementedError
 
-    async def whole(self, chunks: Chunks) -> Struct:
+    def end(self) -> Sequence[Any]:
+        """The last events."""
+        return ()
+
+    def take(self, new: Choice) -> None:
+        """Takes what a chunk adds to the object."""
+        self.add(new)
+
+    def result(self) -> Any:
+        """The object, after ``end``."""
+        raise NotImplementedError
+
+    def failed(self, error: ApiError) -> bytes:
+        """Tells of an error after the first event."""
+        return sse(error.body())
+
+    def encode(self, event: Any) -> bytes:
+        return sse(event)
+
+    async def whole(self, chunks: Chunks) -> Any:
         """The answer as one object. Raises ApiError."""
-        parts: dict[int, list[Choice]] = {}
-        async with aclosing(chunks):
-            async for prompt, chunk in chunks:
-                for new in await self.answer.read(prompt, chunk):
-                    parts.setdefault(new.index, []).append(new)
-        self.answer.check_complete()
-        return await aside(self.answer.num_bytes, partial(self._whole, parts))
 
-    def _whole(self, parts: Mapping[int, list[Choice]]) -> Struct:
-        choices = [_joined(parts[index]) for index in sorted(parts)]
-        return self.how.answer(
-            **self.answer.head(self.how.object),
-            choices=[self.how.write(choice) for choice in choices],
-            usage=self.answer.usage(),
-            **self.how.beside(choices[0]),
-        )
+        def take_all(added: list[Choice]) -> None:
+            for new in added:
+                self.take(new)
 
-    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events, those of one chunk together. Raises ApiError."""
-        asked = self.answer.asked
-        head = self.answer.head(self.how.chunk_object)
-        if asked.include_usage:
-            head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
-        opening = [{"choices": [new]} for new in self.how.opening(asked.n)]
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
                 added = await self.answer.read(prompt, chunk)
-                if asked.continuous_usage:
-                    head["usage"] = self.answer.usage()
-                if added or opening:
-                    work = partial(self._written, head, opening, added)
-                    yield await aside(chunk.num_bytes, work)
-                    opening = []
+                await aside(chunk.num_bytes, partial(take_all, added))
         self.answer.check_complete()
-        last = {**head, "choices": [], "usage": self.answer.usage()}
-        yield (sse(last) if asked.include_usage else b"") + DONE
+        self.end()
+        return await aside(self.answer.num_bytes, self.result)
 
-    def _written(
-        self, head: Mapping[str, Any], opening: list[dict[str, Any]], added: list[Choice]
-    ) -> bytes:
-        """The events of what a chunk adds, the ``opening`` ones before them."""
-        how = self.how
-        written = ({"choices": [how.write_chunk(new)], **how.beside(new)} for new in added)
-        return b"".join(sse({**head, **new}) for new in (*opening, *written))
+    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, those of one chunk together. Raises ApiError."""
+        sent_s: float | None = None
 
-    def failed(self, error: ApiError) -> bytes:
-        """The error as an event."""
-        return sse(error.body())
+        def encoded(added: list[Choice]) -> bytes:
+            written = list(map(self.encode, self.begin() if sent_s is None else ()))
+            written += (self.encode(event) for new in added for event in self.add(new))
+            return b"".join(written)
+
+        async with aclosing(chunks):
+            async for prompt, chunk in chunks:
+                added = await self.answer.read(prompt, chunk)
+                written = await aside(chunk.num_bytes, partial(encoded, added))
+                now_s = time.monotonic()
+                if not written and self.ping and sent_s and now_s - sent_s > SILENT_S:
+                    written = self.encode(self.ping)
+                if written:
+                    sent_s = now_s
+                    yield written
+        self.answer.check_complete()
+        if written := b"".join(map(self.encode, self.end())):
+            yield written
+
+
+class ChoicesWriter(Writer):
+    """Writes lists of choices, as OpenAI's chat and completions have them."""
+
+    object: ClassVar[tuple[str, str]]  # of the whole answer, and of a chunk
+    answer_type: ClassVar[type[Struct]]
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._parts: dict[int, list[Choice]] = {}
+        head = {"id": answer.answer_id, "created": answer.created, "model": self.asked.model}
+        self._head: dict[str, Any] = {**head, "object": self.object[0]}
+        self._chunk_head: dict[str, Any] = {**head, "object": self.object[1]}
+        if self.asked.include_usage:
+            # As OpenAI has it: in every chunk, and null in all but the last.
+            self._chunk_head["usage"] = None
+
+    def write(self, choice: Choice) -> Struct:
+        raise NotImplementedError
+
+    def write_chunk(self, choice: Choice) -> Struct:
+        return self.write(choice)
+
+    def beside(self, choice: Choice) -> Mapping[str, Any]:  # noqa: ARG002
+        """What stands beside the choices."""
+        return {}
+
+    def chunk(self, *choices: Struct, **beside: Any) -> dict[str, Any]:
+        if self.asked.continuous_usage:
+            self._chunk_head["usage"] = self.answer.usage()
+        return {**self._chunk_head, "choices": choices, **beside}
+
+    def add(self, new: Choice) -> Sequence[Any]:
+        return [self.chunk(self.write_chunk(new), **self.beside(new))]
+
+    def end(self) -> Sequence[Any]:
+        has_usage = self.asked.include_usage
+        return [*([self.chunk(usage=self.answer.usage())] if has_usage else []), None]
+
+    def encode(self, event: Any) -> bytes:
+        return sse(event) if event else _DONE
+
+    def take(self, new: Choice) -> None:
+        self._parts.setdefault(new.index, []).append(new)
+
+    def result(self) -> Struct:
+        choices = [_joined(self._parts[index]) for index in sorted(self._parts)]
+        return self.answer_type(
+            **self._head,
+            choices=[self.write(choice) for choice in choices],
+            usage=self.answer.usage(),
+            **self.beside(choices[0]),
+        )
 
 
 def _joined(parts: list[Choice]) -> Choice:
-    """One choice, from its parts in order."""
     first, last = parts[0], parts[-1]
     positions = None
     if first.positions is not None:
         positions = [position for part in parts for position in part.positions or ()]
     return Choice(
         first.index,
-        first.num_alternatives,
         "".join(part.text for part in parts),
         positions,
         finish_reason=last.finish_reason,
         calls=[call for part in parts for call in part.calls],
-        as_function=first.as_function,
         reasoning="".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
         ids=UNSET if first.ids is UNSET else [one for part in parts for one in part.ids or ()],
     )
+
+
+def sse(event: Any) -> bytes:
+    return b"data: " + to_json(event) + b"\n\n"
+
+
+def named(event: Mapping[str, Any]) -> bytes:
+    """One server-sent event under the name of its type."""
+    return f"event: {event['type']}\n".encode() + sse(event)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    path: str
+    tasks: Sequence[str]  # of models that it is for
+    id_prefix: str  # of answers' ids
+    read: Callable[..., GenerationRequest]
+    writer: Callable[[Answer], Writer]
+    operation: Operation  # what the served schema tells of it
+    refers: bool = False  # whether ``read`` takes the caller's earlier responses too
+    by_model: bool = False  # whether /models/NAME/PATH has it too

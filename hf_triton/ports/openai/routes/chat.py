@@ -7,34 +7,71 @@ as such.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
-from hf_triton.ports.openai.routes.answers import Choice, Choices, ChoicesWriter
-from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema.answers import GenerationUsage
-from hf_triton.ports.openai.schema.body import Json, read
+from hf_triton.ports.openai.openapi import EVENTS, Operation
+from hf_triton.ports.openai.routes.answers import Choice, ChoicesWriter, Endpoint, GenerationUsage
+from hf_triton.ports.openai.schema.body import Json, kind_of, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.functions import NAMES, FunctionChat
-from hf_triton.ports.openai.schema.json_body import kind_of
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs
 from hf_triton.ports.openai.schema.media import take_media
-from hf_triton.ports.openai.schema.names import Names, places, renamed
+from hf_triton.ports.openai.schema.names import Names, Placed, places, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue, asked
-from hf_triton.ports.openai.schema.tools import read_tools
-from hf_triton.ports.openai.tool_calls.read import Call, Function, whole_calls
+from hf_triton.ports.openai.schema.tools import Chosen, Named, read_tools
+from hf_triton.ports.openai.tool_calls.calls import Call, Function, whole_calls
 
 _USUAL_EFFORT = "medium"  # where nothing is said
+# What errors call the parts of tools in a chat with functions, which OpenAI had before.
+_FUNCTION_NAMES = {"tools": "functions", "tool_choice": "function_call"}
+
+
+class FunctionChat(Chat, kw_only=True):
+    functions: list[Json] | None = None
+    function_call: Literal["none", "auto"] | Named | None = None
+
+    def as_tools(self) -> Chat:
+        given = present(self, "functions", "function_call")
+        if given and (self.tools is not None or self.tool_choice is not None):
+            raise bad_field(next(iter(given)), "it beside tools", "one of them")
+        found = {name: getattr(self, name) for name in Chat.__struct_fields__}
+        found["messages"] = list(_messages(self.messages))
+        if self.functions is not None:
+            found["parallel_tool_calls"] = False
+            found["tools"] = [
+                Placed(f"functions[{number}]", {"type": "function", "function": one})
+                for number, one in enumerate(self.functions)
+            ]
+        if (call := self.function_call) is not None:
+            found["tool_choice"] = Chosen(call) if isinstance(call, Named) else call
+        return Chat(**found)
+
+
+def _has_function(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "function" or message.get("function_call") is not None
+
+
+def _messages(messages: Sequence[Json]) -> Iterator[Json]:
+    """Gives each call an id of nine digits: Mistral's chat templates take no other."""
+    call_id = ""
+    for number, message in enumerate(messages):
+        if not _has_function(message):
+            yield message
+        elif message.get("role") == "function":
+            yield {**message, "role": "tool", "tool_call_id": call_id}
+        else:
+            call_id = f"{number:09}"
+            own = {name: value for name, value in message.items() if name != "function_call"}
+            call = {"id": call_id, "type": "function", "function": message["function_call"]}
+            yield {**own, "tool_calls": [call]}
 
 
 class Message(Struct, kw_only=True):
-    """The assistant's, or what a chunk adds to it; reasoning under vLLM's two names of it."""
+    """The assistant's, or what a chunk adds to it; reasoning has vLLM's two names."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -52,22 +89,16 @@ class _Rest(Struct, kw_only=True):
 
 
 class ChatChoice(_Rest, kw_only=True):
-    """One answer."""
-
     index: int
     message: Message
 
 
 class ChatChunkChoice(_Rest, kw_only=True):
-    """What a chunk adds to an answer."""
-
     index: int
     delta: Message
 
 
 class ChatCompletion(Struct, kw_only=True):
-    """All answers."""
-
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -79,19 +110,25 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 def read_chat(body: Mapping[str, Any]) -> GenerationRequest:
-    """What a request of OpenAI's asks for. Raises ApiError, 400."""
     chat = read(FunctionChat, body)
-    if not chat.has_functions:
+    given = (chat.functions, chat.function_call)
+    if given == (None, None) and not any(map(_has_function, chat.messages)):
         return ask(chat)
-    found = ask_as(chat.as_tools(), NAMES, {".function": ""})
+    found = ask_as(chat.as_tools(), _FUNCTION_NAMES, {".function": ""})
     return replace(found, tools=found.tools and replace(found.tools, as_functions=True))
 
 
 def ask(chat: Chat) -> GenerationRequest:
-    """What a chat asks for. Raises ApiError, 400."""
     messages, media = take_media(chat.messages)
+    # Templates know earlier reasoning by this name.
+    messages = [
+        {"reasoning_content": one["reasoning"], **one}
+        if isinstance(one.get("reasoning"), str)
+        else one
+        for one in messages
+    ]
     prompt: dict[str, TensorValue] = {
-        "messages": json.dumps([_with_reasoning(message) for message in messages]),
+        "messages": json.dumps(messages),
         "exclude_input_in_output": True,
         "return_chat_format": True,
     }
@@ -104,7 +141,10 @@ def ask(chat: Chat) -> GenerationRequest:
     kwargs = _template_kwargs(chat)
     if kwargs:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
-    read = asked(chat, [prompt], {**_lengths(chat), **constraint}, _num_logprobs(chat))
+    if chat.top_logprobs and not chat.logprobs:
+        raise bad_field("top_logprobs", kind_of(chat.top_logprobs), "only with logprobs true")
+    num_logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
+    read = asked(chat, [prompt], {**_lengths(chat), **constraint}, num_logprobs)
     return replace(read, tools=tools, media=media, is_chat=True)
 
 
@@ -127,48 +167,7 @@ def ask_as(chat: Chat, names: Mapping[str, str], parts: Mapping[str, str]) -> Ge
     return replace(found, media=media, names=found.names.then(own))
 
 
-def write(choice: Choice) -> ChatChoice:
-    """An element of ``choices``."""
-    calls = whole_calls(choice.calls)
-    content = choice.text or (None if calls else "")
-    message = Message(role="assistant", content=content, refusal=None, **_parts(choice, calls))
-    return ChatChoice(index=choice.index, message=message, **_rest(choice))
-
-
-def write_chunk(choice: Choice) -> ChatChunkChoice:
-    """An element of a chunk's ``choices``."""
-    delta = Message(content=choice.text or UNSET, **_parts(choice, choice.calls))
-    return ChatChunkChoice(index=choice.index, delta=delta, **_rest(choice))
-
-
-def opening(num_choices: int) -> list[ChatChunkChoice]:
-    """Who speaks, for each choice."""
-    delta = Message(role="assistant", content="")
-    return [ChatChunkChoice(index=index, delta=delta) for index in range(num_choices)]
-
-
-def _parts(choice: Choice, calls: Sequence[Call]) -> Json:
-    """Reasoning and calls, or parts of them, as they were asked for."""
-    found: Json = {}
-    if choice.reasoning:
-        found = dict.fromkeys(("reasoning", "reasoning_content"), choice.reasoning)
-    if calls and choice.as_function:
-        arguments = "".join(call.function.arguments for call in calls)
-        found["function_call"] = structs.replace(calls[0].function, arguments=arguments)
-    elif calls:
-        found["tool_calls"] = calls
-    return found
-
-
-def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """An earlier message, whose reasoning has the name that templates know."""
-    if isinstance(message.get("reasoning"), str):
-        return {"reasoning_content": message["reasoning"], **message}
-    return message
-
-
 def _template_kwargs(chat: Chat) -> dict[str, Any]:
-    """What the chat template is to take, with the fields that are OpenAI's and vLLM's own."""
     kwargs = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort not in (None, _USUAL_EFFORT):
         # Left out where the template doesn't take it.
@@ -182,19 +181,8 @@ def _template_kwargs(chat: Chat) -> dict[str, Any]:
     return kwargs
 
 
-def _rest(choice: Choice) -> Json:
-    logprobs = None
-    if choice.positions is not None:
-        logprobs = ChatLogprobs.of(choice.positions, choice.num_alternatives)
-    is_call = choice.as_function and choice.finish_reason == "tool_calls"
-    reason = "function_call" if is_call else choice.finish_reason
-    return {"logprobs": logprobs, "finish_reason": reason, "token_ids": choice.ids}
-
-
 def _lengths(chat: Chat) -> dict[str, int]:
-    """How long the answer may be: without a number as long as the context is, to which a larger one
-    is clamped, for clients send one without knowing the model.
-    """
+    """Clients send a length without knowing the model: it is clamped to the context."""
     newer = chat.max_completion_tokens
     older = getattr(chat, "max_tokens", None)
     if newer is None:
@@ -205,24 +193,56 @@ def _lengths(chat: Chat) -> dict[str, int]:
     return {"max_tokens": newer, "clamp_max_tokens": True}
 
 
-def _num_logprobs(chat: Chat) -> int | None:
-    """How many alternatives are wanted; None where no log-probabilities are."""
-    if chat.top_logprobs and not chat.logprobs:
-        raise bad_field("top_logprobs", kind_of(chat.top_logprobs), "only with logprobs true")
-    return (chat.top_logprobs or 0) if chat.logprobs else None
+class ChatWriter(ChoicesWriter):
+    object = ("chat.completion", "chat.completion.chunk")
+    answer_type = ChatCompletion
+
+    def begin(self) -> list[Json]:
+        """Who speaks, for each choice."""
+        delta = Message(role="assistant", content="")
+        choices = (ChatChunkChoice(index=index, delta=delta) for index in range(self.asked.n))
+        return list(map(self.chunk, choices))
+
+    def write(self, choice: Choice) -> ChatChoice:
+        calls = whole_calls(choice.calls)
+        content = choice.text or (None if calls else "")
+        parts = self._parts_of(choice, calls)
+        message = Message(role="assistant", content=content, refusal=None, **parts)
+        return ChatChoice(index=choice.index, message=message, **self._rest(choice))
+
+    def write_chunk(self, choice: Choice) -> ChatChunkChoice:
+        delta = Message(content=choice.text or UNSET, **self._parts_of(choice, choice.calls))
+        return ChatChunkChoice(index=choice.index, delta=delta, **self._rest(choice))
+
+    def beside(self, choice: Choice) -> Json:
+        return choice.of_prompt
+
+    @property
+    def _as_function(self) -> bool:
+        return bool(self.asked.tools and self.asked.tools.as_functions)
+
+    def _parts_of(self, choice: Choice, calls: Sequence[Call]) -> Json:
+        found: Json = {}
+        if choice.reasoning:
+            found = dict.fromkeys(("reasoning", "reasoning_content"), choice.reasoning)
+        if calls and self._as_function:
+            arguments = "".join(call.function.arguments for call in calls)
+            found["function_call"] = structs.replace(calls[0].function, arguments=arguments)
+        elif calls:
+            found["tool_calls"] = calls
+        return found
+
+    def _rest(self, choice: Choice) -> Json:
+        logprobs = None
+        if choice.positions is not None:
+            logprobs = ChatLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
+        is_call = self._as_function and choice.finish_reason == "tool_calls"
+        reason = "function_call" if is_call else choice.finish_reason
+        return {"logprobs": logprobs, "finish_reason": reason, "token_ids": choice.ids}
 
 
-_WRITING = Choices(
-    object="chat.completion",
-    chunk_object="chat.completion.chunk",
-    answer=ChatCompletion,
-    write=write,
-    write_chunk=write_chunk,
-    opening=opening,
-    beside=lambda choice: choice.of_prompt,
-)
 CHAT = Endpoint(
-    *("/v1/chat/completions", CHAT_TASKS, "chatcmpl-", read_chat, partial(ChoicesWriter, _WRITING)),
+    *("/v1/chat/completions", CHAT_TASKS, "chatcmpl-", read_chat, ChatWriter),
     Operation("Answer a chat", ChatCompletion, FunctionChat, also=(EVENTS,)),
     by_model=True,
 )

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
-from hf_triton.ports.openai.routes.answers import Choice, Choices, ChoicesWriter
-from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema.answers import GenerationUsage
-from hf_triton.ports.openai.schema.body import Filled, Integer, read
+from hf_triton.ports.openai.openapi import EVENTS, Operation
+from hf_triton.ports.openai.routes.answers import Choice, ChoicesWriter, Endpoint, GenerationUsage
+from hf_triton.ports.openai.schema.body import Filled, Integer, kind_of, present, read
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
 from hf_triton.ports.openai.schema.logprobs import TextLogprobs
-from hf_triton.ports.openai.schema.request import (
-    Generation,
-    GenerationRequest,
-    TensorValue,
-    asked,
-)
+from hf_triton.ports.openai.schema.request import Generation, GenerationRequest, TensorValue, asked
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
@@ -41,7 +32,6 @@ class CompletionRequest(Generation, kw_only=True):
     return_token_ids: bool | None = None
 
     def prompts(self) -> list[dict[str, TensorValue]]:
-        """Each as the tensor that it is. Raises ApiError, 400."""
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         num_ids = sum(isinstance(one, int) for one in given)
         if 0 < num_ids < len(given) or (not num_ids and len(given) > MAX_PROMPTS):
@@ -57,8 +47,6 @@ class CompletionRequest(Generation, kw_only=True):
 
 
 class TextChoice(Struct, kw_only=True):
-    """One answer, or what a chunk adds to it."""
-
     index: int
     text: str
     logprobs: TextLogprobs | None = None
@@ -69,8 +57,6 @@ class TextChoice(Struct, kw_only=True):
 
 
 class Completion(Struct, kw_only=True):
-    """All answers."""
-
     id: str
     object: Literal["text_completion"]
     created: int
@@ -80,9 +66,8 @@ class Completion(Struct, kw_only=True):
 
 
 def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
-    """What the request asks for. Raises ApiError, 400."""
     body = read(CompletionRequest, given)
-    sampling = body.given("max_tokens", "min_tokens", "n")
+    sampling = present(body, "max_tokens", "min_tokens", "n")
     nothing_more = sampling.get("max_tokens") == 0
     if nothing_more and not body.echo and body.prompt_logprobs is None:
         raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true or prompt_logprobs")
@@ -96,32 +81,27 @@ def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
     return asked(body, prompts, lengths, body.logprobs, echoes=echoes)
 
 
-def write(choice: Choice) -> TextChoice:
-    """An element of ``choices``, whole or of a chunk."""
-    logprobs = None
-    if choice.positions is not None:
-        logprobs = TextLogprobs.of(choice.positions, choice.num_alternatives)
-    return TextChoice(
-        index=choice.index,
-        text=choice.text,
-        logprobs=logprobs,
-        finish_reason=choice.finish_reason,
-        token_ids=choice.ids,
-        **choice.of_prompt,
-    )
+class CompletionWriter(ChoicesWriter):
+    object = ("text_completion", "text_completion")
+    answer_type = Completion
+
+    def write(self, choice: Choice) -> TextChoice:
+        logprobs = None
+        if choice.positions is not None:
+            logprobs = TextLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
+        return TextChoice(
+            index=choice.index,
+            text=choice.text,
+            logprobs=logprobs,
+            finish_reason=choice.finish_reason,
+            token_ids=choice.ids,
+            **choice.of_prompt,
+        )
 
 
-_WRITING = Choices(
-    object="text_completion",
-    chunk_object="text_completion",
-    answer=Completion,
-    write=write,
-    write_chunk=write,
-    opening=lambda _num_choices: (),
-)
 COMPLETIONS = Endpoint(
     *("/v1/completions", COMPLETION_TASKS, "cmpl-", read_completion),
-    partial(ChoicesWriter, _WRITING),
+    CompletionWriter,
     Operation("Continue texts", Completion, CompletionRequest, also=(EVENTS,)),
     by_model=True,
 )

@@ -1,6 +1,4 @@
-"""``/v1/messages``: Anthropic's API. The request is chat's, and so are its answer's texts and
-calls; here they are written as Anthropic's content blocks, events and errors.
-"""
+"""``/v1/messages``: a chat, asked for and answered as Anthropic's API."""
 
 from __future__ import annotations
 
@@ -10,21 +8,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
+from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.routes import chat
-from hf_triton.ports.openai.routes.answers import Answer, Choice
-from hf_triton.ports.openai.routes.endpoint import Endpoint, TypedEvents
-from hf_triton.ports.openai.routes.tokens import Told, of_chat
+from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
+from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema import messages
-from hf_triton.ports.openai.schema.answers import to_json
 from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.messages import CountRequest, MessagesRequest
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.tool_calls.read import Call
+from hf_triton.ports.openai.tool_calls.calls import Call
 
 PATH = "/v1/messages"
 _PING: Json = {"type": "ping"}
@@ -43,24 +39,18 @@ _ERRORS = {
 
 
 class ErrorText(Struct):
-    """What went wrong."""
-
     type: str
     message: str
     details: Json | UnsetType = UNSET
 
 
 class MessageError(Struct):
-    """Anthropic's error."""
-
     error: ErrorText
     request_id: str | UnsetType = UNSET
     type: Literal["error"] = "error"
 
 
 class MessageUsage(Struct):
-    """Tokens."""
-
     input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
@@ -68,8 +58,6 @@ class MessageUsage(Struct):
 
 
 class Message(Struct, kw_only=True):
-    """Anthropic's message."""
-
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -81,20 +69,17 @@ class Message(Struct, kw_only=True):
 
 
 class TokenCount(Struct):
-    """Tokens of a prompt."""
-
     input_tokens: int
 
 
 def read_messages(given: Mapping[str, Any]) -> GenerationRequest:
-    """What the request asks for. Raises ApiError, 400."""
     body = read(MessagesRequest, given)
     told = {"stop_sequences": body.stop_sequences or [], "max_tokens": body.max_tokens}
     return replace(_ask(body), told=told)
 
 
 def read_count(given: Mapping[str, Any]) -> GenerationRequest:
-    """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
+    """Reads the prompt alone: tool_choice and formats would only add to it."""
     body = read(CountRequest, given)
     is_none = body.tool_choice is not None and body.tool_choice.type == "none"
     choice = body.tool_choice if is_none else None
@@ -106,20 +91,19 @@ def _ask(body: CountRequest) -> GenerationRequest:
 
 
 def is_under(path: str) -> bool:
-    """Whether a path is Anthropic's."""
     return path == PATH or path.startswith(f"{PATH}/")
 
 
 def error_body(error: ApiError) -> MessageError:
-    """Anthropic's error object."""
     kind = _ERRORS.get(error.status, "api_error")
     return MessageError(ErrorText(kind, error.message, dict(error.details) or UNSET))
 
 
-class MessageWriter(TypedEvents):
+class MessageWriter(Writer):
     """Writes one message. A block is open until another begins or the answer ends."""
 
-    alive = _PING
+    ping = _PING
+    encode = staticmethod(named)
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -131,11 +115,9 @@ class MessageWriter(TypedEvents):
         self._stop_sequence: str | None = None
 
     def begin(self) -> list[Json]:
-        """The message without any content."""
         return [{"type": "message_start", "message": self._message([])}, _PING]
 
     def add(self, new: Choice) -> list[Json]:
-        """Text and calls, each in a block."""
         text = self._without_stop(new)
         found = self._add_to("thinking", new.reasoning) if new.reasoning else []
         found += self._add_to("text", text) if text else []
@@ -146,18 +128,15 @@ class MessageWriter(TypedEvents):
         return found
 
     def end(self) -> list[Json]:
-        """The open block's end, and the message's."""
         found = [] if self._content else self._open({"type": "text", "text": ""})
         delta = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
         ended = {"type": "message_delta", "delta": delta, "usage": self._usage()}
         return [*found, *self._close(), ended, {"type": "message_stop"}]
 
     def failed(self, error: ApiError) -> bytes:
-        """The error as an event."""
-        return b"event: error\ndata: " + to_json(error_body(error)) + b"\n\n"
+        return named(to_builtins(error_body(error)))
 
     def result(self) -> Message:
-        """The whole message."""
         content = [
             {**block, "input": _as_object(block["input"])} if "input" in block else block
             for block in self._content
@@ -175,12 +154,11 @@ class MessageWriter(TypedEvents):
         )
 
     def _usage(self) -> MessageUsage:
-        used = self.answer.usage()
-        cached = used.num_cached
+        used, cached = self.answer.usage(), self.answer.num_cached
         return MessageUsage(used.prompt_tokens - cached, cached, used.completion_tokens)
 
     def _without_stop(self, new: Choice) -> str:
-        """The new text as far as it is none of a stop sequence."""
+        """The new text, but for a stop sequence and what may be the beginning of one."""
         text = self._waiting + new.text
         if new.finish_reason:
             self._waiting = ""
@@ -194,20 +172,17 @@ class MessageWriter(TypedEvents):
             self._waiting = ""
             return text
         longest = max(map(len, self._stops), default=0)
-        lengths = range(min(longest, len(text)), 0, -1)
-        ends = (text[-length:] for length in lengths)
-        self._waiting = next((end for end in ends if self._may_stop(end)), "")
+        ends = (text[-length:] for length in range(min(longest, len(text)), 0, -1))
+        may_stop = (end for end in ends if any(stop.startswith(end) for stop in self._stops))
+        self._waiting = next(may_stop, "")
         return text.removesuffix(self._waiting)
 
     def _reason(self, last: Choice) -> str:
-        """An answer that ends with the context, before ``max_tokens``, has a reason of its own."""
+        """An answer that fills the context before ``max_tokens`` has a reason of its own."""
         is_shorter = self.answer.choices[0].num_tokens < self.answer.asked.told["max_tokens"]
         if last.finish_reason == "length" and is_shorter and not last.timed_out:
             return "model_context_window_exceeded"
         return _REASONS.get(str(last.finish_reason), "end_turn")
-
-    def _may_stop(self, end: str) -> bool:
-        return any(stop.startswith(end) for stop in self._stops)
 
     def _delta(self, kind: str, **fields: str) -> Json:
         delta = {"type": kind, **fields}
@@ -222,7 +197,6 @@ class MessageWriter(TypedEvents):
         return [*found, {"type": "content_block_start", "index": index, "content_block": told}]
 
     def _add_to(self, kind: str, text: str) -> list[Json]:
-        """More of the open block, if it is of that kind, else a new one."""
         is_open = self._is_open and self._content[-1]["type"] == kind
         signature = {"signature": ""} if kind == "thinking" else {}
         found = [] if is_open else self._open({"type": kind, kind: "", **signature})
@@ -230,7 +204,6 @@ class MessageWriter(TypedEvents):
         return [*found, self._delta(f"{kind}_delta", **{kind: text})]
 
     def _add_call(self, call: Call) -> list[Json]:
-        """A call, or more of the input of the last."""
         found, arguments = [], call.function.arguments
         if call.id is not UNSET:
             head = {"type": "tool_use", "id": call.id, "name": call.function.name}
@@ -250,29 +223,25 @@ class MessageWriter(TypedEvents):
 
 
 def _as_object(arguments: str) -> Any:
-    """A call's input, which is empty where the answer was cut off within it."""
+    """A call's input; empty where the answer was cut off within it."""
     try:
         return json.loads(arguments or "{}")
     except ValueError:  # also a number of more than 4300 digits
         return {}
 
 
-def _count(told: Json) -> TokenCount:
-    return TokenCount(told["count"])
-
-
+_OPERATION = partial(Operation, error=MessageError)
 MESSAGES = Endpoint(
     *(PATH, CHAT_TASKS, "msg_", read_messages, MessageWriter),
-    Operation(
-        *("Answer a chat, as Anthropic's API", Message, MessagesRequest),
-        also=(EVENTS,),
-        error=MessageError,
-    ),
+    _OPERATION("Answer a chat, as Anthropic's API", Message, MessagesRequest, also=(EVENTS,)),
 )
 COUNT_TOKENS = Endpoint(
-    *(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, partial(Told, write=_count)),
-    Operation(
-        *("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
-        error=MessageError,
+    *(
+        f"{PATH}/count_tokens",
+        CHAT_TASKS,
+        "msg_",
+        read_count,
+        partial(TokenizerWriter, write=lambda told: TokenCount(told["count"])),
     ),
+    _OPERATION("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
 )

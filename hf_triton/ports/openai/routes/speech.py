@@ -14,17 +14,27 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from hf_triton.ports.openai.openapi_schema.document import FORM, TEXT, Operation
-from hf_triton.ports.openai.schema.body import Count, Filled, Ignored, Integer, Number, only, read
+from hf_triton.ports.openai.openapi import FORM, TEXT, Operation
+from hf_triton.ports.openai.schema.body import (
+    Count,
+    Filled,
+    Ignored,
+    Integer,
+    Number,
+    only,
+    present,
+    read,
+    read_object,
+    short,
+)
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import read_object, short
 from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
-from hf_triton.ports.openai.triton.catalog import ServedModel
-from hf_triton.ports.openai.triton.tensors import infer_request, outputs_of, read_texts
+from hf_triton.ports.openai.triton.tensors import outputs_of, read_texts
 
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
+_HUB = "hub"  # a response_format of its own
 _MOST_FP32 = 3.4028234663852886e38
 OUTPUTS = ("text_output", "segments", "language", "duration")
 # Of errors: which task it is, is the path's.
@@ -38,7 +48,7 @@ _File = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "bina
 
 
 class SpeechForm(Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's: ``file`` is a sound: WAV, FLAC, OGG, MP3."""
+    """OpenAI's; ``file`` is WAV, FLAC, OGG or MP3."""
 
     file: _File
     model: Filled
@@ -54,8 +64,6 @@ class SpeechForm(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerationParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The Hub's parameters for generating."""
-
     max_new_tokens: Count | None = None
     temperature: Number | None = None
     top_k: Integer | None = None
@@ -67,16 +75,12 @@ class GenerationParameters(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class HubParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The Hub's."""
-
     return_timestamps: bool | str | None = None
     generation_parameters: GenerationParameters | None = None
     generate_kwargs: GenerationParameters | None = None
 
 
 class SoundRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The Hub's: a sound in base64."""
-
     inputs: Filled
     parameters: HubParameters | None = None
     options: Ignored = None
@@ -99,7 +103,7 @@ _HUB_NAMES = Names(
 
 
 class Segment(Struct):
-    """Of a transcript: from when to when in seconds, and how sure the model is of it."""
+    """Start and end are in seconds."""
 
     id: int
     start: float
@@ -114,8 +118,6 @@ class Segment(Struct):
 
 
 class Transcript(Struct):
-    """What was heard; ``verbose_json`` has more."""
-
     text: str
     task: str | UnsetType = UNSET
     language: str | UnsetType = UNSET
@@ -124,33 +126,23 @@ class Transcript(Struct):
 
 
 class Chunk(Struct):
-    """Of what was heard: from when to when in seconds."""
-
     text: str
     timestamp: list[float]
 
 
 class Heard(Struct):
-    """As the Hub tells of it."""
-
     text: str
     chunks: list[Chunk] | UnsetType = UNSET
 
 
-_HUB = "hub"  # a response_format of its own
-
-
 def operation(task: str) -> Operation:
-    """What the served schema tells of a path."""
     summary = {"transcribe": "Sounds to text", "translate": "Sounds to English text"}[task]
     return Operation(summary, Transcript, SpeechForm, also=(TEXT,), takes=FORM)
 
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate. ``names``
-    are those that a model's errors have for its caller.
-    """
+    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate."""
 
     model: str
     task: str
@@ -159,18 +151,7 @@ class SpeechRequest:
     names: Names = NAMES
 
 
-@dataclass(frozen=True)
-class Speech:
-    """What a model heard; ``segments`` have start and end in seconds, and text."""
-
-    text: str
-    segments: list[Any]
-    language: str
-    duration: float
-
-
 def read_form(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
-    """What a form's fields ask for. Raises ApiError, 400."""
     values = {name: _value(name, given) for name, given in form.items()}
     for name in ("file", "model"):
         values[name] = values.get(name) or None
@@ -190,9 +171,7 @@ def read_form(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
 
 
 def read_sound(data: bytes, model: str) -> SpeechRequest:
-    """What a body asks of a model that is known already: it is a sound where it is no JSON, which
-    its Content-Type does not tell. Raises ApiError, 400.
-    """
+    """A body is a sound where it is no JSON: its Content-Type does not tell."""
     if not data.lstrip().startswith(b"{"):
         return SpeechRequest(model, "transcribe", _HUB, {"audio": [data]}, _HUB_NAMES)
     given = read(SoundRequest, read_object(data))
@@ -202,51 +181,37 @@ def read_sound(data: bytes, model: str) -> SpeechRequest:
         timed = parameters.return_timestamps
         inputs["return_timestamps"] = "segments" if timed is True else timed
     for asked in (parameters.generate_kwargs, parameters.generation_parameters):
-        found = ((own, getattr(asked, name, None)) for name, own in _GENERATION.items())
-        inputs.update({own: value for own, value in found if value is not None})
+        found = present(asked, *_GENERATION)
+        inputs.update({_GENERATION[name]: value for name, value in found.items()})
     if inputs.get("top_p") == 0:
         inputs["top_p"] = NARROWEST_TOP_P
     return SpeechRequest(model, "transcribe", _HUB, inputs, _HUB_NAMES)
 
 
-def request(
-    model: ServedModel, asked: SpeechRequest, request_id: str, caller: Mapping[str, str]
-) -> Any:
-    """The ModelInferRequest; ``caller`` are parameters of it."""
-    inputs = {**asked.inputs, **caller}
-    return infer_request(
-        model.triton_name, request_id, inputs, batched=model.is_batched, outputs=OUTPUTS
-    )
-
-
-def read_speech(response: Any) -> Speech:
-    """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
+def write(asked: SpeechRequest, response: Any) -> Heard | Transcript | str:
+    """What a ModelInferResponse says in OpenAI's or the Hub's object, or as a text."""
     data = outputs_of(response, OUTPUTS)
-    [text], [segments], [language] = (read_texts(data[name]) for name in OUTPUTS[:3])
+    [text], [listed], [language] = (read_texts(data[name]) for name in OUTPUTS[:3])
     (duration,) = struct.unpack("<f", data["duration"])
-    return Speech(text.strip(), json.loads(segments), language, duration)
-
-
-def write(asked: SpeechRequest, found: Speech) -> Heard | Transcript | str:
-    """OpenAI's object or the Hub's, or the text of the other formats."""
-    if asked.response_format == _HUB:
-        chunks = [Chunk(one["text"], [one["start"], one["end"]]) for one in found.segments]
-        return Heard(found.text, chunks if "return_timestamps" in asked.inputs else UNSET)
-    if asked.response_format == "json":
-        return Transcript(found.text)
-    if asked.response_format == "text":
-        return found.text + "\n"
-    if asked.response_format == "verbose_json":
-        language = "english" if asked.task == "translate" else found.language
-        segments: list[Any] = [{"id": n, **one} for n, one in enumerate(found.segments)]
-        return Transcript(found.text, asked.task, language, round(found.duration, 3), segments)
-    is_srt = asked.response_format == "srt"
+    text, segments, form = text.strip(), json.loads(listed), asked.response_format
+    if form == _HUB:
+        chunks = [Chunk(one["text"], [one["start"], one["end"]]) for one in segments]
+        return Heard(text, chunks if "return_timestamps" in asked.inputs else UNSET)
+    if form == "json":
+        return Transcript(text)
+    if form == "text":
+        return text + "\n"
+    if form == "verbose_json":
+        language = "english" if asked.task == "translate" else language
+        numbered: list[Any] = [{"id": n, **one} for n, one in enumerate(segments)]
+        return Transcript(text, asked.task, language, round(duration, 3), numbered)
+    point = "," if form == "srt" else "."
     cues = [
-        (f"{number}\n" if is_srt else "")
-        + f"{_time(one['start'], is_srt)} --> {_time(one['end'], is_srt)}\n{one['text'].strip()}\n"
-        for number, one in enumerate(found.segments, start=1)
+        f"{_time(one['start'], point)} --> {_time(one['end'], point)}\n{one['text'].strip()}\n"
+        for one in segments
     ]
-    return "\n".join(cues if is_srt else ["WEBVTT\n", *cues])
+    numbered_cues = (f"{number}\n{cue}" for number, cue in enumerate(cues, start=1))
+    return "\n".join(numbered_cues if form == "srt" else ["WEBVTT\n", *cues])
 
 
 def _value(name: str, given: list[bytes]) -> Any:
@@ -264,9 +229,8 @@ def _text(name: str, value: bytes) -> str:
         raise bad_field(name, "bytes that are not UTF-8", "a text") from None
 
 
-def _time(seconds: float, is_srt: bool) -> str:
+def _time(seconds: float, point: str) -> str:
     """``00:00:01,500`` of SubRip, ``00:00:01.500`` of WebVTT."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
-    point = "," if is_srt else "."
     clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     return f"{clock}{point}{thousandths:03d}"

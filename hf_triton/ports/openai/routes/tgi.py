@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -17,11 +16,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
-from hf_triton.ports.openai.routes.answers import Answer, Choice, Chunks, aside
+from hf_triton.ports.openai.openapi import EVENTS, Operation
+from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, sse
 from hf_triton.ports.openai.routes.completions import CompletionRequest
-from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema.answers import sse
 from hf_triton.ports.openai.schema.body import (
     Count,
     Filled,
@@ -35,7 +32,7 @@ from hf_triton.ports.openai.schema.body import (
     refused,
 )
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
-from hf_triton.ports.openai.schema.logprobs import Entry, Position
+from hf_triton.ports.openai.schema.logprobs import Entry
 from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
@@ -53,8 +50,6 @@ _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penal
     }
 )
 class Parameters(Struct, kw_only=True):
-    """How to generate, and what to tell."""
-
     max_new_tokens: Count | None = None
     top_n_tokens: Integer | None = None
     truncate: Count | None = None
@@ -67,8 +62,6 @@ class Parameters(Struct, kw_only=True):
 
 
 class GenerateRequest(Struct, kw_only=True):
-    """TGI's and the Hub's."""
-
     inputs: Filled
     model: str | None = None
     parameters: Parameters | None = None
@@ -78,7 +71,7 @@ class GenerateRequest(Struct, kw_only=True):
 
 
 class GeneratedToken(Struct):
-    """One of a text: a special one adds nothing to it."""
+    """A special one adds nothing to the text."""
 
     id: int
     text: str
@@ -87,7 +80,7 @@ class GeneratedToken(Struct):
 
 
 class GeneratedDetails(Struct, kw_only=True):
-    """Its tokens; ``prefill`` are the prompt's. A stream tells of its end alone."""
+    """``prefill`` are the prompt's tokens. A stream has no tokens here."""
 
     finish_reason: str
     generated_tokens: int
@@ -99,15 +92,11 @@ class GeneratedDetails(Struct, kw_only=True):
 
 
 class Generated(Struct):
-    """A text."""
-
     generated_text: str
     details: GeneratedDetails | UnsetType = UNSET
 
 
 class TokenEvent(Struct, kw_only=True):
-    """One of a stream."""
-
     token: GeneratedToken
     index: int = 0
     generated_text: str | None = None
@@ -131,7 +120,7 @@ _OWN = renamed(
 
 
 def read_generate(body: Mapping[str, Any], stream: bool | None = None) -> GenerationRequest:
-    """What the request asks for; without ``stream`` the body says it. Raises ApiError, 400."""
+    """Without ``stream`` the body says whether to stream. Raises ApiError, 400."""
     given = read(GenerateRequest, body)
     stream = bool(given.stream) if stream is None else stream
     try:
@@ -144,7 +133,9 @@ def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest
     if stream and given.decoder_input_details:
         raise bad_field("decoder_input_details", "true", "only without a stream")
     details = bool(given.details or given.decoder_input_details)
-    samples = _samples(given)
+    # As in TGI, tokens are drawn where any option asks for it.
+    asks = not {given.temperature, given.top_p} <= {None, 1}
+    samples = bool(given.do_sample or given.top_k or asks)
     same = present(given, *_SAME)
     if not samples:
         same["temperature"] = 0
@@ -176,12 +167,6 @@ def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest
     return replace(found, model=known, told=told, names=found.names.then(_OWN))
 
 
-def _samples(given: Any) -> bool:
-    """Whether tokens are drawn: as that server has it, where something asks for it."""
-    asks = not {given.temperature, given.top_p} <= {None, 1}
-    return bool(given.do_sample or given.top_k or asks)
-
-
 def _grammar(given: Json | None) -> Json | None:
     """A schema may be sent as a text."""
     if given and given.get("type") == "json" and isinstance(given.get("value"), str):
@@ -192,97 +177,80 @@ def _grammar(given: Json | None) -> Json | None:
     return given
 
 
-class GenerationWriter:
-    """Writes one answer. Where ``is_hubs`` it is a list, if whole, and of a model for
-    text-generation begins with the prompt, unless the request says otherwise.
+class GenerationWriter(Writer):
+    """Writes one answer, an event of each token. Where ``is_hubs`` it is a list, if whole, and of a
+    model for text-generation begins with the prompt, unless the request says otherwise.
     """
 
     def __init__(self, answer: Answer, *, is_hubs: bool = False) -> None:
-        self._answer, self._asked = answer, answer.asked
+        super().__init__(answer)
         self._is_hubs = is_hubs
-        told = answer.asked.told
+        told = self.asked.told
         repeats = is_hubs and answer.task == "text-generation"
         repeats = repeats if told["full_text"] is None else told["full_text"]
         self._prefix = told["inputs"] if repeats else ""
         self._text, self._reason = "", ""
-        self._last_id = 0
+        self._num_events = self._last_id = 0
+        self._prefill: list[GeneratedToken] = []
+        self._tokens: list[TokenEvent] = []
 
-    async def whole(self, chunks: Chunks) -> Generated | list[Generated]:
-        """As one object. Raises ApiError."""
-        prefill: list[GeneratedToken] = []
-        tokens: list[TokenEvent] = []
-        async with aclosing(chunks):
-            async for prompt, chunk in chunks:
-                for new in await self._answer.read(prompt, chunk):
-                    prefill += self._take_prefill(new)
-                    tokens += await aside(chunk.num_bytes, partial(self._take, new))
-        self._answer.check_complete()
-        found = Generated(self._generated)
-        if self._asked.told["details"]:
+    def add(self, new: Choice) -> list[TokenEvent]:
+        found = self._events_of(new)
+        for event in found:
+            self._num_events += 1
+            event.index = self._num_events
+        if self._reason:
+            last = found[-1]
+            last.generated_text = self._prefix + self._text
+            if self.asked.told["details"]:
+                last.details = self._details()
+                last.details.input_length = self.answer.usage().prompt_tokens
+        return found
+
+    def take(self, new: Choice) -> None:
+        if self.asked.echoes and new.positions is not None:
+            # The prompt's positions come before the answer's.
+            num_prompt = len(new.positions) - new.num_tokens
+            told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
+            self._prefill += [_token(one.sampled, one.sampled.text) for one in told]
+        self._tokens += self._events_of(new)
+
+    def result(self) -> Generated | list[Generated]:
+        found = Generated(self._prefix + self._text)
+        if self.asked.told["details"]:
             found.details = self._details()
-            found.details.prefill, found.details.tokens = prefill, [one.token for one in tokens]
-            top = [one.top_tokens for one in tokens if one.top_tokens is not UNSET]
+            found.details.prefill = self._prefill
+            found.details.tokens = [one.token for one in self._tokens]
+            top = [one.top_tokens for one in self._tokens if one.top_tokens is not UNSET]
             found.details.top_tokens = top or UNSET
         return [found] if self._is_hubs else found
 
-    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        """An event of each token. Raises ApiError."""
-        index = 0
-        async with aclosing(chunks):
-            async for prompt, chunk in chunks:
-                for new in await self._answer.read(prompt, chunk):
-                    found = self._take(new)
-                    for event in found:
-                        index += 1
-                        event.index = index
-                    if self._reason:
-                        self._end(found[-1])
-                    yield b"".join(map(sse, found))
-        self._answer.check_complete()
-
     def failed(self, error: ApiError) -> bytes:
-        """The error as an event."""
         return sse(error.hubs_body())
-
-    @property
-    def _generated(self) -> str:
-        return f"{self._prefix}{self._text}"
 
     def _details(self) -> GeneratedDetails:
         return GeneratedDetails(
             finish_reason=self._reason,
-            generated_tokens=self._answer.choices[0].num_tokens,
-            seed=self._asked.told["seed"],
+            generated_tokens=self.answer.choices[0].num_tokens,
+            seed=self.asked.told["seed"],
         )
 
-    def _end(self, last: TokenEvent) -> None:
-        """What the last event has."""
-        last.generated_text = self._generated
-        if self._asked.told["details"]:
-            last.details = self._details()
-            last.details.input_length = self._answer.usage().prompt_tokens
-
-    def _take_prefill(self, new: Choice) -> list[GeneratedToken]:
-        """The prompt's tokens, whose positions come before the answer's."""
-        if not self._asked.echoes or new.positions is None:
-            return []
-        num_prompt = len(new.positions) - new.num_tokens
-        told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
-        return [_token(one.sampled, one.sampled.text) for one in told]
-
-    def _take(self, new: Choice) -> list[TokenEvent]:
-        """The tokens that a chunk brings, with the text that each adds to the answer's; the one
-        that ends it, and adds none, is special.
-        """
+    def _events_of(self, new: Choice) -> list[TokenEvent]:
+        """The tokens of a chunk with their texts; one that ends it and adds none is special."""
         self._text += new.text
-        if new.finish_reason:
-            self._reason = self._reason_of(new.finish_reason)
+        if new.finish_reason == "stop":
+            stops = tuple(filter(None, self.asked.told["stop"]))
+            self._reason = "stop_sequence" if self._text.endswith(stops) else "eos_token"
+        elif new.finish_reason:
+            self._reason = "length"
         positions = new.positions or []
         entries = [one.sampled for one in positions]
-        if not entries and self._asked.stream:  # a rest of the text
+        if not entries and self.asked.stream:  # a rest of the text
             entries = [Entry(new.text, None, 1, id=self._last_id)]
         self._last_id = entries[-1].id if entries else 0
-        is_special = self._reason == "eos_token" and _adds_nothing(entries, new.text)
+        adds_nothing = entries and not new.text.endswith(entries[-1].text)
+        adds_nothing = adds_nothing and not (len(entries) == 1 and new.text)
+        is_special = self._reason == "eos_token" and bool(adds_nothing)
         pieces = _pieces(new.text, entries[:-1] if is_special else entries)
         texts = [*pieces, ""] if is_special else pieces
         last = len(entries) - 1
@@ -291,36 +259,18 @@ class GenerationWriter:
             for at, (entry, text) in enumerate(zip(entries, texts, strict=False))
         ]
         for event, position in zip(found, positions, strict=False):
-            event.top_tokens = _top(position, self._asked.num_logprobs or 0) or UNSET
+            ranked = (one for one in position.all if one.rank <= (self.asked.num_logprobs or 0))
+            top = [_token(one, one.text, special=False) for one in ranked]
+            event.top_tokens = top or UNSET
         return found
-
-    def _reason_of(self, reason: str) -> str:
-        if reason != "stop":
-            return "length"
-        stops = tuple(filter(None, self._asked.told["stop"]))
-        return "stop_sequence" if self._text.endswith(stops) else "eos_token"
 
 
 def _token(entry: Entry, text: str, special: bool | UnsetType = UNSET) -> GeneratedToken:
     return GeneratedToken(entry.id, text, entry.logprob, special)
 
 
-def _top(position: Position, num_top: int) -> list[GeneratedToken]:
-    """The likeliest tokens at a place, as many as are wanted."""
-    ranked = (one for one in position.all if one.rank <= num_top)
-    return [_token(one, one.text, special=False) for one in ranked]
-
-
-def _adds_nothing(entries: Sequence[Entry], text: str) -> bool:
-    """Whether the last of a chunk's tokens is no part of its text."""
-    is_alone = len(entries) == 1
-    return bool(entries) and not text.endswith(entries[-1].text) and not (is_alone and text)
-
-
 def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
-    """The part of a text that is each token's, with the space that a vocabulary leaves out before
-    it; what can't be told belongs to the last.
-    """
+    """Each token's part of a text, with the space before it; the rest is the last one's."""
     pieces = []
     for entry in entries[:-1]:
         at = text.find(entry.text, 0, len(entry.text) + 1)
@@ -330,12 +280,15 @@ def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
     return [*pieces, text]
 
 
-def _endpoint(path: str, summary: str, answer: Any, **how: Any) -> Endpoint:
-    also = (EVENTS,) if how.get("stream") is not False else ()
+def _endpoint(path: str, summary: str, answer: Any, stream: bool | None = None) -> Endpoint:
     return Endpoint(
-        *(path, COMPLETION_TASKS, "cmpl-", partial(read_generate, **how)),
+        *(path, COMPLETION_TASKS, "cmpl-", partial(read_generate, stream=stream)),
         partial(GenerationWriter, is_hubs=path == "/"),
-        Operation(summary, answer, GenerateRequest, also=also, error=HubError),
+        Operation(
+            *(summary, answer, GenerateRequest),
+            also=() if stream is False else (EVENTS,),
+            error=HubError,
+        ),
         by_model=True,
     )
 

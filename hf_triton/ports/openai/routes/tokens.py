@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.document import Operation
+from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes import chat
-from hf_triton.ports.openai.routes.answers import Answer, Chunks
-from hf_triton.ports.openai.routes.endpoint import Endpoint
+from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, Writer
 from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.names import Names, renamed
@@ -40,15 +39,11 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's."""
-
     tokens: Integers
     model: str | None = None
 
 
 class Tokens(Struct):
-    """Of a prompt."""
-
     count: int
     max_model_len: int
     tokens: list[int]
@@ -56,14 +51,10 @@ class Tokens(Struct):
 
 
 class Detokenized(Struct):
-    """A text."""
-
     prompt: str
 
 
 class TokenizerInfo(Struct):
-    """``tokenizer_config.json``."""
-
     tokenizer_class: str
     chat_template: str | None
     max_model_len: int
@@ -76,40 +67,28 @@ class TokenizerInfo(Struct):
 def _question(
     model: str, ask: Json, prompt: Mapping[str, TensorValue], own: Mapping[str, str]
 ) -> GenerationRequest:
-    """A request that is answered by a model's tokenizer; without a ``model`` by the only one."""
+    """A request that the tokenizer of ``model`` answers, without a name that of the only one."""
     inputs = {**prompt, TOKENIZER_QUESTION: json.dumps(ask)}
     return GenerationRequest(model, (inputs,), names=Names(renamed(own)))
 
 
 def of_chat(read: GenerationRequest, **options: Any) -> GenerationRequest:
-    """A question for the tokens of a chat's prompt."""
     prompt = {name: value for name, value in read.inputs[0].items() if name in _PROMPT}
     found = _question(read.model, {"ask": "tokenize", **options}, prompt, {})
     return replace(found, names=read.names, media=read.media)
 
 
-@dataclass(frozen=True)
-class Told:
-    """Writes what the tokenizer told."""
-
-    answer: Answer
-    write: Callable[[Json], Any] = dict
+class TokenizerWriter(Writer):
+    def __init__(self, answer: Answer, write: Callable[[Json], Any] = dict) -> None:
+        super().__init__(answer)
+        self._write = write
 
     async def whole(self, chunks: Chunks) -> Any:
-        """As one object. Raises ApiError."""
         async with aclosing(chunks):
             told = [json.loads(chunk.texts[0]) async for _, chunk in chunks]
         if not told:
             raise ApiError(500, "the model's answer broke off")
-        return self.write(told[0])
-
-    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        """Never asked for: nothing of this is streamed."""
-        raise NotImplementedError
-
-    def failed(self, error: ApiError) -> bytes:
-        """As ``events``."""
-        raise NotImplementedError
+        return self._write(told[0])
 
 
 def _read_tokenize(given: Mapping[str, Any]) -> GenerationRequest:
@@ -142,15 +121,15 @@ def _read_info(query: Mapping[str, Any]) -> GenerationRequest:
 
 TOKENS = (
     Endpoint(
-        *("/tokenize", COMPLETION_TASKS, "tok-", _read_tokenize, Told),
+        *("/tokenize", COMPLETION_TASKS, "tok-", _read_tokenize, TokenizerWriter),
         Operation("The tokens of a prompt or a chat", Tokens, TokenizeRequest),
     ),
     Endpoint(
-        *("/detokenize", COMPLETION_TASKS, "tok-", _read_detokenize, Told),
+        *("/detokenize", COMPLETION_TASKS, "tok-", _read_detokenize, TokenizerWriter),
         Operation("The text of tokens", Detokenized, DetokenizeRequest),
     ),
     Endpoint(
-        *("/tokenizer_info", COMPLETION_TASKS, "tok-", _read_info, Told),
+        *("/tokenizer_info", COMPLETION_TASKS, "tok-", _read_info, TokenizerWriter),
         Operation("How the tokenizer is configured: ?model=NAME", TokenizerInfo),
     ),
 )

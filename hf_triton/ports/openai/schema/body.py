@@ -4,21 +4,28 @@ is made of the same Structs. No error quotes a text: it may be a prompt.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import gc
 import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
 
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of, short
 
+# A body that is all structure takes so long to read that other callers would wait for it.
+_STRUCTURE = (b"[", b"{", b":")
+_MOST_STRUCTURE = 250_000
+# So is one that is all elements: no prompt of token ids has more.
+_MOST_ELEMENTS = 2**20 + 2**18
 _LOG = logging.getLogger(__name__)
 _MOST = 20  # names in a line of the log
 _LIKE, _VERY_LIKE = 0.6, 0.8  # difflib's own, and of what is taken for misspelt
@@ -30,14 +37,94 @@ Json = dict[str, Any]
 Read = TypeVar("Read", bound=Struct)
 
 
+def read_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in ``data``. Raises ApiError, 400, for anything else."""
+    check_structure(num_structure(data))
+    if data.count(b",") > _MOST_ELEMENTS:
+        allowed = f"at most {_MOST_ELEMENTS} of the character ,"
+        raise ApiError(400, f"the body: got too many elements, allowed: {allowed}")
+    try:
+        text = data.decode("utf-8")
+        with no_garbage_collection():
+            body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if "\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not valid UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise ApiError(400, "the body is not valid Unicode: half of a surrogate pair") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, f"the body is not valid JSON at {where}: {error.msg}") from None
+    except RecursionError:
+        raise ApiError(400, "the body is not valid JSON: nested too deeply") from None
+    except ValueError:  # Python's own limit on the digits of an integer
+        raise ApiError(400, "the body is not valid JSON: a number has too many digits") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, f"the body: got {kind_of(body)}, allowed: a JSON object")
+    return body
+
+
+def num_structure(data: bytes) -> int:
+    return sum(map(data.count, _STRUCTURE))
+
+
+def check_structure(number: int) -> None:
+    if number > _MOST_STRUCTURE:
+        allowed = f"at most {_MOST_STRUCTURE} of the characters [ {{ and :"
+        raise ApiError(400, f"the body: got too many lists, objects and names, allowed: {allowed}")
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A parser makes no garbage, and looking for it among a million lists takes seconds."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in JSON's words, without showing a text."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        long = isinstance(value, int) and abs(value) >= 10**30
+        return "an integer of more than 30 digits" if long else str(value)
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def short(name: str) -> str:
+    """A name as an error shows it; what does not look like one may be a misplaced text."""
+    return (
+        name if re.fullmatch(r"[\w.-]{1,60}(\[\])?", name) else f"a name of {len(name)} characters"
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ApiError(400, f"{short(twice)}: given twice in one object", param=short(twice))
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ApiError(400, f"the body is not valid JSON: {name} is not a number")
+
+
 def present(body: Struct | None, *names: str) -> dict[str, Any]:
-    """Those of these fields that a body has."""
     found = ((name, getattr(body, name, None)) for name in names)
     return {name: value for name, value in found if value is not None}
 
 
 def only(*values: Any) -> Meta:
-    """A field that takes these values alone: they ask for nothing beyond what is done anyway."""
+    """A field that takes these values alone, which ask for nothing beyond what is done anyway."""
     different = [value for at, value in enumerate(values) if value not in values[:at]]
     # By their texts, for to typing's cache 1 is True.
     extra = {"only": values, "texts": repr(values)}
@@ -45,12 +132,12 @@ def only(*values: Any) -> Meta:
 
 
 def refused(why: str) -> Any:
-    """The type of a field that takes nothing; its error says ``why``."""
+    """A field that takes nothing; its error says ``why``."""
     return Annotated[Any, Meta(extra={"refused": why}, extra_json_schema={"enum": [None]})]
 
 
 def instead(of_this_path: str) -> Any:
-    """The type of another path's field, which has another name on this one."""
+    """A field of another path, which has another name on this one."""
     return refused(f"not a field of this path; send {of_this_path}")
 
 
@@ -79,10 +166,13 @@ KINDS: Mapping[str, Any] = {
 
 
 def also(fields: Mapping[str, Any]) -> Callable[[type[Read]], type[Read]]:
-    """Gives a Struct further fields, of types by name; all of them may be left out."""
+    """Gives a Struct further fields, of types by name; all of them are optional."""
 
     def make(kind: type[Read]) -> type[Read]:
-        named = [(name, _or_null(one), None) for name, one in fields.items()]
+        named = [
+            (name, one if getattr(one, "__origin__", one) is Any else one | None, None)
+            for name, one in fields.items()
+        ]
         made: type[Read] = msgspec.defstruct(  # type: ignore[assignment]
             kind.__name__, named, bases=(kind,), kw_only=True, module=kind.__module__
         )
@@ -90,11 +180,6 @@ def also(fields: Mapping[str, Any]) -> Callable[[type[Read]], type[Read]]:
         return made
 
     return make
-
-
-def _or_null(kind: Any) -> Any:
-    is_any = kind is Any or (get_origin(kind) is Annotated and kind.__origin__ is Any)
-    return kind if is_any else kind | None
 
 
 def read(kind: type[Read], given: Any, place: str = "") -> Read:
@@ -109,7 +194,6 @@ def read(kind: type[Read], given: Any, place: str = "") -> Read:
 
 
 def convert(kind: Any, given: Any, place: str) -> Any:
-    """A part of a request as its type. Raises ApiError, 400."""
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
@@ -120,7 +204,7 @@ _type_of = functools.cache(inspect.type_info)  # milliseconds for a large Struct
 
 
 class _Field(NamedTuple):
-    """``rules`` are what ``only`` and the like have noted, ``inner`` is the Struct in a field."""
+    """``rules`` are those of ``only`` and the like; ``inner`` is the Struct in a field."""
 
     rules: Mapping[str, Any]
     inner: type[Struct] | None
@@ -128,31 +212,33 @@ class _Field(NamedTuple):
 
 @functools.cache
 def fields_of(kind: type[Struct]) -> Mapping[str, _Field]:
-    """The fields of a Struct by the names that they have in JSON."""
+    """The fields of a Struct by their names in JSON."""
     info: Any = _type_of(kind)
-    return {one.encode_name: _field(one.type) for one in info.fields}
-
-
-def _field(kind: Any) -> _Field:
-    rules: dict[str, Any] = {}
-    inner = None
-    for one in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
-        rules |= getattr(one, "extra", None) or {}
-        inner = one.cls if isinstance(one, inspect.StructType) and one.tag is None else inner
-    return _Field(rules, inner)
+    found = {}
+    for field in info.fields:
+        rules, inner = dict[str, Any](), None
+        for one in getattr(field.type, "types", (field.type,)):  # of a union
+            rules |= getattr(one, "extra", None) or {}
+            inner = one.cls if isinstance(one, inspect.StructType) and one.tag is None else inner
+        found[field.encode_name] = _Field(rules, inner)
+    return found
 
 
 def within(place: str, name: str) -> str:
-    """The place of a field of an object."""
     return f"{place}.{name}" if place else name
 
 
 def _check_names(kind: type[Struct], given: Any, place: str) -> None:
     left_out = []
-    known = fields_of(kind)
+    known, is_strict = fields_of(kind), kind.__struct_config__.forbid_unknown_fields
     for name, value in given.items() if isinstance(given, dict) else ():
         if name not in known:
-            _check_unknown(kind, name, place)
+            cutoff = _LIKE if is_strict else _VERY_LIKE
+            nearest = difflib.get_close_matches(short(name), sorted(known), 1, cutoff)
+            if is_strict or nearest:
+                hint = f", did you mean {nearest[0]}?" if nearest else ""
+                where = within(place, short(name))
+                raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
         elif value is not None and (inner := known[name].inner):
             _check_names(inner, value, within(place, name))
         if name not in known or "ignored" in known[name].rules:
@@ -161,18 +247,8 @@ def _check_names(kind: type[Struct], given: Any, place: str) -> None:
         _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
 
 
-def _check_unknown(kind: type[Struct], name: str, place: str) -> None:
-    is_strict = kind.__struct_config__.forbid_unknown_fields
-    cutoff = _LIKE if is_strict else _VERY_LIKE
-    nearest = difflib.get_close_matches(short(name), sorted(fields_of(kind)), 1, cutoff)
-    if is_strict or nearest:
-        hint = f", did you mean {nearest[0]}?" if nearest else ""
-        where = within(place, short(name))
-        raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
-
-
 def _check_values(found: Struct, place: str) -> None:
-    """Holds values to what msgspec has no types for."""
+    """Checks what msgspec has no types for."""
     for name, (rules, inner) in fields_of(type(found)).items():
         value = getattr(found, name, None) if rules or inner else None
         if value is None:
@@ -238,7 +314,7 @@ def _got(value: Any, text: str) -> str:
 
 
 def _members(kind: Any, steps: Sequence[str]) -> list[Any]:
-    """The types that a place may have; tags of Structs are the texts that their field takes."""
+    """The types that a place may have; a Struct's tag is the text that its field takes."""
     if isinstance(kind, inspect.Metadata):
         return _members(kind.type, steps)
     if isinstance(kind, inspect.UnionType):
@@ -259,7 +335,6 @@ def _members(kind: Any, steps: Sequence[str]) -> list[Any]:
 
 
 def _words(kinds: Sequence[Any]) -> str:
-    """What these types take, in words."""
     texts = [str(one) for kind in kinds for one in getattr(kind, "values", ())]
     found = [", ".join(sorted(texts))] if texts else []
     for kind in kinds:

@@ -1,10 +1,8 @@
-"""Errors as OpenAI's API has them, a status and one JSON object, and as Hugging Face's servers have
-them. Knows no HTTP library.
-"""
+"""Errors of OpenAI's API and of Hugging Face's servers. Knows no HTTP library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +31,6 @@ _HUBS_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "ge
 
 
 class ErrorText(Struct):
-    """What went wrong."""
-
     message: str
     type: str
     param: str | None
@@ -42,14 +38,10 @@ class ErrorText(Struct):
 
 
 class Error(Struct):
-    """OpenAI's error."""
-
     error: ErrorText
 
 
 class HubError(Struct):
-    """That of Hugging Face's servers, text-generation-inference and text-embeddings-inference."""
-
     error: str
     error_type: str
 
@@ -67,36 +59,30 @@ class ApiError(Exception):
     stays: bool = False  # whether asking again is of no use, though it is a 503
 
     def body(self) -> Error:
-        """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return Error(ErrorText(self.message, kind, self.param, self.code))
 
     @property
     def hubs_status(self) -> int:
-        """That of Hugging Face's servers."""
         return HUBS_STATUSES.get(self.status, self.status)
 
     def hubs_body(self) -> HubError:
-        """Their error object."""
         names_none = self.param == "model" and self.message.startswith("model: got none")
         hint = f"; name one as model, or ask {OF_MODEL}NAME" if names_none else ""
         return HubError(self.message + hint, _HUBS_TYPES.get(self.hubs_status, "request"))
 
     def headers(self) -> dict[str, str]:
-        """What goes with the status: when to come again, how to identify oneself."""
         again = {"Retry-After": str(_RETRY_AFTER_S)} if self.status == 503 else {}
         return {**(_NO_RETRY if self.stays else again), **self.more_headers}
 
 
 def of_refusal(refusal: RefusedError) -> ApiError:
-    """What a port refuses, whichever of its APIs is asked."""
     where = "Authorization: " if refusal.status == 401 else ""
     code = _CODES.get(refusal.status)
     return ApiError(refusal.status, f"{where}{refusal.text}", None, code, refusal.headers)
 
 
 def is_hubs(path: str) -> bool:
-    """Whether a path is one of theirs."""
     return path in _HUBS_PATHS or (path.startswith(OF_MODEL) and OPENAIS not in path)
 
 
@@ -106,34 +92,11 @@ def bad_field(name: str, got: str, allowed: str) -> ApiError:
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:
-    """No such model is ready."""
     allowed = ", ".join(served) or "none, no model is ready"
     message = f"model: '{name[:100]}' does not exist or is not ready, allowed: {allowed}"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
 def model_is_loading(name: str) -> ApiError:
-    """It is to be served, and is not ready."""
     message = f"model: '{name[:100]}' is being loaded; try again"
     return ApiError(503, message, param="model", code="unavailable")
-
-
-def model_is_not_ready(name: str, why: str, *, stays: bool = False) -> ApiError:
-    """It is to be served, and did not load or has ended; ``why`` is the supervisor's word."""
-    message = f"model: '{name[:100]}' is not ready: {why}"
-    return ApiError(503, message, param="model", code="unavailable", stays=stays)
-
-
-def served_elsewhere(name: str, task: str) -> ApiError:
-    """The model is there, but no path of this port is for its task."""
-    path = f"POST /v2/models/{name}/infer"
-    message = f"model: '{name}' is for the task {task}; ask Triton's own HTTP port for it: {path}"
-    return ApiError(400, message, param="model")
-
-
-def wrong_task(name: str, task: str, tasks: Sequence[str], served: list[str]) -> ApiError:
-    """The model is there, but this path is not for it but for ``tasks``."""
-    allowed = ", ".join(served) or "none, no such model is ready"
-    here = f"allowed here ({', '.join(tasks)}): {allowed}"
-    message = f"model: '{name[:100]}' is a {task} model, {here}"
-    return ApiError(404, message, param="model", code="model_not_found")

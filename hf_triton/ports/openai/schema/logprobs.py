@@ -51,7 +51,6 @@ class Offsets:
         self._num_characters = 0  # that are whole
 
     def next(self, token: Entry) -> int:
-        """That of the next token."""
         data = token.text.encode() if token.bytes is None else bytes(token.bytes)
         self._take(data[:1])
         is_within, _ = self._decoder.getstate()
@@ -64,7 +63,6 @@ class Offsets:
 
 
 def read_positions(text: str, offsets: Offsets) -> list[Position]:
-    """The next positions of one choice, from the model's JSON."""
     positions = []
     for tokens in json.loads(text):
         entries = [
@@ -86,7 +84,9 @@ def _at_least(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, LEAST_LOGPROB)
 
 
-def _texts(position: Position, num_alternatives: int) -> dict[str, float | None]:
+def _texts(position: Position, num_alternatives: int) -> dict[str, float | None] | None:
+    if position.sampled.logprob is None:
+        return None
     entries = [one for one in position.all if one.rank <= num_alternatives]
     if position.sampled not in entries:
         entries.append(position.sampled)
@@ -94,7 +94,7 @@ def _texts(position: Position, num_alternatives: int) -> dict[str, float | None]
 
 
 def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | None]:
-    """VLLM's form, from the model's JSON: null for the first token."""
+    """The form of vLLM, from the model's JSON: null for the first token."""
     found: list[dict[str, Any] | None] = [None]
     for position in json.loads(text)[1:]:
         own, *others = position.items()
@@ -104,9 +104,7 @@ def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | N
 
 
 class TextLogprobs(Struct):
-    """Of each token of /v1/completions; the first token of a prompt has none. Of tokens that read
-    alike, ``top_logprobs`` has the likeliest.
-    """
+    """Of tokens that read alike, ``top_logprobs`` has the likeliest."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -115,23 +113,17 @@ class TextLogprobs(Struct):
 
     @classmethod
     def of(cls, positions: Sequence[Position], num_alternatives: int) -> TextLogprobs:
-        """Those of positions, with so many alternatives."""
-        top = [
-            None if position.sampled.logprob is None else _texts(position, num_alternatives)
-            for position in positions
-        ]
+        sampled = [position.sampled for position in positions]
         return cls(
-            [position.sampled.text for position in positions],
-            [position.sampled.logprob for position in positions],
-            top if num_alternatives else None,
+            [one.text for one in sampled],
+            [one.logprob for one in sampled],
+            [_texts(one, num_alternatives) for one in positions] if num_alternatives else None,
             [position.offset for position in positions],
         )
 
 
 class Token(Struct):
-    """A token and the logarithm of its probability; ``bytes`` is null where they are not known, of
-    a token that is only a part of a character.
-    """
+    """``bytes`` is null where they are not known, of a part of a character."""
 
     token: str
     logprob: float | None
@@ -139,27 +131,19 @@ class Token(Struct):
 
 
 class TokenLogprobs(Token):
-    """The sampled token, and the likeliest at its place."""
-
     top_logprobs: list[Token]
 
 
 class ChatLogprobs(Struct):
-    """Of each token of a chat."""
-
     content: list[TokenLogprobs]
     refusal: None = None
 
     @classmethod
     def of(cls, positions: Sequence[Position], num_alternatives: int) -> ChatLogprobs:
-        """Those of positions, with so many alternatives."""
-        content = [
-            TokenLogprobs(
-                *_token(position.sampled),
-                [Token(*_token(one)) for one in position.all if one.rank <= num_alternatives],
-            )
-            for position in positions
-        ]
+        content = []
+        for position in positions:
+            top = [Token(*_token(one)) for one in position.all if one.rank <= num_alternatives]
+            content.append(TokenLogprobs(*_token(position.sampled), top))
         return cls(content)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hf_triton.ports.openai.schema.body import convert
+from hf_triton.ports.openai.schema.body import convert, short
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import short
 
 # The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
 _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -26,49 +25,35 @@ _ELEMENT = re.compile(r"(image|audio)\[(\d+)\]")
 
 @dataclass(frozen=True)
 class MediaPart:
-    """A part of a message: the ``tensor`` that it goes to, the ``field`` that errors name, and a
-    file; or an ``address``, from where the file is still to be fetched. ``of_tool`` where a tool
-    has answered it.
-    """
-
-    tensor: str
-    field: str
+    tensor: str  # that it goes to
+    field: str  # that errors name
     file: bytes = b""
-    address: str | None = None
-    of_tool: bool = False
+    address: str | None = None  # from where the file is still to be fetched
+    of_tool: bool = False  # whether a tool has answered it
 
 
 def take_media(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], tuple[MediaPart, ...]]:
-    """The messages with ``{"type": "image"}`` or ``audio`` for each of their files, and these in
-    order. Raises ApiError, 400, for what holds no file.
-    """
+    """Takes the files out of messages: each leaves its type. Raises ApiError, 400."""
     found: list[MediaPart] = []
-
-    def without_file(field: str, part: Any, *, of_tool: bool) -> Any:
-        of_type = str(part.get("type")) if isinstance(part, dict) else ""
-        if of_type not in _TENSORS:
-            return part
-        one = _media_part(f"{field}.{of_type}", of_type, part.get(of_type))
-        found.append(replace(one, of_tool=of_tool))
-        return {"type": found[-1].tensor}
-
     taken = []
     for number, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list):
-            where = f"messages[{number}].content"
-            of_tool = message.get("role") == "tool"
-            parts = [
-                without_file(f"{where}[{n}]", part, of_tool=of_tool)
-                for n, part in enumerate(content)
-            ]
+            parts = []
+            for n, part in enumerate(content):
+                of_type = str(part.get("type")) if isinstance(part, dict) else ""
+                if of_type in _TENSORS:
+                    where = f"messages[{number}].content[{n}].{of_type}"
+                    one = _media_part(where, of_type, part.get(of_type))
+                    found.append(replace(one, of_tool=message.get("role") == "tool"))
+                    part = {"type": one.tensor}
+                parts.append(part)
             message = {**message, "content": parts}
         taken.append(message)
     return taken, tuple(found)
 
 
 def tensors(media: Sequence[MediaPart]) -> dict[str, list[bytes]]:
-    """The files by the tensor that they go to."""
     names = {part.tensor for part in media}
     return {name: [part.file for part in media if part.tensor == name] for name in sorted(names)}
 
@@ -100,23 +85,17 @@ def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
     return MediaPart(tensor, field, _file(field, text, is_url=key == "url"))
 
 
-def _unpacked(packed: str) -> bytes:
-    """Base64 decoded piece by piece: nothing else in this process runs during one. Raises
-    ValueError.
-    """
-    if "=" in packed[:-2]:
-        raise ValueError("padding before the end")
-    pieces = range(0, len(packed), _PIECE)
-    return b"".join(base64.b64decode(packed[at : at + _PIECE], validate=True) for at in pieces)
-
-
 def _file(field: str, value: str, *, is_url: bool) -> bytes:
     prefix = _DATA_URL.match(value)
     if is_url and prefix is None:
         raise bad_field(field, "something else", "a data: URL in base64, or an address by http")
     packed = value[prefix.end() :] if prefix else value
+    # Piece by piece: nothing else in this process runs during one.
+    pieces = (packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE))
     try:
-        file = _unpacked(packed)
+        if "=" in packed[:-2]:
+            raise ValueError("padding before the end")
+        file = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except ValueError:
         raise bad_field(field, "something else", "base64") from None
     if not file:

@@ -9,69 +9,58 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-from hf_triton.ports.openai.schema.body import Integer, Json, also, instead, only
+from hf_triton.ports.openai.schema.body import Integer, Json, also, instead, only, present, short
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import short
 from hf_triton.ports.openai.schema.names import Placed
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
 from hf_triton.ports.openai.schema.tools import Chosen, Named
 
 
 class Base64(Struct, tag="base64"):
-    """A file."""
-
     data: str
     media_type: str
 
+    @property
+    def url(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
+
 
 class Url(Struct, tag="url"):
-    """Where a file is."""
-
     url: str
 
 
 class Text(Struct, tag="text"):
-    """Words."""
-
     text: str
 
 
 class Image(Struct, tag="image"):
-    """A picture."""
-
     source: Base64 | Url
 
 
 class ToolReference(Struct, tag="tool_reference"):
     """A tool that a search for tools has found."""
 
-    tool_name: str
+    text: str = field(name="tool_name")
 
 
 Part = Text | Image | ToolReference
 
 
 class ToolUse(Struct, tag="tool_use"):
-    """A call."""
-
     id: str
     name: str
     input: Any = None
 
 
 class ToolResult(Struct, tag="tool_result", kw_only=True):
-    """The output of a call."""
-
     tool_use_id: str
     content: str | list[Part] | None = None
     is_error: bool | None = None
 
 
 class Thinking(Struct, tag="thinking"):
-    """What the model thought."""
-
     thinking: str
 
 
@@ -80,7 +69,7 @@ class RedactedThinking(Struct, tag="redacted_thinking"):
 
 
 class Tool(Struct, kw_only=True):
-    """A tool: of Anthropic's own where it has a type other than custom."""
+    """Anthropic runs one that has a type other than custom."""
 
     name: str | None = None
     type: str | None = None
@@ -90,25 +79,25 @@ class Tool(Struct, kw_only=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the caller runs it."""
         return self.type in (None, "custom")
+
+    @property
+    def function(self) -> Json:
+        found = present(self, "name", "description", "input_schema")
+        return {"parameters" if n == "input_schema" else n: value for n, value in found.items()}
 
 
 class ChangedTool(Tool, kw_only=True):
-    """One that is there or gone from here on; its definition where it is none of ``tools``."""
+    """``definition`` is there where it is none of the request's ``tools``."""
 
     definition: Tool | None = None
 
 
 class ToolAddition(Struct, tag="tool_addition"):
-    """A tool that is there from here on."""
-
     tool: ChangedTool
 
 
 class ToolRemoval(Struct, tag="tool_removal"):
-    """A tool that is gone from here on."""
-
     tool: ChangedTool
 
 
@@ -119,45 +108,35 @@ _CHANGES = (ToolAddition, ToolRemoval)
 
 
 class Message(Struct, kw_only=True):
-    """One turn."""
-
     role: Literal["user", "assistant", "system"]
     content: str | list[Block] | None = None
     clear_at: str | None = None
 
 
 class ToolChoice(Struct, kw_only=True):
-    """Whether tools may, or must, be called."""
-
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class Format(Struct):
-    """What an answer is held to."""
-
     type: Literal["json_schema"]
     schema: Json
 
 
 class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How to answer."""
-
     format: Format | None = None
     effort: str | None = None
     task_budget: Any = None
 
 
 class ThinkingConfig(Struct):
-    """Whether to reason. How many tokens at most, and how it is shown, is the model's to decide."""
+    """The model decides how many tokens it spends, and how they are shown."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
 
 
 class Metadata(Struct, kw_only=True):
-    """Whom a request is for."""
-
     user_id: Any = None
 
 
@@ -184,8 +163,6 @@ class Metadata(Struct, kw_only=True):
     }
 )
 class CountRequest(ChatOptions, kw_only=True):
-    """A prompt whose tokens are counted."""
-
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[Text] | None = None
     tools: list[Tool] | None = None
@@ -201,8 +178,6 @@ class CountRequest(ChatOptions, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """Anthropic's."""
-
     max_tokens: Integer
     stream: bool | None = None
 
@@ -232,7 +207,6 @@ PARTS = {
 
 
 def as_chat(body: CountRequest) -> Chat:
-    """The same request of chat. Raises ApiError, 400."""
     if body.thread is not None:  # in words by which Anthropic's packages go on without
         told = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
         text = "thread: no conversation is kept here; send all messages"
@@ -240,8 +214,17 @@ def as_chat(body: CountRequest) -> Chat:
     choice = body.tool_choice or ToolChoice(type="auto")
     if choice.type == "tool" and not choice.name:
         raise bad_field("tool_choice.name", "none", "a text")
-    messages = [*_system(body.system), *_messages(body.messages)]
-    kwargs = {**_effort(body), **(body.chat_template_kwargs or {})}
+    blocks = [Text(body.system)] if isinstance(body.system, str) else body.system or ()
+    texts = [one.text for one in blocks if not one.text.startswith(_BILLING)]
+    system = Placed("system", {"role": "system", "content": "\n".join(texts)})
+    messages = [*([system] if texts else []), *_messages(body.messages)]
+    # For a template that takes it; none where the model must not reason.
+    kind = body.thinking.type if body.thinking else ""
+    effort = body.output_config.effort if body.output_config else None
+    effort = effort or ("medium" if kind == "enabled" else None)
+    effort = "none" if kind == "disabled" else effort
+    kwargs: Json = {"reasoning_effort?": effort} if effort else {}
+    kwargs |= body.chat_template_kwargs or {}
     if not messages:
         raise bad_field("messages", "none with a content", "one message or more")
     if messages[-1]["role"] == "assistant":
@@ -254,9 +237,7 @@ def as_chat(body: CountRequest) -> Chat:
         "metadata": None,
         "user": body.metadata and body.metadata.user_id,
         "tools": _tools(body, choice),
-        "tool_choice": Chosen(Named(choice.name or ""))
-        if choice.type == "tool"
-        else _CHOICES[choice.type],
+        "tool_choice": _CHOICES.get(choice.type) or Chosen(Named(choice.name or "")),
         "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
         "response_format": form and {"type": "json_schema", "json_schema": {"schema": form.schema}},
         "chat_template_kwargs": kwargs,
@@ -264,14 +245,7 @@ def as_chat(body: CountRequest) -> Chat:
     if body.stop_sequences:
         # With it in the text it shows which one ended the answer.
         own |= {"stop": body.stop_sequences, "include_stop_str_in_output": True}
-    return Chat(**{**body.given(*ChatOptions.__struct_fields__), **own})
-
-
-def _system(system: str | list[Text] | None) -> list[Json]:
-    blocks = [Text(system)] if isinstance(system, str) else system or ()
-    texts = [one.text for one in blocks if not one.text.startswith(_BILLING)]
-    content = {"role": "system", "content": "\n".join(texts)}
-    return [Placed("system", content)] if texts else []
+    return Chat(**{**present(body, *ChatOptions.__struct_fields__), **own})
 
 
 def _messages(given: Sequence[Message]) -> list[Json]:
@@ -284,10 +258,14 @@ def _messages(given: Sequence[Message]) -> list[Json]:
             continue
         if message.content is None:
             raise bad_field(f"{where}.content", "none", "a text or a list of blocks")
-        turn = {"user": _of_user, "assistant": _of_assistant, "system": _of_system}[message.role]
         blocks = _listed(f"{where}.content", message.content)
-        turns = turn([one for one in blocks if not isinstance(one[1], _CHANGES)])
-        messages += (Placed(where, one) for one in turns)
+        blocks = [one for one in blocks if not isinstance(one[1], _CHANGES)]
+        if message.role == "user":
+            messages += (Placed(where, one) for one in _of_user(blocks))
+        elif message.role == "assistant":
+            messages.append(Placed(where, _of_assistant(blocks)))
+        elif blocks:
+            messages.append(Placed(where, {"role": "system", "content": _content(blocks)}))
     return messages
 
 
@@ -295,14 +273,9 @@ _Blocks = list[tuple[str, Any]]
 
 
 def _listed(where: str, content: str | Sequence[Any]) -> _Blocks:
-    """The blocks of a content, each with its place; a text is one."""
     if isinstance(content, str):
         return [(where, Text(content))]
     return [(f"{where}[{number}]", block) for number, block in enumerate(content)]
-
-
-def _of_system(blocks: _Blocks) -> list[Json]:
-    return [{"role": "system", "content": _content(blocks)}] if blocks else []
 
 
 def _of_user(blocks: _Blocks) -> list[Json]:
@@ -319,7 +292,7 @@ def _of_user(blocks: _Blocks) -> list[Json]:
     return results
 
 
-def _of_assistant(blocks: _Blocks) -> list[Json]:
+def _of_assistant(blocks: _Blocks) -> Json:
     said, calls, thoughts = [], [], []
     for at, block in blocks:
         if isinstance(block, ToolUse):
@@ -334,11 +307,10 @@ def _of_assistant(blocks: _Blocks) -> list[Json]:
     message: Json = {"role": "assistant", "content": _content(said) if said or not calls else None}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
-    return [{**message, "tool_calls": calls} if calls else message]
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _content(blocks: _Blocks) -> str | list[Json]:
-    """A chat's content: a text, or parts where some are none."""
     return joined([Placed(where, _part(where, block)) for where, block in blocks])
 
 
@@ -351,14 +323,9 @@ def joined(parts: list[Json]) -> str | list[Json]:
 
 def _part(where: str, block: Any) -> Json:
     if isinstance(block, Image):
-        source = block.source
-        url = source.url if isinstance(source, Url) else ""
-        if isinstance(source, Base64):
-            url = f"data:{source.media_type};base64,{source.data}"
-        return {"type": "image_url", "image_url": {"url": url}}
+        return {"type": "image_url", "image_url": {"url": block.source.url}}
     if isinstance(block, Text | ToolReference):
-        text = block.text if isinstance(block, Text) else block.tool_name
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": block.text}
     allowed = "text, image, tool_use, tool_result or tool_reference in its place"
     raise bad_field(f"{where}.type", block.__struct_config__.tag, allowed)
 
@@ -372,29 +339,22 @@ def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
             listed = [one for one in listed if one[1].name != changed]
             listed.append(("messages", tool))
     own = [(at, tool) for at, tool in listed if tool.is_own]
-    _check_own(listed, own, choice)
+    for where, tool in listed:
+        # A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none
+        # can be what it must call.
+        is_chosen = choice.type == "tool" and tool.name == choice.name
+        if not tool.is_own and (is_chosen or (choice.type == "any" and not own)):
+            got = f"the hosted tool {short(tool.type or '')}, which must be called"
+            raise bad_field(f"{where}.type", got, "custom, or tool_choice auto")
     return [
-        Placed(at, _tool(tool))
+        Placed(at, {"type": "function", "function": tool.function})
         for at, tool in own
         if shown.get(tool.name, not tool.defer_loading or tool.name == choice.name)
     ]
 
 
-def _check_own(listed: Sequence[Any], own: Sequence[Any], choice: ToolChoice) -> None:
-    """A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none can
-    be what it must call. Raises ApiError, 400.
-    """
-    for where, tool in listed:
-        is_chosen = choice.type == "tool" and tool.name == choice.name
-        if not tool.is_own and (is_chosen or (choice.type == "any" and not own)):
-            got = f"the hosted tool {short(tool.type)}, which must be called"
-            raise bad_field(f"{where}.type", got, "custom, or tool_choice auto")
-
-
 def _changes(messages: Sequence[Message]) -> Iterator[tuple[bool, str | None, Tool | None]]:
-    """What messages say of tools: whether one is there from now on, its name, and itself where it
-    is none of ``tools``. A search for tools says so of those that it finds.
-    """
+    """Tools that messages add, remove or find: whether it is there, its name, its definition."""
     for message in messages:
         for block in message.content if isinstance(message.content, list) else ():
             if isinstance(block, _CHANGES):
@@ -404,25 +364,4 @@ def _changes(messages: Sequence[Message]) -> Iterator[tuple[bool, str | None, To
             inner = block.content if isinstance(block, ToolResult) else [block]
             for one in inner if isinstance(inner, list) else ():
                 if isinstance(one, ToolReference):
-                    yield True, one.tool_name, None
-
-
-def _tool(tool: Tool) -> Json:
-    given = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-    }
-    function = {name: value for name, value in given.items() if value is not None}
-    return {"type": "function", "function": function}
-
-
-def _effort(body: CountRequest) -> Json:
-    """How much to reason, for a template that takes it; what the model must not is "none"."""
-    kind = body.thinking and body.thinking.type
-    effort = body.output_config and body.output_config.effort
-    if kind == "disabled":
-        effort = "none"
-    elif effort is None and kind == "enabled":
-        effort = "medium"
-    return {} if effort is None else {"reasoning_effort?": effort}
+                    yield True, one.text, None

@@ -1,9 +1,8 @@
-"""What errors call the parts of a request: what is sent on to a model has names of its own, and a
-caller knows those of what they sent.
-"""
+"""What errors call the parts of a request: the names under which its caller sent them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,9 @@ Own = Callable[[str], str]
 _PLACE = r"[a-z_]\w*(?:\[\d+\]|\.\w+)*"
 # Objects of a request of Triton's, whose fields are often a caller's own.
 _OBJECT = "sampling_parameters|chat_template_kwargs"
+_KWARGS = "chat_template_kwargs"
+# The options that hold an answer to a form, and vLLM's names of them.
+_HOLDING = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 # ``temperature: got -1``, ``messages[0].content: got 1``, ``text_input and messages: both given``
 HEAD = re.compile(
     rf"(?:({_OBJECT}): (?={_PLACE}(?: and {_PLACE})?: ))?({_PLACE})(?: and ({_PLACE}))?(?=: )"
@@ -23,9 +25,7 @@ HEAD = re.compile(
 
 
 def renamed(known: Mapping[str, str]) -> Own:
-    """Gives places the names in ``known``, of the longest part that they begin with; those that
-    begin with a point are of what lies within.
-    """
+    """Renames the longest known beginning of a place, and what has a point within the rest."""
 
     def own(place: str) -> str:
         begin = place
@@ -41,9 +41,7 @@ def renamed(known: Mapping[str, str]) -> Own:
 
 @dataclass(frozen=True)
 class Names:
-    """``own`` gives a place its caller's name; ``advice`` are words of models' errors, and what a
-    caller can do instead.
-    """
+    """``own`` gives a place its caller's name; ``advice`` replaces words of models' errors."""
 
     own: Own = renamed({})  # noqa: RUF009, which changes nothing
     advice: Mapping[str, str] = field(default_factory=dict)
@@ -64,12 +62,11 @@ class Names:
         return replace(error, message=" and ".join(places) + rest, param=places[0])
 
     def then(self, own: Own) -> Names:
-        """Those of a caller to whom ``own`` gives the names of these."""
+        """Names for a caller to whom ``own`` gives the names of these."""
         return replace(self, own=lambda place: own(self.own(place)))
 
 
 def top(place: str) -> str:
-    """The field that a place lies in."""
     return place.partition(".")[0].partition("[")[0]
 
 
@@ -94,3 +91,54 @@ def _placed(where: str, values: Any) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             for name in ("content", "tool_calls"):
                 yield from _placed(f"{at}.{name}", value.get(name))
+
+
+def sent_names(body: Any, parameters: Mapping[str, Any], held_at: str, *, calls: bool) -> Names:
+    """Names of the fields of ``body``: ``parameters`` are what became of it, ``held_at`` is where
+    its response_format has a schema; ``calls`` where the schema is that of tools.
+    """
+
+    def has(name: str) -> bool:
+        return getattr(body, name, None) is not None
+
+    def first(*names: str) -> str:
+        """The first of these fields that the request has, else the last."""
+        return next(filter(has, names), names[-1])
+
+    def holding(option: str, name: str) -> str:
+        """The field that ``option`` was sent in; ``name`` is vLLM's of it."""
+        if option == "json_schema" and calls:
+            return "tools"
+        if option in ("json_schema", "regex") and held_at:
+            return held_at
+        if option == "grammar" and has("grammar"):
+            return "grammar"
+        if has(f"guided_{name}"):
+            return f"guided_{name}"
+        given = getattr(body, "structured_outputs", None)
+        is_object = option == "json_schema" and isinstance(given, dict) and "json_object" in given
+        return f"structured_outputs.{'json_object' if is_object else name}"
+
+    def own(place: str) -> str:
+        for outer in ("sampling_parameters", _KWARGS):
+            inner = place.removeprefix(f"{outer}.")
+            if inner != place and (outer != _KWARGS or has(top(inner))):
+                place = inner
+        if place == "sampling_parameters":  # all of them are too long
+            place = max(parameters, key=lambda name: len(json.dumps(parameters[name])))
+        prompt = first("prompt", "messages")
+        known = {
+            **dict.fromkeys(("text_input", "input_ids"), prompt),
+            "stop_words": "stop",
+            "max_tokens": first("max_completion_tokens", "max_tokens", "min_tokens", prompt),
+            "logprobs": first("top_logprobs", "logprobs"),
+            "prompt_logprobs": first("prompt_logprobs", "logprobs"),
+            "repetition_penalty": first("repetition_penalty", "repeat_penalty"),
+            "guided_grammar": first("guided_grammar", "grammar"),
+            "lora_name": "model",
+            _KWARGS: first(_KWARGS, "reasoning_effort"),
+            **{option: holding(option, name) for option, name in _HOLDING.items()},
+        }
+        return renamed(known)(place)
+
+    return Names(own, {"send text_input": "send it as prompt to /v1/completions"})

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -24,17 +24,67 @@ from hf_triton.ports.openai.schema.body import (
     Json,
     JsonList,
     also,
+    convert,
+    kind_of,
     only,
     present,
+    read,
     refused,
 )
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
 from hf_triton.ports.openai.schema.media import MediaPart
-from hf_triton.ports.openai.schema.names import Names
-from hf_triton.ports.openai.schema.response_format import constraint
-from hf_triton.ports.openai.schema.sent_names import SentNames
+from hf_triton.ports.openai.schema.names import Names, sent_names
 from hf_triton.ports.openai.schema.tools import ToolChoice, Tools
+
+_NAME = "response_format"
+# The types, and where each has what it holds an answer to: OpenAI's, ``value`` of TGI and
+# huggingface_hub, ``schema`` of llama.cpp.
+_KINDS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema", "value"),
+    "json_schema": ("json_schema", "schema", "value"),
+    "json": ("value", "schema"),
+    "regex": ("value",),
+}
+ANY_OBJECT = '{"type": "object"}'
+
+
+class _Format(Struct):
+    type: Literal["text", "json_object", "json_schema", "json", "regex"]
+
+
+class _NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True):
+    schema: Json
+    name: Any = None
+    description: Any = None
+    strict: bool | None = None
+
+
+def constraint(given: Mapping[str, Any] | None) -> tuple[dict[str, str], str]:
+    """The sampling parameters of a ``response_format``, and the place of its schema."""
+    if given is None:
+        return {}, ""
+    kind = convert(_Format, given, _NAME).type
+    names = _KINDS[kind]
+    if not given.keys() <= {"type", *names}:
+        raise bad_field(_NAME, "an unknown name in it", ", ".join(sorted(("type", *names))))
+    found = [name for name in names if given.get(name) is not None]
+    if len(found) > 1:
+        raise bad_field(_NAME, " and ".join(found), "one of them")
+    if kind == "text":
+        return {}, ""
+    if kind == "json_object" and not found:
+        return {"json_schema": ANY_OBJECT}, _NAME
+    [name] = found or names[:1]
+    where, value = f"{_NAME}.{name}", given.get(name)
+    if kind == "regex":
+        return {"regex": convert(str, value, where)}, where
+    schema: Json = convert(Json, value, where)
+    # OpenAI's object with a name and a schema; TGI's may be the schema itself.
+    if kind == "json_schema" and (name == "json_schema" or "schema" in schema) and name != "schema":
+        schema, where = read(_NamedSchema, schema, where).schema, f"{where}.schema"
+    return {"json_schema": json.dumps(schema, ensure_ascii=False)}, where
+
 
 TensorValue = str | bool | int | float | list[bytes] | tuple[int, ...]
 
@@ -60,8 +110,6 @@ def _only(*values: Any) -> Any:
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells beside the answer: its usage at the end, or in each event."""
-
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: Annotated[Any, only(False)] = None
@@ -102,9 +150,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     }
 )
 class Generation(Struct, kw_only=True):
-    """What any request to generate may have. Whoever asks is passed on: a canary can be sticky by
-    it.
-    """
+    """Who asks is passed on: a canary can be sticky by it."""
 
     model: str
     stream: bool | None = None
@@ -116,14 +162,8 @@ class Generation(Struct, kw_only=True):
     user: Any = None
     safety_identifier: Any = None
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of these fields that the request has."""
-        return present(self, *names)
-
 
 class ChatOptions(Generation, kw_only=True):
-    """What a request to chat may have beside its messages, whichever API's they are."""
-
     chat_template_kwargs: Json | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
@@ -132,8 +172,6 @@ class ChatOptions(Generation, kw_only=True):
 
 
 class Chat(ChatOptions, kw_only=True):
-    """OpenAI's and vLLM's request to chat; ``tools`` and messages reach a template as they are."""
-
     messages: JsonList
     tools: list[Json] | None = None
     tool_choice: ToolChoice | None = None
@@ -146,31 +184,21 @@ class Chat(ChatOptions, kw_only=True):
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
-    ``continuous_usage`` is what vLLM calls the usage so far, in every event. ``num_logprobs`` is
-    None where no log-probabilities are wanted, else how many alternatives, ``num_prompt_logprobs``
-    the same of the prompt's; ``echoes`` where those stand before the answer's own, and
-    ``returns_token_ids`` where tokens are told by their ids;
-    ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
-    ``told`` is what an answer repeats of its request. ``is_chat`` where the answer is read as its
-    model's family writes it. ``names`` are those that a model's errors have for its caller.
-    """
-
     model: str
-    inputs: tuple[dict[str, TensorValue], ...]
-    n: int = 1
+    inputs: tuple[dict[str, TensorValue], ...]  # a request of Triton's for each prompt
+    n: int = 1  # choices of each prompt
     stream: bool = False
     include_usage: bool = False
-    continuous_usage: bool = False
-    num_logprobs: int | None = None
-    num_prompt_logprobs: int | None = None
-    echoes: bool = False
+    continuous_usage: bool = False  # vLLM's: the usage so far in every event
+    num_logprobs: int | None = None  # alternatives; None without log-probabilities
+    num_prompt_logprobs: int | None = None  # the same of the prompt's
+    echoes: bool = False  # the prompt's log-probabilities before the answer's
     returns_token_ids: bool = False
-    tools: Tools | None = None
-    media: tuple[MediaPart, ...] = ()
-    told: Mapping[str, Any] = dataclass_field(default_factory=dict)
-    is_chat: bool = False
-    names: Names = dataclass_field(default_factory=Names)
+    tools: Tools | None = None  # those whose calls the answer may hold
+    media: tuple[MediaPart, ...] = ()  # the files of a chat
+    told: Mapping[str, Any] = dataclass_field(default_factory=dict)  # what an answer repeats of it
+    is_chat: bool = False  # the answer is read as its model's family writes it
+    names: Names = dataclass_field(default_factory=Names)  # in errors, for the caller
 
     @property
     def outputs(self) -> list[str]:
@@ -197,15 +225,19 @@ def asked(
     """
     if not body.model:
         raise bad_field("model", "none", "the name of a model, see /v1/models")
-    parameters = {**_sampling(body), **constraint(body.response_format), **sampling}
+    held, held_at = constraint(body.response_format)
+    parameters = {**_sampling(body), **held, **sampling}
     if num_logprobs is not None:
         parameters["logprobs"] = num_logprobs
-    num_prompt_logprobs = _num_prompt_logprobs(body)
+    num_prompt_logprobs: int | None = getattr(body, "prompt_logprobs", None)
+    if num_prompt_logprobs is not None and (num_prompt_logprobs < 0 or body.stream):
+        allowed = "only with stream false" if num_prompt_logprobs >= 0 else "0 and more"
+        raise bad_field("prompt_logprobs", kind_of(num_prompt_logprobs), allowed)
     if echoes or num_prompt_logprobs is not None:
         parameters["prompt_logprobs"] = max(num_prompt_logprobs or 0, num_logprobs or 0)
     common: dict[str, TensorValue] = {
         "stream": bool(body.stream),
-        **body.given("timeout_ms"),
+        **present(body, "timeout_ms"),
         **parameters_of(body),
         "sampling_parameters": json.dumps(parameters),
     }
@@ -223,12 +255,12 @@ def asked(
         num_prompt_logprobs=num_prompt_logprobs,
         echoes=echoes,
         returns_token_ids=bool(getattr(body, "return_token_ids", None)),
-        names=SentNames(body, parameters, calls="json_schema" in sampling).names,
+        names=sent_names(body, parameters, held_at, calls="json_schema" in sampling),
     )
 
 
 def parameters_of(body: Any) -> dict[str, str]:
-    """What changes no answer, as parameters of Triton's request. Raises ApiError."""
+    """The caller and the cache salt as parameters of Triton's request. Raises ApiError."""
     given = {name: getattr(body, name, None) for name in (USER, "safety_identifier", CACHE_SALT)}
     for name, value in given.items():
         if "\0" in str(value):  # at which Triton would take it to end
@@ -241,9 +273,8 @@ def parameters_of(body: Any) -> dict[str, str]:
 
 
 def _sampling(body: Generation) -> dict[str, Any]:
-    """The fields that are sampling parameters, with OpenAI's default temperature."""
-    given = body.given(*SAMPLING)
-    for name, value in body.given(*OTHER_NAMES).items():
+    given = present(body, *SAMPLING)
+    for name, value in present(body, *OTHER_NAMES).items():
         known = OTHER_NAMES[name]
         if given.setdefault(known, value) != value:
             raise bad_field(name, "another value", f"the same as {known}, or one of them")
@@ -255,13 +286,3 @@ def _sampling(body: Generation) -> dict[str, Any]:
     if given.get("top_p") == 0:
         given["top_p"] = NARROWEST_TOP_P
     return {"temperature": 1, **given}
-
-
-def _num_prompt_logprobs(body: Generation) -> int | None:
-    """VLLM's field: how many alternatives to each of the prompt's tokens; None for nothing."""
-    num: int | None = getattr(body, "prompt_logprobs", None)
-    if num is not None and num < 0:
-        raise bad_field("prompt_logprobs", kind_of(num), "0 and more")
-    if num is not None and body.stream:
-        raise bad_field("prompt_logprobs", kind_of(num), "only with stream false")
-    return num

@@ -28,8 +28,6 @@ _BY_ID = re.compile(r'"\$ref": "[^#]')
 
 
 class Named(Struct):
-    """A function."""
-
     name: Filled
 
 
@@ -44,21 +42,15 @@ class _Tool(Struct):
 
 
 class Chosen(Struct, tag="function"):
-    """The one tool that must be called."""
-
     function: Named
 
 
 class AllowedTools(Struct):
-    """Those that may be called, or one of which must be."""
-
     mode: Literal["auto", "required"]
     tools: JsonList
 
 
 class Allowed(Struct, tag="allowed_tools"):
-    """A choice among some tools."""
-
     allowed_tools: AllowedTools
 
 
@@ -67,16 +59,11 @@ ToolChoice = Literal["none", "auto", "required"] | Chosen | Allowed
 
 @dataclass(frozen=True)
 class Tools:
-    """``names`` are those that may be called; ``forced`` is None where the model decides, "" where
-    it must call one of them, else the one that it must call. ``as_functions`` where the caller
-    knows them by their older name.
-    """
-
     listed: Sequence[Json]
-    names: frozenset[str]
-    forced: str | None
+    names: frozenset[str]  # that may be called
+    forced: str | None  # the one that must be called, "" for any; None where the model decides
     parallel: bool
-    as_functions: bool = False
+    as_functions: bool = False  # the caller knows tools by their older name
 
     def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
@@ -123,15 +110,12 @@ def read_tools(
 
 
 def _names(where: str, tools: Sequence[Json]) -> list[str]:
-    """The names of functions."""
     found = (convert(_Tool, tool, f"{where}[{number}]") for number, tool in enumerate(tools))
     return [tool.function.name for tool in found]
 
 
 def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The schema of a call's arguments, which are an object whether it says so or not; without any
-    it is an empty one.
-    """
+    """The schema of a call's arguments, which are always an object."""
     schema: dict[str, Any] = tool["function"].get("parameters") or {"properties": {}}
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
@@ -141,9 +125,7 @@ def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _closed(schema: Any) -> Any:
-    """A schema whose objects have their own properties alone, where it doesn't say otherwise: tools
-    know no others, and small models would write them without end.
-    """
+    """Closes objects that don't say otherwise: small models would add properties without end."""
     if not isinstance(schema, dict):
         return schema
     found = dict(schema)

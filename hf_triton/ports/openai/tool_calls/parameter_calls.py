@@ -4,6 +4,10 @@ A call begins with its tool's name and ends with an end mark; white space alone 
 parameters. A value may hold marks, whole calls too, as long as each has its counterpart in it.
 Everything else stays text, with all that follows if that could be within a value: a text that ends
 its own call could begin another, which the model has not made.
+
+Values have the types of the tool's JSON schema. A text stays a text where the schema takes texts
+and nothing else that it could be. ``null`` is null where the schema takes null, beside texts too:
+that is what models mean by it.
 """
 
 from __future__ import annotations
@@ -11,19 +15,29 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cached_property, reduce
 from itertools import islice
+from operator import and_, or_
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from generator.spec.runtime_rules import ToolForm
 from hf_triton.ports.openai.schema.tools import Tools
-from hf_triton.ports.openai.tool_calls.json_values import after_space, decode
-from hf_triton.ports.openai.tool_calls.parameter_types import ANY, Types, typed, types_of
+from hf_triton.ports.openai.tool_calls.written_values import after_space, decode, decode_whole
 
 # That are looked at in an answer, which is read again after each call that can't be read.
 _MOST_MARKS = 200_000
 _BEGIN_OF = {"close": "key", "end": "call"}
+
+Types = frozenset[str]
+ANY: Types = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
+_NUMBERS = frozenset(("number", "integer"))
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_DEEPEST = 32  # what a schema says further within is not looked at
+_INDEX = re.compile(r"\d{1,9}")
+_JOINING = {"anyOf": or_, "oneOf": or_, "allOf": and_}
 
 
 class ReadCall(NamedTuple):
@@ -55,8 +69,13 @@ class ParameterCalls:
     """Reads the calls of one answer."""
 
     def __init__(self, form: ToolForm, tools: Tools) -> None:
-        self._form, self._listed = form, tools.listed
-        self._pattern = re.compile(_pattern(form), re.DOTALL)
+        self._around, self._listed = form.around, tools.listed
+        begins, ends = ("|".join(map(re.escape, marks)) for marks in (form.begins, form.ends))
+        self._pattern = re.compile(
+            rf"(?P<call>(?:(?:{begins})\s*)+{form.head})|(?P<parameter>{form.parameter})"
+            rf"|(?P<close>{form.parameter_end})|(?P<end>(?:{ends})(?:\s*(?:{ends}))*)",
+            re.DOTALL,
+        )
         self._marks_left = _MOST_MARKS
 
     @cached_property
@@ -67,7 +86,7 @@ class ParameterCalls:
 
     def read(self, text: str) -> list[ReadCall]:
         """The calls of the rest of an answer, which begins with one; none where that can't be."""
-        marks = list(islice(_marks(self._pattern, text), self._marks_left))
+        marks = list(islice(self._marks(text), self._marks_left))
         self._marks_left -= len(marks)
         calls, at = list[ReadCall](), 0 if self._marks_left else len(marks)
         while at < len(marks) and marks[at].kind == "call":
@@ -83,10 +102,16 @@ class ParameterCalls:
                 calls.append(ReadCall(name, known, begin, marks[at - 1].end))
         return [] if any(mark.kind != "key" for mark in marks[at:]) else calls
 
+    def _marks(self, text: str) -> Iterator[_Mark]:
+        end = 0
+        for mark in self._pattern.finditer(text):
+            kind = "key" if mark.lastgroup == "parameter" else str(mark.lastgroup)
+            follows = after_space(text, end) >= mark.start()
+            yield _Mark(kind, mark["name"] or mark["key"] or "", *mark.span(), follows)
+            end = mark.end()
+
     def _call(self, text: str, marks: list[_Mark], at: int) -> tuple[dict[str, Any], int]:
-        """The arguments of the call that begins with a mark, and the mark after it. Raises
-        _BrokenError.
-        """
+        """The arguments of the call at a mark, and the mark after it. Raises _BrokenError."""
         types, arguments = self._tools.get(marks[at].name, {}), dict[str, Any]()
         at += 1
         is_next = at < len(marks) and marks[at].follows
@@ -96,8 +121,8 @@ class ParameterCalls:
             end = _end_of_text(marks, at) if "string" in of_key else _end_of_json(text, marks, at)
             is_closed = marks[end].kind == "close"
             value = text[key.end : marks[end].begin].removesuffix("" if is_closed else "\n")
-            around = self._form.around
-            arguments[key.name] = typed(value.removeprefix(around).removesuffix(around), of_key)
+            value = value.removeprefix(self._around).removesuffix(self._around)
+            arguments[key.name] = typed(value, of_key)
             at = end + is_closed
             is_next = at < len(marks) and (marks[at].follows or not is_closed)
         if not is_next or marks[at].kind != "end":
@@ -142,19 +167,90 @@ def _after_broken(marks: list[_Mark], begin: int) -> int:
     return end if is_whole else len(marks)
 
 
-def _pattern(form: ToolForm) -> str:
-    """Of a form's marks."""
-    begins, ends = ("|".join(map(re.escape, marks)) for marks in (form.begins, form.ends))
-    return (
-        rf"(?P<call>(?:(?:{begins})\s*)+{form.head})|(?P<parameter>{form.parameter})"
-        rf"|(?P<close>{form.parameter_end})|(?P<end>(?:{ends})(?:\s*(?:{ends}))*)"
-    )
+def typed(text: str, types: Types) -> Any:
+    """A parameter's value as its schema has it; what is not of its types as JSON, or as text."""
+    found = text.strip()
+    try:
+        value = decode_whole(_PYTHON.get(found, found))
+    except (ValueError, RecursionError):
+        return text
+    is_of_types = _type_of(value) in types - {"string"}
+    return value if is_of_types or "string" not in types else text
 
 
-def _marks(pattern: re.Pattern[str], text: str) -> Iterator[_Mark]:
-    end = 0
-    for mark in pattern.finditer(text):
-        kind = "key" if mark.lastgroup == "parameter" else str(mark.lastgroup)
-        follows = after_space(text, end) >= mark.start()
-        yield _Mark(kind, mark["name"] or mark["key"] or "", *mark.span(), follows)
-        end = mark.end()
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float) and value.is_integer():
+        return "integer"
+    return _OF_CLASS.get(type(value), "object")
+
+
+def types_of(function: Mapping[str, Any]) -> dict[str, Types]:
+    """The types of each parameter that a function's JSON schema names."""
+    root = function.get("parameters") or {}
+    referred: dict[str, Types] = {}
+    seen: set[str] = set()
+
+    def parts(schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+        """A schema, and those that it is made of."""
+        if not isinstance(schema, dict) or depth > _DEEPEST:
+            return
+        yield schema
+        listed = [one for name in _JOINING for one in _listed(schema, name)]
+        to = schema.get("$ref")
+        if isinstance(to, str) and to not in seen:
+            seen.add(to)
+            listed.append(_referred_to(root, to))
+        for one in listed:
+            yield from parts(one, depth + 1)
+
+    def types(schema: Any, depth: int = 0) -> Types:
+        """The types of the values that a schema takes, as far as it says them."""
+        if not isinstance(schema, dict) or depth > _DEEPEST:
+            return ANY
+        found, to = _named(schema), schema.get("$ref")
+        if isinstance(to, str):
+            if to not in referred:
+                referred[to] = ANY  # where it refers to itself
+                referred[to] = types(_referred_to(root, to), depth + 1)
+            found &= referred[to]
+        for name, join in _JOINING.items():
+            if listed := [types(one, depth + 1) for one in _listed(schema, name)]:
+                found &= reduce(join, listed)
+        return found | {"null"} if schema.get("nullable") is True else found
+
+    found: dict[str, Types] = {}
+    for part in parts(root):
+        properties = part.get("properties")
+        for name, one in properties.items() if isinstance(properties, dict) else ():
+            found[name] = found.get(name, frozenset()) | types(one)
+    return found
+
+
+def _named(schema: Mapping[str, Any]) -> Types:
+    """The types that a schema itself names, or its values have."""
+    found = ANY
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        found = ANY.intersection(kind for kind in kinds if isinstance(kind, str)) or ANY
+        found = found | _NUMBERS if "number" in found else found
+    if isinstance(schema.get("enum"), list):
+        found &= {_type_of(value) for value in schema["enum"]}
+    return found & {_type_of(schema["const"])} if "const" in schema else found
+
+
+def _referred_to(root: Any, to: str) -> Any:
+    """What a reference within a schema refers to; None for any other."""
+    found = root if to.startswith("#") else None
+    for step in to[1:].split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = dict(enumerate(found)).get(int(name) if _INDEX.fullmatch(name) else -1)
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    return schema[name] if isinstance(schema.get(name), list) else []

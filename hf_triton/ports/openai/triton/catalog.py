@@ -7,12 +7,19 @@ unloaded at any time, so the list is read again after two seconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from generator.errors import TemplateError
+from generator.render import model_config
+from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE
+from generator.repository import served_record
+from generator.repository.version_folders import newest_json
 from generator.spec.task_sets import (
     CHAT_TASKS,
     CLASSIFIER_TASKS,
@@ -20,23 +27,16 @@ from generator.spec.task_sets import (
     EMBEDDING_TASKS,
     SPEECH_TASKS,
 )
-from generator.spec.triton_models import (
-    ADAPTERS_PARAMETER,
-    ENGINE_SUFFIX,
-    ROLE_PARAMETER,
-    SERVED_NAMES_PARAMETER,
-    TASK_PARAMETER,
-)
+from generator.spec.triton_models import ENGINE_SUFFIX
 from hf_triton.ports.openai.schema.errors import (
     ApiError,
     bad_field,
     model_is_loading,
-    model_is_not_ready,
     model_not_found,
-    served_elsewhere,
-    wrong_task,
 )
-from hf_triton.ports.repeats import NOTICED_S, UNREACHABLE, WAIT_S, NotReady
+from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
+from hf_triton.ports.repeats import NOTICED_S, UNREACHABLE, WAIT_S, Repeats
 from hf_triton.tritonserver.model_state import State
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
@@ -58,79 +58,47 @@ _MISSES_GOOD_FOR_S = 0.2
 _LONGEST_NAME = 255  # of a folder
 _ASK_AGAIN_S = 0.5
 Told = TypeVar("Told")
-ToBeServed = Callable[[], Collection[str] | None]
-AdaptersNow = Callable[[str], tuple[str, ...] | None]
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
-    decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
-    ``adapter`` is the one that they do, where this is an adapter under a name of its own.
-    ``takes_adapters`` says whether they may be others than when the model was loaded.
-    ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
-    ``is_ours`` is False of one that does not run our library; ``outputs`` are the names of its
-    outputs.
-    """
+class Repository:
+    """What the model repository in ``folder`` says of its models; nothing where it is elsewhere."""
 
-    name: str
-    triton_name: str
-    task: str
-    streams: bool
-    max_batch_size: int
-    adapters: tuple[str, ...] = ()
-    adapter: str | None = None
-    served_names: tuple[str, ...] = ()
-    alias_of: str | None = None
-    is_ours: bool = True
-    outputs: frozenset[str] = frozenset()
-    takes_adapters: bool = False
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._parsed: dict[str, tuple[int, Any]] = {}  # with the file's time, in ns
 
-    @property
-    def entry(self) -> str:
-        """Its own name, or that of the model whose adapter it is."""
-        return self.alias_of or self.name.partition(":")[0]
+    def to_be_served(self) -> Collection[str] | None:
+        """The names in models.yaml; None where nobody knows them."""
+        record = served_record.read(self.folder) if self.folder else None
+        return record.models if record else None
 
-    @property
-    def is_batched(self) -> bool:
-        """Whether its tensors begin with a batch's dimension."""
-        return self.max_batch_size > 0
+    def adapters(self, model: str) -> tuple[str, ...] | None:
+        """The adapters of a Triton model's newest version; None where nobody knows them."""
+        name = Path(ADAPTERS_FILE).name
+        listed: Any = newest_json(self.folder / model, name) if self.folder else None
+        with contextlib.suppress(TypeError, KeyError):
+            return tuple(str(adapter["name"]) for adapter in listed)
+        return None
 
-
-class Source(Protocol):
-    """Where the catalog reads; all raise ApiError."""
-
-    async def ready_models(self) -> Collection[str]:
-        """The names of Triton's models that are ready."""
-
-    async def config(self, model: str) -> Any:
-        """A ModelConfig, None where the model is gone."""
-
-    async def is_ready(self, model: str) -> bool | None:
-        """Whether a version of it is ready; None where Triton knows no such model."""
+    def configs(self, models: Collection[str]) -> list[Any]:
+        """The ModelConfigs, as far as they can be read; a file is parsed when it has changed."""
+        found = []
+        for model in models if self.folder else ():
+            with contextlib.suppress(OSError, UnicodeDecodeError, TemplateError):
+                file = Path(self.folder or "", model, CONFIG_FILE)
+                changed_at = file.stat().st_mtime_ns
+                if model not in self._parsed or self._parsed[model][0] != changed_at:
+                    parsed = model_config.parse(file.read_text(encoding="utf-8"))
+                    self._parsed[model] = changed_at, parsed
+                found.append(self._parsed[model][1])
+        return found
 
 
 class Catalog:
-    """The models of one Triton. ``to_be_served`` are the names in models.yaml, and ``adapters_now``
-    the adapters of a Triton model, which may be others than when it was loaded; None where nobody
-    knows them. ``coming`` are the ModelConfigs of those that are down and come back, or that a
-    request has loaded: their requests wait. ``change`` waits until that may be others.
-    """
+    """The models of one Triton. Requests wait for those that are away and come back."""
 
-    def __init__(
-        self,
-        source: Source,
-        to_be_served: ToBeServed,
-        not_ready: NotReady,
-        adapters_now: AdaptersNow = lambda _name: None,
-        coming: Callable[[], Sequence[Any]] = tuple,
-        may_come_back: Callable[[], bool] = lambda: False,
-        change: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        self._source = source
-        self._not_ready = not_ready
-        self._to_be_served, self._adapters_now = to_be_served, adapters_now
-        self._coming, self._may_come_back, self._change = coming, may_come_back, change
+    def __init__(self, triton: Triton, repeats: Repeats, repository: Repository) -> None:
+        self._triton, self._repeats, self._repository = triton, repeats, repository
         self._models: dict[str, ServedModel] = {}
         self._seen_at_s: dict[str, float] = {}  # by name, when it was there last
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
@@ -144,22 +112,25 @@ class Catalog:
         return self._models
 
     async def _read_if_older(self, good_for_s: float) -> None:
-        if not self._is_younger_than(good_for_s):
+        if self._is_older_than(good_for_s):
             async with self._reading:
-                if not self._is_younger_than(good_for_s):  # another request has read them
+                if self._is_older_than(good_for_s):  # no other request has read them
                     await self._read()
 
+    def _is_older_than(self, age_s: float) -> bool:
+        return self._read_at_s is None or time.monotonic() - self._read_at_s >= age_s
+
     async def _while_away(self, ask: Callable[[], Awaitable[Told]]) -> Told:
-        """Asks again while there is no tritonserver, where it is started again. Raises ApiError."""
+        """Asks again while tritonserver is away and will be started again. Raises ApiError."""
         ends_at_s = time.monotonic() + WAIT_S
         while True:
             try:
                 return await ask()
             except ApiError as error:
-                is_away = error.message == UNREACHABLE and self._may_come_back()
+                is_away = error.message == UNREACHABLE and self._repeats.may_come_back
                 if not is_away or time.monotonic() > ends_at_s:
                     raise
-            await self._change(_ASK_AGAIN_S)
+            await self._repeats.change(_ASK_AGAIN_S)
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
@@ -173,16 +144,22 @@ class Catalog:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         model = self._own_names.get(name, name.partition(":")[0])
         if found is None and await self._is_to_be_served(model):
-            told = self._not_ready().get(model)
+            told = self._repeats.not_ready().get(model)
             if told is None or told.state is State.LOADING:
                 raise model_is_loading(name)
-            raise model_is_not_ready(name, told.failure or told.reason, stays=told.is_lost)
+            text = f"model: '{name[:100]}' is not ready: {told.failure or told.reason}"
+            raise ApiError(503, text, "model", "unavailable", stays=told.is_lost)
         if found is None and tasks and name in self._elsewhere:
-            raise served_elsewhere(name, self._elsewhere[name])
+            path = f"ask Triton's own HTTP port for it: POST /v2/models/{name}/infer"
+            text = f"model: '{name}' is for the task {self._elsewhere[name]}; {path}"
+            raise ApiError(400, text, "model")
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
-            raise wrong_task(name, found.task, tasks, self._named(tasks))
+            served = ", ".join(self._named(tasks)) or "none, no such model is ready"
+            here = f"allowed here ({', '.join(tasks)}): {served}"
+            text = f"model: '{name[:100]}' is a {found.task} model, {here}"
+            raise ApiError(404, text, "model", "model_not_found")
         return found
 
     def _only_one(self, models: Mapping[str, ServedModel], tasks: Sequence[str]) -> ServedModel:
@@ -194,14 +171,12 @@ class Catalog:
         return found[0]
 
     async def _is_to_be_served(self, name: str) -> bool:
-        """Whether it will be there: Triton knows it and has no version of it that is ready, as
-        while a model is loaded again; or is still to be told of it, as after a restart.
-        """
-        served = self._to_be_served()
+        """Whether Triton is loading it, or is still to be told of it after a restart."""
+        served = self._repository.to_be_served()
         if len(name) > _LONGEST_NAME or (served is not None and name not in served):
             return False
         parts = (name, name + ENGINE_SUFFIX)
-        ready = [await self._while_away(partial(self._source.is_ready, one)) for one in parts]
+        ready = [await self._while_away(partial(self._triton.is_ready, one)) for one in parts]
         return False in ready or (served is not None and ready[0] is None)
 
     async def changed(self, model: ServedModel) -> ServedModel | None:
@@ -214,90 +189,51 @@ class Catalog:
         return sorted(n for n, model in self._models.items() if not tasks or model.task in tasks)
 
     def forget(self) -> None:
-        """What was read is wrong: the next request reads anew."""
+        """The next request reads the models anew."""
         self._read_at_s = None
-
-    def _is_younger_than(self, age_s: float) -> bool:
-        return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
 
     async def _read(self) -> None:
         ready: Sequence[Any] = ()
         try:
-            names = await self._source.ready_models()
-            ready = await asyncio.gather(*map(self._source.config, names))
+            names = await self._triton.ready_models()
+            ready = await asyncio.gather(*map(self._triton.config, names))
         except ApiError as error:
             # A Triton that is busy loading can be slow to tell; most likely they are the same. One
             # that has died comes back with them.
-            if self._models and (error.status == 504 or self._may_come_back()):
+            if self._models and (error.status == 504 or self._repeats.may_come_back):
                 return
-            if not (self._may_come_back() and self._coming()):
+            if not (self._repeats.may_come_back and self._coming()):
                 raise
         configs = list(filter(None, ready))
         are_ready = {config.name for config in configs}
-        configs += [config for config in self._coming() if config.name not in are_ready]
-        known = map(self._with_adapters, filter(None, map(served_model, configs)))
-        found = [one for model in known for one in under_all_names(model)]
+        configs += (config for config in self._coming() if config.name not in are_ready)
+        found = list[ServedModel]()
+        for model in filter(None, map(served_model, configs)):
+            now = self._repository.adapters(model.triton_name) if model.takes_adapters else None
+            found += under_all_names(model if now is None else replace(model, adapters=now))
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
         models = {one.name: one for one in found if one.task in ALL_TASKS}
-        lost, now = self._lost(models), time.monotonic()
+        lost, now_s = self._lost(models), time.monotonic()
         seen_at_s = {name: self._seen_at_s[name] for name in lost}
-        self._models, self._seen_at_s = (
-            {**lost, **models},
-            {**seen_at_s, **dict.fromkeys(models, now)},
-        )
+        self._models = {**lost, **models}
+        self._seen_at_s = {**seen_at_s, **dict.fromkeys(models, now_s)}
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
-        self._read_at_s = now
+        self._read_at_s = now_s
+
+    def _coming(self) -> list[Any]:
+        return self._repository.configs(self._repeats.coming())
 
     def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
-        """Those that are gone though they are to be served: nobody has told yet that they died."""
-        served = (self._may_come_back() and self._to_be_served()) or ()
+        """Models that are gone though they are to be served: their death is not known yet."""
+        served = (self._repeats.may_come_back and self._repository.to_be_served()) or ()
         since_s = time.monotonic() - NOTICED_S
         return {
             name: one
             for name, one in self._models.items()
             if name not in models and self._seen_at_s[name] > since_s and one.entry in served
         }
-
-    def _with_adapters(self, model: ServedModel) -> ServedModel:
-        """The model with its adapters of now, where it takes any."""
-        now = self._adapters_now(model.triton_name) if model.takes_adapters else None
-        return model if now is None else replace(model, adapters=now)
-
-
-def served_model(config: Any) -> ServedModel | None:
-    """What users see of a model of Triton's: nothing of a front, its engine stands for both, nor
-    of a model that is none of models.yaml's.
-    """
-    parameters = {name: value.string_value for name, value in config.parameters.items()}
-    role = parameters.get(ROLE_PARAMETER)
-    task = parameters.get(TASK_PARAMETER)
-    if task is None or role not in ("engine", "whole", "ensemble"):
-        return None
-    streams = role == "engine"
-    name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
-    adapters, served_names = (
-        tuple(filter(None, parameters.get(parameter, "").split(",")))
-        for parameter in (ADAPTERS_PARAMETER, SERVED_NAMES_PARAMETER)
-    )
-    return ServedModel(
-        *(name, config.name, task, streams, config.max_batch_size, adapters),
-        served_names=served_names,
-        outputs=frozenset(output.name for output in config.output),
-        takes_adapters=ADAPTERS_PARAMETER in parameters,
-    )
-
-
-def under_all_names(model: ServedModel) -> Iterator[ServedModel]:
-    """The model, also under its other names, and each of its adapters as ``model:adapter``: no
-    model's own name has a colon.
-    """
-    yield model
-    for alias in model.served_names:
-        yield replace(model, name=alias, alias_of=model.name)
-    for adapter in model.adapters:
-        yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)
 
 
 def _of_name(name: str, models: Mapping[str, ServedModel]) -> ServedModel | None:

@@ -2,25 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CACHE_SALT, CALLER
+from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
+from hf_triton.ports.openai.schema.names import HEAD
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import ServedModel
-from hf_triton.ports.openai.triton.request_headers import Metadata
-from hf_triton.ports.openai.triton.statuses import errors_translated, of_text
-from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
+from hf_triton.ports.openai.triton.tensors import (
+    OUTPUTS,
+    Chunk,
+    ServedModel,
+    infer_request,
+    read_chunk,
+)
+from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import UNREACHABLE, Repeats
-from hf_triton.ports.triton_calls import INFER, Asked, TritonCalls
+from hf_triton.ports.time_limit import timeout
+from hf_triton.ports.triton_calls import INFER, Asked, TritonCalls, is_unreachable
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
-from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY
+from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY, NOT_FOUND
+
+Metadata = tuple[tuple[str, str], ...]
+_LENGTHS_GOOD_FOR_S = 10.0
+_TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
+_QUESTION = {"text_input": "-", TOKENIZER_QUESTION: json.dumps({"ask": "tokenize"})}
+# Before a text of Triton's or a model's; the header has it.
+_LABEL = re.compile(r"\[request id: [^\]]*\] ")
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.CANCELLED: 503,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+}
+_CODES = {503: "unavailable", 404: "model_not_found"}
+_UNAVAILABLE = re.compile(
+    r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
+    re.IGNORECASE,
+)
+# Of a prompt that the model's context does not hold.
+_TOO_LONG = re.compile(r"\w+: the prompt has ((\d+).*); this model's context holds (\d+)")
+# Of one that is so long that its tokens are not counted.
+_FAR_TOO_LONG = re.compile(
+    r"(text_input|messages): (got \d+ characters, allowed: at most \d+(?: where \d+ tokens fit)?)$"
+)
+_CONTEXT = "context_length_exceeded"
+# Of a tensor that models of another task have.
+_NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
+
+
+@contextlib.contextmanager
+def errors_translated() -> Iterator[None]:
+    try:
+        yield
+    except RefusedError as refusal:
+        raise of_refusal(refusal) from None
+    except grpc.aio.AioRpcError as error:
+        if is_unreachable(error):
+            raise ApiError(503, UNREACHABLE, code="unavailable") from None
+        text = _LABEL.sub("", error.details() or "") or f"Triton answers {error.code().name}"
+        raise _error(_STATUSES.get(error.code(), 500), text) from None
+
+
+def of_text(text: str) -> ApiError:
+    """The error for the text that a stream ended with."""
+    text = _LABEL.sub("", text)
+    if HEAD.match(text):
+        return _error(400, text)
+    if NOT_FOUND.search(text):
+        return _error(404, text)
+    return _error(503 if _UNAVAILABLE.search(text) else 500, text)
+
+
+def _error(status: int, text: str) -> ApiError:
+    if unknown := _NO_INPUT.search(text):
+        is_chat = unknown[1] == "messages"
+        why = "reads texts, not chats; send text_input" if is_chat else "takes none"
+        return _error(400, f"{unknown[1]}: this model {why}")
+    if too_long := _TOO_LONG.match(text):
+        return _context_length_exceeded(*too_long.groups())
+    if far_too_long := _FAR_TOO_LONG.match(text):
+        field, why = far_too_long.groups()
+        return ApiError(400, f"{field}: the prompt is too long: {why}", field, _CONTEXT)
+    found = HEAD.match(text) if status == 400 else None
+    return ApiError(status, text, found and (found[1] or found[2]), _CODES.get(status))
+
+
+def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
+    """OpenAI's words and code, and Anthropic's "prompt is too long", by which clients ask for
+    less. It is about max_tokens where the prompt alone would fit.
+    """
+    param = "max_tokens" if int(num_tokens) < int(most) else "text_input"
+    more = f"it has {got}" if param == "max_tokens" else f"{num_tokens} tokens > {most} maximum"
+    text = (
+        f"This model's maximum context length is {most} tokens. However, the prompt is too long: "
+        f"{more}. Please reduce the length of the prompt or of the answer."
+    )
+    return ApiError(400, text, param, _CONTEXT)
 
 
 class Triton:
@@ -29,9 +121,7 @@ class Triton:
     def __init__(
         self, address: str, abandoned_requests: str = "", repeats: Repeats | None = None
     ) -> None:
-        """``abandoned_requests`` is what the paths of the files begin with by which its models
-        learn who has left; empty where it is elsewhere.
-        """
+        """Files that begin with ``abandoned_requests`` tell models who has left; "" for none."""
         self.address = address
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
@@ -39,7 +129,6 @@ class Triton:
         self._calls = TritonCalls(self._channel, left, repeats or Repeats())
 
     async def close(self) -> None:
-        """Ends the connection and what still goes on over it."""
         await self._calls.close()
         await self._channel.close()
 
@@ -66,14 +155,12 @@ class Triton:
         return versions
 
     async def config(self, model: str) -> Any:
-        """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""
+        """A model's ModelConfig; None where it is gone. Raises ApiError."""
         found = await self._config(model)
         return None if isinstance(found, str) else found
 
     async def is_ready(self, model: str) -> bool | None:
-        """Whether a version of it is ready; None where Triton knows no such model. Raises
-        ApiError.
-        """
+        """Whether a version of it is ready; None where Triton knows no such model."""
         found = await self._config(model)
         if isinstance(found, str):
             return False if NO_VERSION_IS_READY in found else None
@@ -91,7 +178,7 @@ class Triton:
             return error.message
         return answer.config
 
-    def generate(
+    async def generate(
         self,
         model: ServedModel,
         request_id: str,
@@ -100,42 +187,40 @@ class Triton:
         outputs: Iterable[str],
         metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
-        """The answer's chunks, a single one without streaming, with these ``outputs`` beside those
-        of every answer. They raise ApiError.
-        """
+        """The answer's chunks, a single one without streaming. Raises ApiError."""
+        # How many tokens were cached is asked only where that tells of no other caller.
+        is_alone = CACHE_SALT in inputs or CALLER in inputs
+        of_cache = ("num_cached_tokens",) if is_alone else ()
         request = infer_request(
             model.triton_name,
             request_id,
             inputs,
             batched=model.is_batched,
-            outputs=(*OUTPUTS, *outputs, *_of_cache(inputs)),
+            outputs=(*OUTPUTS, *outputs, *of_cache),
         )
-        return _chunks(self.responses(model, request, metadata))
-
-    def responses(
-        self, model: ServedModel, request: Any, metadata: Metadata = ()
-    ) -> AsyncGenerator[Any, None]:
-        """The ModelInferResponses to a request, one without streaming. They raise ApiError."""
-        ask = self._streamed if model.streams else self._at_once
-        return ask(request, metadata, is_ours=model.is_ours)
+        async with aclosing(self.responses(model, request, metadata)) as responses:
+            async for response in responses:
+                try:
+                    yield read_chunk(response)
+                except ValueError as error:
+                    raise ApiError(500, str(error)) from None
 
     async def infer(self, request: Any, metadata: Metadata = (), *, is_ours: bool = True) -> Any:
-        """A ModelInferRequest's response. Raises ApiError."""
+        asked = Asked(request.SerializeToString(), request.model_name, is_ours)
         with errors_translated():
-            answer = await self._calls.unary(INFER, _asked(request, is_ours), metadata)
+            answer = await self._calls.unary(INFER, asked, metadata)
         return service_pb2.ModelInferResponse.FromString(answer)
 
-    async def _at_once(
-        self, request: Any, metadata: Metadata, *, is_ours: bool
+    async def responses(
+        self, model: ServedModel, request: Any, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
-        yield await self.infer(request, metadata, is_ours=is_ours)
-
-    async def _streamed(
-        self, request: Any, metadata: Metadata, *, is_ours: bool
-    ) -> AsyncGenerator[Any, None]:
-        responses = self._calls.stream(_asked(request, is_ours), metadata)
+        """The ModelInferResponses, a single one without streaming. Raises ApiError."""
+        if not model.streams:
+            yield await self.infer(request, metadata, is_ours=model.is_ours)
+            return
+        asked = Asked(request.SerializeToString(), request.model_name, model.is_ours)
         with errors_translated():
-            async with contextlib.aclosing(responses):
+            async with aclosing(self._calls.stream(asked, metadata)) as responses:
                 async for response in responses:
                     found = service_pb2.ModelStreamInferResponse.FromString(response)
                     if found.error_message:
@@ -143,19 +228,34 @@ class Triton:
                     yield found.infer_response
 
 
-def _asked(request: Any, is_ours: bool) -> Asked:
-    return Asked(request.SerializeToString(), request.model_name, is_ours)
+class ContextLengths:
+    def __init__(self, triton: Triton, repeats: Repeats) -> None:
+        """No request waits for a model that ``repeats`` says is away, nor loads it."""
+        self._triton, self._repeats = triton, repeats
+        self._known: dict[str, tuple[float, int | None]] = {}  # with when they were asked
 
+    async def of(self, models: Collection[ServedModel]) -> Mapping[str, int]:
+        """Context lengths in tokens by the models' names in Triton; unknown ones are left out."""
+        asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
+        self._known = {name: one for name, one in self._known.items() if self._is_good(name, *one)}
+        unknown = asked.keys() - self._known
+        away = set(filter(self._repeats.is_coming, unknown))
+        await asyncio.gather(*(self._ask(asked[name]) for name in unknown - away))
+        known = ((name, self._known[name][1]) for name in asked if name in self._known)
+        return {name: length for name, length in known if length is not None}
 
-async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk, None]:
-    async with contextlib.aclosing(responses) as found:
-        async for response in found:
-            try:
-                yield read_chunk(response)
-            except ValueError as error:
-                raise ApiError(500, str(error)) from None
+    def _is_good(self, name: str, asked_at_s: float, length: int | None) -> bool:
+        """A question counts as a request and would keep a model loaded: once for each load."""
+        if self._repeats.state(name) and length is not None:
+            return not self._repeats.is_coming(name)
+        return asked_at_s > time.monotonic() - _LENGTHS_GOOD_FOR_S
 
-
-def _of_cache(inputs: Mapping[str, TensorValue]) -> tuple[str, ...]:
-    """The output that tells how much of a prompt was known, where that tells of nobody else."""
-    return ("num_cached_tokens",) if CACHE_SALT in inputs or CALLER in inputs else ()
+    async def _ask(self, model: ServedModel) -> None:
+        # The next caller does not wait for the same answer.
+        self._known[model.triton_name] = (time.monotonic(), None)
+        chunks = self._triton.generate(model, "", _QUESTION, outputs=())
+        with contextlib.suppress(ApiError, TimeoutError, asyncio.TimeoutError):
+            async with timeout(_TIMEOUT_S), aclosing(chunks):
+                told = [json.loads(chunk.texts[0]) async for chunk in chunks]
+            length = int(told[0]["max_model_len"]) if told else None
+            self._known[model.triton_name] = (time.monotonic(), length)

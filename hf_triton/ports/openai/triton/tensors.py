@@ -8,13 +8,20 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
+from generator.spec.triton_models import (
+    ADAPTERS_PARAMETER,
+    ENGINE_SUFFIX,
+    ROLE_PARAMETER,
+    SERVED_NAMES_PARAMETER,
+    TASK_PARAMETER,
+)
 from hf_triton.ports.openai.schema.request import USER, TensorValue
 
 _PARAMETERS = (USER, CACHE_SALT, CALLER, TOKENIZER_QUESTION)
@@ -23,19 +30,14 @@ OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_token
 
 @dataclass(frozen=True)
 class Chunk:
-    """One response: an element per choice in each list; what was not asked for is empty.
-    ``prompt_logprobs`` and ``prompt_token_ids`` are of the prompt and come with the first response.
-
-    ``finish_reasons`` are "" while a choice goes on; ``num_output_tokens`` count since the last
-    chunk.
-    """
+    """One response: an element per choice in each list."""
 
     texts: list[str]
-    finish_reasons: list[str]
+    finish_reasons: list[str]  # "" while a choice goes on
     num_input_tokens: int
-    num_output_tokens: list[int]
-    logprobs: list[str]
-    prompt_logprobs: str = ""
+    num_output_tokens: list[int]  # since the last chunk
+    logprobs: list[str]  # empty where they were not asked for
+    prompt_logprobs: str = ""  # with the first response, as the next
     prompt_token_ids: str = ""
     token_ids: Sequence[str] = ()
     num_cached_tokens: int | None = None
@@ -43,7 +45,6 @@ class Chunk:
 
     @property
     def num_bytes(self) -> int:
-        """The size of its JSON, roughly."""
         of_choices = (*self.logprobs, *self.token_ids)
         return len(self.prompt_logprobs) + len(self.prompt_token_ids) + sum(map(len, of_choices))
 
@@ -56,9 +57,7 @@ def infer_request(
     batched: bool,
     outputs: Iterable[str],
 ) -> Any:
-    """A ModelInferRequest: one row, each input of one element, or of each of a list; those of
-    ``_PARAMETERS`` are parameters.
-    """
+    """A ModelInferRequest of one row; the inputs of ``_PARAMETERS`` are parameters."""
     request = new_request(model, request_id, outputs)
     for name, value in inputs.items():
         if name in _PARAMETERS:
@@ -73,7 +72,6 @@ def infer_request(
 
 
 def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
-    """A ModelInferRequest without inputs."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name in outputs:
         request.outputs.add(name=name)
@@ -81,7 +79,6 @@ def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
 
 
 def read_chunk(response: Any) -> Chunk:
-    """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
     data = outputs_of(response, OUTPUTS)
     return Chunk(
         read_texts(data["text_output"]),
@@ -98,7 +95,6 @@ def read_chunk(response: Any) -> Chunk:
 
 
 def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
-    """A ModelInferResponse's outputs by name. Raises ValueError where one that is needed lacks."""
     names = [output.name for output in response.outputs]
     data = dict(zip(names, response.raw_output_contents, strict=True))
     missing = [name for name in needed if name not in data]
@@ -108,13 +104,11 @@ def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
 
 
 def pack_texts(texts: Iterable[str | bytes]) -> bytes:
-    """The elements of a BYTES tensor."""
     encoded = (text.encode() if isinstance(text, str) else text for text in texts)
     return b"".join(piece for text in encoded for piece in (struct.pack("<I", len(text)), text))
 
 
 def pack_value(value: TensorValue) -> tuple[str, bytes]:
-    """A tensor's datatype, and the bytes of its elements."""
     if isinstance(value, bool):
         return "BOOL", struct.pack("<?", value)
     if isinstance(value, int):
@@ -127,7 +121,6 @@ def pack_value(value: TensorValue) -> tuple[str, bytes]:
 
 
 def read_texts(data: bytes) -> list[str]:
-    """The elements of a BYTES tensor, as texts."""
     texts, at = [], 0
     while at < len(data):
         (length,) = struct.unpack_from("<I", data, at)
@@ -137,5 +130,58 @@ def read_texts(data: bytes) -> list[str]:
 
 
 def counts(data: bytes) -> list[int]:
-    """The elements of a UINT32 tensor."""
     return [count for (count,) in struct.iter_unpack("<I", data)]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    name: str
+    triton_name: str  # the model of Triton's that holds the engine
+    task: str
+    streams: bool  # it is decoupled, and is asked by a gRPC stream
+    max_batch_size: int
+    adapters: tuple[str, ...] = ()  # that its requests may name
+    adapter: str | None = None  # the one that they do, of a name such as model:adapter
+    served_names: tuple[str, ...] = ()  # other names of it
+    alias_of: str | None = None  # its own name under one of those
+    is_ours: bool = True  # whether it runs our library
+    outputs: frozenset[str] = frozenset()  # their names
+    takes_adapters: bool = False  # they may be others than when the model was loaded
+
+    @property
+    def entry(self) -> str:
+        return self.alias_of or self.name.partition(":")[0]
+
+    @property
+    def is_batched(self) -> bool:
+        return self.max_batch_size > 0
+
+
+def served_model(config: Any) -> ServedModel | None:
+    """The engine stands for its front; None for a model that is none of models.yaml's."""
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    role = parameters.get(ROLE_PARAMETER)
+    task = parameters.get(TASK_PARAMETER)
+    if task is None or role not in ("engine", "whole", "ensemble"):
+        return None
+    streams = role == "engine"
+    name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
+    adapters, served_names = (
+        tuple(filter(None, parameters.get(parameter, "").split(",")))
+        for parameter in (ADAPTERS_PARAMETER, SERVED_NAMES_PARAMETER)
+    )
+    return ServedModel(
+        *(name, config.name, task, streams, config.max_batch_size, adapters),
+        served_names=served_names,
+        outputs=frozenset(output.name for output in config.output),
+        takes_adapters=ADAPTERS_PARAMETER in parameters,
+    )
+
+
+def under_all_names(model: ServedModel) -> Iterator[ServedModel]:
+    """The model, its aliases and its adapters, as ``model:adapter``."""
+    yield model
+    for alias in model.served_names:
+        yield replace(model, name=alias, alias_of=model.name)
+    for adapter in model.adapters:
+        yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)

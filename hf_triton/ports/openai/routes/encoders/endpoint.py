@@ -11,21 +11,22 @@ import asyncio
 import math
 import re
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from hf_triton.ports.openai.openapi_schema.document import Operation
-from hf_triton.ports.openai.schema.answers import Usage
+from hf_triton.ports.openai.openapi import Operation
+from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.schema.body import only, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
-from hf_triton.ports.openai.triton.catalog import TRUNCATED, ServedModel
+from hf_triton.ports.openai.triton.catalog import TRUNCATED
 from hf_triton.ports.openai.triton.tensors import (
+    ServedModel,
     counts,
     new_request,
     outputs_of,
@@ -44,8 +45,6 @@ Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What any of these requests may have, and what it becomes."""
-
     model: str
     user: Any = None
     cache_salt: str | None = None
@@ -56,35 +55,39 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def options(self) -> dict[str, TensorValue]:
-        """What the model is to do beside what it always does."""
         if self.truncate is None:
             return {"truncate": True} if self.truncate_prompt_tokens else {}
         return {"truncate": self.truncate in (True, "END")}
 
     def of_caller(self) -> Mapping[str, str]:
-        """What changes no answer, as parameters of Triton's. Raises ApiError."""
         return parameters_of(self)
 
     def check(self) -> None:
         """Raises ApiError, 400, where fields don't go together."""
 
     def batch(self, model: ServedModel) -> Batch:
-        """What the model is asked."""
         raise NotImplementedError
 
-    def write(self, answers: Answers, answer_id: str) -> Any:
+    def write(self, answers: Answers) -> Any:
         """The answer, for JSON. Raises ApiError."""
         raise NotImplementedError
 
 
+class TeiRequest(EncoderRequest, kw_only=True):
+    """TEI truncates unless told otherwise."""
+
+    model: str | None = None  # type: ignore[assignment]
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        return {"truncate": True, **super().options}
+
+
 def listed(texts: str | list[str]) -> list[str]:
-    """The texts of a field."""
     return [texts] if isinstance(texts, str) else texts
 
 
 class Listed(Struct):
-    """VLLM's list of what was found."""
-
     id: str
     object: Literal["list"]
     created: int
@@ -107,19 +110,32 @@ class Batch:
     options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
     num_first: int = MAX_INPUTS
 
-    def requests(
-        self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
-    ) -> Iterator[tuple[int, Any]]:
-        """The ModelInferRequests that together have every text, in order, each with the number of
-        its first.
-        """
-        size = model.max_batch_size or len(self.texts)
-        for first in range(0, len(self.texts), size):
+    async def ask(
+        self,
+        infer: Callable[[Any], Awaitable[Any]],
+        model: ServedModel,
+        request_id: str,
+        parameters: Mapping[str, str],
+    ) -> list[Any]:
+        """The ModelInferResponses of every text, in order. Raises ApiError."""
+
+        async def ask_for(first: int) -> Any:
             rows = slice(first, first + size)
             request = self._request(model, request_id, self.texts[rows], self.pairs[rows])
             for name, value in parameters.items():
                 request.parameters[name].string_param = value
-            yield first, request
+            try:
+                return await infer(request)
+            except ApiError as error:
+                raise self.renamed(error, first) from None
+
+        size = model.max_batch_size or len(self.texts)
+        tasks = [asyncio.ensure_future(ask_for(at)) for at in range(0, len(self.texts), size)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def _request(
         self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
@@ -140,8 +156,7 @@ class Batch:
             request.raw_input_contents.append(data * num_rows)
         return request
 
-    def answers(self, responses: Iterable[Any]) -> Answers:
-        """What the ModelInferResponses hold. Raises ApiError, 500."""
+    def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
         rows: dict[str, list[Any]] = {name: [] for name in (*self.outputs, TRUNCATED)}
         for response in responses:
             try:
@@ -156,18 +171,16 @@ class Batch:
             if len(found) != len(self.texts):
                 got = f"the model answered {len(found)} of {len(self.texts)} texts"
                 raise ApiError(500, got)
-        return Answers(rows, num_tokens, cut)
+        return Answers(rows, num_tokens, cut, answer_id)
 
     def _named(self, index: int) -> str:
-        """A text as its caller knows it; of a pair the second is the longer one as a rule."""
+        """A text as its caller knows it; of a pair the second is taken for the longer one."""
         if index >= self.num_first or self.pairs:
             return f"{self.names[-1]}[{index % self.num_first}]"
         return f"{self.names[0]}[{index}]"
 
     def renamed(self, error: ApiError, first: int) -> ApiError:
-        """The same error about the fields that the caller knows; ``first`` is the number of the
-        request's first text.
-        """
+        """The error in the caller's names; the request's first text has the number ``first``."""
         row = _ROW.search(error.message)
         index, name = first + int(row[1] if row else 0), self.names[0]
         if index >= self.num_first:
@@ -177,45 +190,21 @@ class Batch:
         return Names(renamed(known)).of(replace(error, message=told))
 
 
-async def ask_all(
-    infer: Callable[[Any], Awaitable[Any]], batch: Batch, requests: Iterable[tuple[int, Any]]
-) -> list[Any]:
-    """The responses of all of a batch's requests, in their order; the first error ends the others.
-    Raises ApiError.
-    """
-
-    async def ask(first: int, request: Any) -> Any:
-        try:
-            return await infer(request)
-        except ApiError as error:
-            raise batch.renamed(error, first) from None
-
-    tasks = [asyncio.ensure_future(ask(*one)) for one in requests]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
 @dataclass(frozen=True)
 class Answers:
-    """``rows`` has each output's part of each text: an array of float32, or a list of texts.
-    ``cut`` names the texts that were longer than the model takes.
-    """
+    """``cut`` names the texts that were longer than the model takes."""
 
     rows: Mapping[str, list[Any]]
     num_tokens: int
     cut: Sequence[str] = ()
+    answer_id: str = ""
 
     @property
     def usage(self) -> Usage:
-        """As OpenAI writes it."""
         return Usage(self.num_tokens, self.num_tokens)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Says which texts were cut, the first of many."""
         if not self.cut:
             return {}
         more = ["..."] if len(self.cut) > MOST_TOLD else []
@@ -224,9 +213,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class EncoderEndpoint:
-    """Paths for models of ``tasks``; their answers' ids begin with ``id_prefix``. ``operation`` is
-    what the served schema tells of them, ``by_model`` as of Endpoint.
-    """
+    """As Endpoint, for models that compute numbers of texts."""
 
     paths: tuple[str, ...]
     tasks: Sequence[str]
@@ -236,7 +223,6 @@ class EncoderEndpoint:
     fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None
 
     def read(self, body: Mapping[str, Any]) -> EncoderRequest:
-        """What a body asks for. Raises ApiError, 400."""
         found: EncoderRequest = read(self.fits(body) if self.fits else self.operation.body, body)
         found.check()
         return found

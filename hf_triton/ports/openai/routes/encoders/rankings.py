@@ -19,13 +19,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi_schema.document import Operation
-from hf_triton.ports.openai.routes.encoders.embeddings import (
-    EMBED,
-    VECTORS,
-    EmbedRequest,
-    embed,
-)
+from hf_triton.ports.openai.openapi import Operation
+from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
     NUM_TOKENS,
@@ -34,20 +29,28 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     EncoderEndpoint,
     EncoderRequest,
     Listed,
+    TeiRequest,
     Texts,
     listed,
 )
-from hf_triton.ports.openai.schema.answers import Usage
+from hf_triton.ports.openai.routes.encoders.texts import (
+    CLASSIFY,
+    EMBED,
+    EMBEDDINGS,
+    PREDICT,
+    PREDICT_OF_HUB,
+    VECTORS,
+    EmbedRequest,
+    embed,
+)
 from hf_triton.ports.openai.schema.body import Json, only, present
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import SIMILARITY as OUTPUT
-from hf_triton.ports.openai.triton.catalog import ServedModel
+from hf_triton.ports.openai.triton.tensors import ServedModel
 
 
 class Pairs(EncoderRequest, kw_only=True):
-    """A request about pairs of texts."""
-
     def sides(self) -> tuple[list[str], list[str]]:
         """The first texts, as many as the second, or one for all. Raises ApiError, 400."""
         raise NotImplementedError
@@ -63,7 +66,6 @@ class Pairs(EncoderRequest, kw_only=True):
         return False
 
     def check(self) -> None:
-        """Raises ApiError, 400."""
         self.sides()
 
     def batch(self, model: ServedModel) -> Batch:
@@ -78,7 +80,7 @@ class Pairs(EncoderRequest, kw_only=True):
         return Batch(_each(firsts, seconds), outputs, self.names, seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
-        """That of each pair. Raises ApiError for a classifier of several labels."""
+        """The score of each pair. Raises ApiError for a classifier of several labels."""
         firsts, seconds = self.sides()
         found: dict[tuple[str, str], float] = {}
         texts = zip(_each(firsts, seconds), seconds, strict=True)
@@ -87,12 +89,11 @@ class Pairs(EncoderRequest, kw_only=True):
         return [found.setdefault(pair, score) for pair, score in pairs]
 
     def best_first(self, answers: Answers) -> list[tuple[int, float]]:
-        """The places of the second texts and their scores; of equal ones the first."""
+        """Indices of the second texts, and their scores."""
         return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
 
 
 def _each(firsts: list[Any], seconds: list[str]) -> list[Any]:
-    """A first one for each second text."""
     return firsts * (len(seconds) if len(firsts) == 1 else 1)
 
 
@@ -131,39 +132,29 @@ _SIMILARITIES: Mapping[str, Callable[[array[float], array[float]], float]] = {
 
 
 class _Activated(Pairs, kw_only=True):
-    """vLLM's word for whether scores are a cross-encoder's own, and its older one."""
-
     use_activation: bool | None = None
     activation: bool | None = None
 
     @property
     def is_raw(self) -> bool:
-        """Where one of the two says so."""
         return False in (self.use_activation, self.activation)
 
 
 class Score(Struct):
-    """Of one pair."""
-
     index: int
     object: Literal["score"]
     score: float
 
 
 class Scores(Listed):
-    """Of all pairs."""
-
     data: list[Score]
 
 
 class ScoreRequest(_Activated, kw_only=True):
-    """vLLM's."""
-
     text_1: Texts
     text_2: Texts
 
     def sides(self) -> tuple[list[str], list[str]]:
-        """As many of the one as of the other, or one of the first."""
         firsts, seconds = listed(self.text_1), listed(self.text_2)
         if len(firsts) not in (1, len(seconds)):
             got = f"{len(firsts)} texts for {len(seconds)}"
@@ -172,10 +163,9 @@ class ScoreRequest(_Activated, kw_only=True):
 
     names = ("text_1", "text_2")
 
-    def write(self, answers: Answers, answer_id: str) -> Scores:
-        """In the order of the pairs."""
+    def write(self, answers: Answers) -> Scores:
         found = [Score(n, "score", score) for n, score in enumerate(self.scores(answers))]
-        return Scores(answer_id, "list", int(time.time()), self.model, found, answers.usage)
+        return Scores(answers.answer_id, "list", int(time.time()), self.model, found, answers.usage)
 
 
 # What a document may hold in other APIs, which would count.
@@ -203,16 +193,12 @@ Documents = Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_INPUTS
 
 
 class Ranked(Struct):
-    """A document, by its place in the request."""
-
     index: int
     relevance_score: float
     document: Json | UnsetType = UNSET
 
 
 class Ranking(Struct):
-    """The best first."""
-
     id: str
     model: str
     results: list[Ranked]
@@ -230,39 +216,29 @@ class RerankRequest(_Activated, kw_only=True):
     names = ("query", "documents")
 
     def sides(self) -> tuple[list[str], list[str]]:
-        """The query and the documents' texts."""
         return [self.query], _texts_of("documents", self.documents)
 
-    def write(self, answers: Answers, answer_id: str) -> Ranking:
-        """The documents, the best first."""
-        best = self.best_first(answers)[: self.top_n or None]
-        results = [Ranked(index, score, self._document(index)) for index, score in best]
-        return Ranking(answer_id, self.model, results, answers.usage)
-
-    def _document(self, index: int) -> Json | UnsetType:
-        document = self.documents[index]
-        if self.return_documents is False:
-            return UNSET
-        return {"text": document} if isinstance(document, str) else document
+    def write(self, answers: Answers) -> Ranking:
+        results = []
+        for index, score in self.best_first(answers)[: self.top_n or None]:
+            document = self.documents[index]
+            whole = {"text": document} if isinstance(document, str) else document
+            shown = UNSET if self.return_documents is False else whole
+            results.append(Ranked(index, score, shown))
+        return Ranking(answers.answer_id, self.model, results, answers.usage)
 
 
 class RankedPassage(Struct):
-    """A passage, by its place in the request."""
-
     index: int
     logit: float
 
 
 class Rankings(Struct):
-    """The best first."""
-
     rankings: list[RankedPassage]
     usage: Usage
 
 
 class PassagesRequest(Pairs, kw_only=True):
-    """NVIDIA's."""
-
     query: Json
     passages: Documents
 
@@ -270,36 +246,19 @@ class PassagesRequest(Pairs, kw_only=True):
     is_raw = True
 
     def sides(self) -> tuple[list[str], list[str]]:
-        """The texts of the query and of the passages."""
         return [_text_of("query", self.query)], _texts_of("passages", self.passages)
 
-    def write(self, answers: Answers, answer_id: str) -> Rankings:  # noqa: ARG002
-        """The passages, the best first."""
+    def write(self, answers: Answers) -> Rankings:
         return Rankings([RankedPassage(*one) for one in self.best_first(answers)], answers.usage)
 
 
 class TeiRanked(Struct):
-    """A text, by its place in the request."""
-
     index: int
     score: float
     text: str | UnsetType = UNSET
 
 
-class _Tei(Pairs, kw_only=True):
-    """Without a word about it, that server cuts."""
-
-    model: str | None = None  # type: ignore[assignment]
-
-    @property
-    def options(self) -> dict[str, TensorValue]:
-        """With what that server does."""
-        return {"truncate": True, **super().options}
-
-
-class TeiRerankRequest(_Tei, kw_only=True):
-    """TEI's."""
-
+class TeiRerankRequest(TeiRequest, Pairs, kw_only=True):
     query: str
     texts: Texts
     raw_scores: bool | None = None
@@ -310,15 +269,12 @@ class TeiRerankRequest(_Tei, kw_only=True):
 
     @property
     def is_raw(self) -> bool:
-        """As it says."""
         return bool(self.raw_scores)
 
     def sides(self) -> tuple[list[str], list[str]]:
-        """The query and the texts."""
         return [self.query], listed(self.texts)
 
-    def write(self, answers: Answers, answer_id: str) -> list[TeiRanked]:  # noqa: ARG002
-        """The texts, the best first."""
+    def write(self, answers: Answers) -> list[TeiRanked]:
         texts = listed(self.texts)
         return [
             TeiRanked(n, score, texts[n] if self.return_text else UNSET)
@@ -327,23 +283,17 @@ class TeiRerankRequest(_Tei, kw_only=True):
 
 
 class Sentences(Struct, forbid_unknown_fields=True):
-    """One sentence, and those beside which it is held."""
-
     source_sentence: str
     sentences: Texts
 
 
 class SimilarityParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The model's options."""
-
     truncate: bool | None = None
     prompt_name: str | None = None
     truncation_direction: Annotated[Any, only("Right", "right")] = None
 
 
-class SimilarityRequest(_Tei, kw_only=True):
-    """TEI's."""
-
+class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
     inputs: Sentences
     parameters: SimilarityParameters | None = None
 
@@ -351,15 +301,12 @@ class SimilarityRequest(_Tei, kw_only=True):
 
     @property
     def options(self) -> dict[str, TensorValue]:
-        """With those of the parameters."""
         return {**super().options, **present(self.parameters, "truncate", "prompt_name")}
 
     def sides(self) -> tuple[list[str], list[str]]:
-        """The sentence and the others."""
         return [self.inputs.source_sentence], listed(self.inputs.sentences)
 
-    def write(self, answers: Answers, answer_id: str) -> list[float]:  # noqa: ARG002
-        """How alike each is to the one."""
+    def write(self, answers: Answers) -> list[float]:
         return self.scores(answers)
 
 
@@ -390,7 +337,17 @@ EITHER_RERANK = EncoderEndpoint(
     by_model=True,
     fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
 )
-EMBED_OF_HUB = replace(
-    EMBED,
-    fits=lambda body: SimilarityRequest if isinstance(body.get("inputs"), dict) else EmbedRequest,
+ENCODING = (
+    *(EMBEDDINGS, EMBED, SIMILARITY, PREDICT),
+    *(EITHER_RERANK, RERANK, SCORE, RANKING, CLASSIFY),
+)
+# At POST / of TEI and the Hub, by the task.
+OF_ONE = (
+    replace(
+        EMBED,
+        fits=lambda body: (
+            SimilarityRequest if isinstance(body.get("inputs"), dict) else EmbedRequest
+        ),
+    ),
+    PREDICT_OF_HUB,
 )

@@ -1,11 +1,64 @@
-"""Calls that a request asks for: a grammar holds them, so that they are told of as they come."""
+"""What a piece of an answer brought, and calls in the form of OpenAI's streams."""
 
 from __future__ import annotations
 
 import json
 import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
-from hf_triton.ports.openai.tool_calls.read import Read, enough_after, more_arguments, new_call
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+_LITTLE = 512  # characters
+
+
+class Function(Struct, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class Call(Struct, kw_only=True):
+    function: Function
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+@dataclass
+class Read:
+    reasoning: str = ""
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+def enough_after(num_waiting: int) -> int:
+    """How many characters must wait before a next look, or long texts would cost their square."""
+    return num_waiting + max(0, num_waiting - _LITTLE) // 8
+
+
+def new_call(index: int, name: str, arguments: str) -> Call:
+    # Nine letters and digits: Mistral's chat templates take no other.
+    call_id = uuid.uuid4().hex[:9]
+    return Call(
+        function=Function(name=name, arguments=arguments), index=index, id=call_id, type="function"
+    )
+
+
+def whole_calls(parts: Iterable[Call]) -> list[Call]:
+    """The calls of a whole answer, put together from what a stream would have sent."""
+    calls: dict[int | UnsetType, Call] = {}
+    for part in parts:
+        known = calls.get(part.index)
+        if known is None:
+            whole = replace(part.function)
+            calls[part.index] = Call(function=whole, id=part.id, type="function")
+        else:
+            known.function.arguments += part.function.arguments
+    return list(calls.values())
+
 
 _NAME = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf'[\s\[,}}]*\{{\s*"name"\s*:\s*({_NAME})\s*,\s*"arguments"\s*:\s*')
@@ -24,14 +77,13 @@ class NamedCall:
         self._begun = False
 
     def read(self, text: str, *, ends: bool) -> Read:  # noqa: ARG002, as ListedCalls
-        """Takes the next piece of the answer, the last where it ``ends``."""
         begun = self._begun
         text = text if begun else text.lstrip()  # which alone is no JSON that clients could parse
         if not text:
             return Read()
         self._begun = True
-        part = more_arguments(0, text) if begun else new_call(0, self._name, text)
-        return Read(calls=[part])
+        more = Call(function=Function(arguments=text), index=0)
+        return Read(calls=[more if begun else new_call(0, self._name, text)])
 
     def finish_reason(self, reason: str | None) -> str | None:
         """As OpenAI has it, a call that was asked for by name is no reason to stop."""
@@ -48,7 +100,6 @@ class ListedCalls:
         self._in_text = False  # within one of JSON's
 
     def read(self, text: str, *, ends: bool) -> Read:
-        """Takes the next piece of the answer, the last where it ``ends``."""
         self._waiting += text
         read = Read()
         if not ends and len(self._waiting) < self._enough:
@@ -64,7 +115,6 @@ class ListedCalls:
         return read
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """An answer that ends with calls ends for them."""
         return "tool_calls" if reason == "stop" and self._num_calls else reason
 
     def _take_head(self, read: Read) -> bool:
@@ -82,7 +132,8 @@ class ListedCalls:
             self._waiting = self._waiting.lstrip()
         end = self._end_of_arguments()
         if end:
-            read.calls.append(more_arguments(self._num_calls - 1, self._waiting[:end]))
+            more = Function(arguments=self._waiting[:end])
+            read.calls.append(Call(function=more, index=self._num_calls - 1))
         self._waiting = self._waiting[end:]
         return self._depth < 0
 

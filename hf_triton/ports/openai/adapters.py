@@ -1,11 +1,20 @@
 """``/v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``, as vLLM has them: a running model gets
-an adapter that models.yaml does not name, or loses such a one. Who asks has the admin key.
+an adapter that models.yaml does not name, or loses such a one. Both need the admin key.
+
+``adapters_from`` in models.yaml says where an adapter may come from: entries of adapters_from.json
+have ``model`` and ``local``: a folder, whose path is relative to the model's, with all that lies
+within, a name on the Hub, or ORG/* for all of ORG's.
 """
+
+# os.path rather than pathlib: it takes `..` and links as the operating system does.
+# ruff: noqa: PTH113, PTH118
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,24 +25,31 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
+from generator.errors import GeneratorError, RepositoryError
+from generator.render.manifest import SOURCES_FILE
+from generator.repository import writing as writer
+from generator.repository.version_folders import newest_json
+from generator.spec.model_source import is_hub_id, is_revision
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
+from generator.spec.runtime_rules import ADAPTER_FILES
 from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
-from hf_triton.ports.openai.adapters.files import change, sources
-from hf_triton.ports.openai.adapters.sources import source_of
-from hf_triton.ports.openai.openapi_schema.document import TEXT, Operation, Route
+from hf_triton.ports.openai.openapi import TEXT, Operation, Route
 from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.triton.catalog import Catalog, ServedModel
+from hf_triton.ports.openai.triton.catalog import Catalog
+from hf_triton.ports.openai.triton.tensors import ServedModel
+from hf_triton.tritonserver import adapters
 
 ReadBody = Callable[[web.Request, Callable[[Json], Any]], Awaitable[Any]]
+Sources = Sequence[Any]
+_FORMS = "a folder's absolute path, or ORG/NAME or ORG/NAME@REVISION of the Hub"
 _NAME = re.compile(name_pattern(MAX_ADAPTER_NAME))
 _NAMES = f"letters, digits and single _ - . between them, at most {MAX_ADAPTER_NAME} characters"
+_UNAVAILABLE = "unavailable"
 
 
 class LoadRequest(Struct, kw_only=True):
-    """vLLM's."""
-
     lora_name: Filled
     lora_path: Filled
     load_inplace: bool | None = None
@@ -41,16 +57,12 @@ class LoadRequest(Struct, kw_only=True):
 
 
 class UnloadRequest(Struct, kw_only=True):
-    """vLLM's."""
-
     lora_name: Filled
     lora_int_id: Ignored = None
 
 
 class AdapterChanges:
-    """The handlers; ``repository`` is None where Triton is elsewhere, ``is_down`` says whether one
-    of Triton's models is to be loaded first.
-    """
+    """The handlers; ``is_down`` says whether one of Triton's models is to be loaded first."""
 
     def __init__(
         self,
@@ -64,7 +76,6 @@ class AdapterChanges:
         self._changing = asyncio.Lock()
 
     def routes(self, read_body: ReadBody) -> list[Route]:
-        """Both paths; ``read_body`` reads a JSON object."""
         load = Operation("Loads a LoRA adapter; needs the admin key", None, LoadRequest, (TEXT,))
         unload = Operation("Unloads one that was loaded so", None, UnloadRequest, (TEXT,))
         return [
@@ -76,10 +87,10 @@ class AdapterChanges:
         repository = self._checked(request)
         body = await read_body(request, partial(read, LoadRequest))
         model, name = await self._to_load(repository, body.lora_name)
-        allowed, folder = sources(repository, model.triton_name), repository / model.triton_name
+        allowed, folder = _sources(repository, model), repository / model.triton_name
 
         def edit(listed: list[Json]) -> list[Json]:
-            source = source_of(body.lora_path, allowed, folder)
+            source = _source_of(body.lora_path, allowed, folder)
             loaded = {"name": name, **source, "loaded_at": time.time()}
             return _added(listed, loaded, in_place=bool(body.load_inplace))
 
@@ -89,14 +100,16 @@ class AdapterChanges:
     async def _unload(self, read_body: ReadBody, request: web.Request) -> web.Response:
         repository = self._checked(request)
         named = (await read_body(request, partial(read, UnloadRequest))).lora_name
-        model, name = await self._to_unload(named)
+        models, _, name = await self._models_of(named)
+        having = {one.entry: one for one in models.values() if name in one.adapters}
+        if not having:
+            raise _not_found(named)
+        model = _only_one(list(having.values()), named)
         await self._change(repository, model, partial(_removed, name=name))
         return web.Response(text=f"Success: LoRA adapter '{named}' removed successfully.")
 
     def _checked(self, request: web.Request) -> Path:
-        """The repository. Raises ApiError: 403 without the admin key, 404 where Triton is
-        elsewhere.
-        """
+        """The repository. Raises ApiError: 403 without the admin key."""
         given = ",".join(request.headers.getall(HTTP_HEADER.decode(), ()))
         same = hmac.compare_digest(given.encode(errors="surrogateescape"), self._admin_key)
         if self._admin_key and not same:
@@ -105,19 +118,24 @@ class AdapterChanges:
             raise ApiError(404, f"{request.path}: Triton is elsewhere; ask the port of its serve")
         return self._repository
 
+    async def _models_of(self, named: str) -> tuple[Mapping[str, ServedModel], str, str]:
+        """The models that ``MODEL:NAME`` or ``NAME`` may mean, then MODEL and NAME."""
+        base, _, name = named.rpartition(":")
+        models = await self._catalog.models()
+        return {base: await self._catalog.find(base)} if base else models, base, name
+
     async def _to_load(self, repository: Path, named: str) -> tuple[ServedModel, str]:
         """The model that is to have the adapter, and the adapter's own name."""
-        base, _, name = named.rpartition(":")
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(named.rpartition(":")[2]):
             raise bad_field("lora_name", "another name", f"NAME or MODEL:NAME; NAME is {_NAMES}")
-        models = await self._catalog.models()
-        if named in models and not models[named].adapter:
+        served = await self._catalog.models()
+        if named in served and not served[named].adapter:
             raise bad_field("lora_name", f"the name of a model, {named}", "MODEL:NAME, or another")
-        own = {base: await self._catalog.find(base)} if base else models
+        models, base, name = await self._models_of(named)
         takers = {
             model.entry: model
-            for model in own.values()
-            if model.takes_adapters and not model.adapter and sources(repository, model.triton_name)
+            for model in models.values()
+            if model.takes_adapters and not model.adapter and _sources(repository, model)
         }
         if not takers:
             which = f"model '{base}'" if base else "no model"
@@ -126,24 +144,70 @@ class AdapterChanges:
             raise ApiError(403, f"lora_name: {which} {takes} by requests: {where}", "lora_name")
         return _only_one(list(takers.values()), named), name
 
-    async def _to_unload(self, named: str) -> tuple[ServedModel, str]:
-        base, _, name = named.rpartition(":")
-        models = await self._catalog.models()
-        own = {base: await self._catalog.find(base)} if base else models
-        having = {one.entry: one for one in own.values() if name in one.adapters}
-        if not having:
-            raise _not_found(named)
-        return _only_one(list(having.values()), named), name
-
     async def _change(
         self, repository: Path, model: ServedModel, edit: Callable[[list[Json]], list[Json]]
     ) -> None:
         if self._is_down(model.triton_name):
             text = "is not loaded now; ask it something, or wait, and try again"
-            raise ApiError(503, f"model: '{model.entry}' {text}", code="unavailable")
+            raise ApiError(503, f"model: '{model.entry}' {text}", code=_UNAVAILABLE)
         async with self._changing:
-            await asyncio.to_thread(change, repository, model, edit)
+            await asyncio.to_thread(_change_list, repository, model, edit)
         self._catalog.forget()
+
+
+def _sources(repository: Path, model: ServedModel) -> Sources:
+    found: Any = newest_json(repository / model.triton_name, Path(SOURCES_FILE).name)
+    return found or ()
+
+
+def _change_list(
+    repository: Path, model: ServedModel, edit: Callable[[list[Any]], list[Any]]
+) -> None:
+    """Has the model serve what ``edit`` makes of its adapters, and waits until it does; nothing is
+    changed otherwise. Raises ApiError: 400 where it can't serve one, 503 where it is being changed
+    by somebody else or does not get to it.
+    """
+    folder = repository / model.triton_name
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(writer.locked(repository))
+        except RepositoryError as error:
+            raise ApiError(503, f"{error}; try again", code=_UNAVAILABLE) from None
+        try:
+            stack.enter_context(writer.locked_model(folder))
+            adapters.change_list(folder, model.entry, edit)
+        except adapters.AdaptersRefusedError as error:
+            raise ApiError(400, str(error), "lora_path") from None
+        except RepositoryError as error:
+            raise ApiError(500, str(error)) from None
+        except GeneratorError as error:
+            raise ApiError(503, str(error), code=_UNAVAILABLE) from None
+
+
+def _source_of(path: str, allowed: Sources, folder: Path) -> Json:
+    """The source as adapters.json names it. Raises ApiError, 400, 403 or 404."""
+    roots = [
+        os.path.realpath(os.path.join(folder, one["model"])) for one in allowed if one["local"]
+    ]
+    on_hub = [str(one["model"]) for one in allowed if not one["local"]]
+    message = "lora_path: not allowed by adapters_from of the model in models.yaml: "
+    forbidden = ApiError(403, message + ", ".join((*roots, *on_hub)), "lora_path")
+    if path.startswith("/") and path.isprintable():
+        found = os.path.realpath(path)
+        files = [os.path.realpath(os.path.join(found, name)) for name in ADAPTER_FILES]
+        if not any(os.path.commonpath([root, found, *files]) == root for root in roots):
+            raise forbidden
+        if not os.path.isfile(files[0]):
+            text = f"lora_path: no adapter there: no {ADAPTER_FILES[0]} in {found}"
+            raise ApiError(404, text, "lora_path")
+        return {"model": found, "local": True, "revision": None}
+    name, _, revision = path.partition("@")
+    if not is_hub_id(name) or (revision and not is_revision(revision)) or path.endswith("@"):
+        raise bad_field("lora_path", "something else", _FORMS)
+    org, slash, _ = name.partition("/")
+    if not {name, f"{org}/*" if slash else name}.intersection(on_hub):
+        raise forbidden
+    return {"model": name, "local": False, "revision": revision or None}
 
 
 def _only_one(models: Sequence[ServedModel], named: str) -> ServedModel:
@@ -154,7 +218,6 @@ def _only_one(models: Sequence[ServedModel], named: str) -> ServedModel:
 
 
 def _added(listed: list[Json], loaded: Json, *, in_place: bool) -> list[Json]:
-    """The list with one more. Raises ApiError, 400."""
     name = loaded["name"]
     same = [one for one in listed if one["name"].lower() == name.lower()]
     for one in same:
@@ -164,14 +227,12 @@ def _added(listed: list[Json], loaded: Json, *, in_place: bool) -> list[Json]:
             raise ApiError(400, text, "lora_name")
     others = [one for one in listed if one not in same]
     if len(others) >= MAX_ADAPTERS:
-        raise ApiError(
-            400, f"lora_name: the model has {MAX_ADAPTERS} adapters, no more are allowed"
-        )
+        text = f"lora_name: the model has {MAX_ADAPTERS} adapters, no more are allowed"
+        raise ApiError(400, text)
     return [*others, loaded]
 
 
 def _removed(listed: list[Json], name: str) -> list[Json]:
-    """The list without one. Raises ApiError, 400 or 404."""
     found = [one for one in listed if one["name"] == name]
     for one in found:
         _check_loaded(one)

@@ -1,12 +1,12 @@
-"""What routes take and answer, as their modules declare it, and the OpenAPI document of them:
-https://spec.openapis.org/oas/v3.1.0.
-"""
+"""What routes take and answer, as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0) and a page."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import msgspec
@@ -41,28 +41,22 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """``answer`` is the type of a 200's JSON, None where there is none; ``body`` is a Struct, or a
-    tuple of those of which a request has one; ``also`` are the media types of other answers.
-    ``takes_file`` where a file may come in the place of the body.
-    """
-
     summary: str
-    answer: Any = None
-    body: Any = None
-    also: tuple[str, ...] = ()
+    answer: Any = None  # the type of a 200's JSON; None for none
+    body: Any = None  # a Struct, or a tuple of those of which a request has one
+    also: tuple[str, ...] = ()  # media types of other answers
     takes: str = JSON
-    takes_file: bool = False
+    takes_file: bool = False  # whether a file may come in the place of the body
     error: type[Struct] = Error
 
     @property
     def bodies(self) -> tuple[type[Struct], ...]:
-        """Those of which a request has one."""
         return self.body if isinstance(self.body, tuple) else (self.body,) if self.body else ()
 
 
 @dataclass(frozen=True)
 class Route:
-    """One path; without a ``method`` GET where nothing is sent."""
+    """One path; without a ``method`` it is POST with a body and else GET."""
 
     path: str
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -75,7 +69,6 @@ class Route:
 
 
 def document(routes: Sequence[Route]) -> Json:
-    """The document, as JSON."""
     operations = [route.operation for route in routes]
     told = (one for op in operations for one in (op.answer, op.error, *op.bodies))
     types = {one for one in told if one is not None}
@@ -102,11 +95,14 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     name = f"{route.method.lower()}_{path.strip('/')}"
     failed = {JSON: {"schema": known[operation.error]}}
     statuses = HUBS_STATUSES if operation.error is HubError else {}
+    answers = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
+    for kind in operation.also:
+        answers[kind] = {"schema": _EVENT if kind == EVENTS else _TEXT}
     found: Json = {
         "operationId": re.sub(r"\W+", "_", name),
         "summary": operation.summary,
         "responses": {
-            "200": {"description": "The answer", "content": _answers(operation, known)},
+            "200": {"description": "The answer", "content": answers},
             **{
                 str(statuses.get(status, status)): {"description": text, "content": failed}
                 for status, text in _STATUSES.items()
@@ -129,7 +125,65 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     return found
 
 
-def _answers(operation: Operation, known: dict[type, Any]) -> Json:
-    whole = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
-    also = {kind: {"schema": _EVENT if kind == EVENTS else _TEXT} for kind in operation.also}
-    return {**whole, **also}
+_HEAD = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>hf-triton</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color-scheme: light dark; }
+code, h2 { font-family: ui-monospace, monospace; }
+h2 { font-size: 1rem; margin: 1.5rem 0 0; }
+table { border-collapse: collapse; }
+td, th { text-align: left; padding: .1rem .8rem .1rem 0; vertical-align: top; }
+</style>
+<h1>hf-triton: OpenAI's API</h1>
+<p>The same as <a href="openapi.json">OpenAPI 3.1</a>. Where keys are needed they are sent as
+<code>Authorization: Bearer KEY</code>; the models are at <a href="v1/models">/v1/models</a>.</p>
+"""
+
+
+def page(document: Json) -> str:
+    routes = [
+        _route(path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    types = [
+        f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(schema.get("description", ""))}</p>'
+        + _fields(schema)
+        for name, schema in document["components"]["schemas"].items()
+    ]
+    return "\n".join((_HEAD, *routes, "<h1>Bodies and answers</h1>", *types, "</html>"))
+
+
+def _route(path: str, method: str, operation: Json) -> str:
+    parts = [f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>"]
+    for kind, content in operation.get("requestBody", {"content": {}})["content"].items():
+        parts.append(f"<p>Body, {escape(kind)}: {_kind(content['schema'])}</p>")
+    answers = operation["responses"]["200"]["content"]
+    told = ", ".join(f"{escape(kind)}: {_kind(one['schema'])}" for kind, one in answers.items())
+    return "".join((*parts, f"<p>200, {told}</p>"))
+
+
+def _fields(schema: Json) -> str:
+    required = schema.get("required", ())
+    rows = [
+        f"<tr><th><code>{escape(name)}</code></th><td>{_kind(one)}</td>"
+        f"<td>{'required' if name in required else ''}</td></tr>"
+        for name, one in schema.get("properties", {}).items()
+        if one != {"enum": [None]}
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _kind(schema: Json) -> str:
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f'<a href="#{name}">{name}</a>'
+    if "enum" in schema:
+        return " or ".join(escape(json.dumps(one)) for one in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    return escape(schema.get("type", "anything"))

@@ -1,1 +1,0 @@
-"""LoRA adapters that requests load into running models, and unload."""

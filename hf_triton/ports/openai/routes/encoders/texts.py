@@ -1,0 +1,270 @@
+"""Texts to vectors: ``/v1/embeddings``, and ``/embed`` of text-embeddings-inference (TEI), whose
+answers are bare lists. Texts to labels and their probabilities: ``/classify`` in vLLM's shape,
+``/predict`` in that of TEI, and the Hub's of one model.
+
+https://github.com/huggingface/text-embeddings-inference/blob/main/docs/openapi.json
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
+from hf_triton.ports.openai.openapi import Operation
+from hf_triton.ports.openai.routes.answers import Usage
+from hf_triton.ports.openai.routes.encoders.endpoint import (
+    MAX_INPUTS,
+    NUM_TOKENS,
+    Answers,
+    Batch,
+    EncoderEndpoint,
+    EncoderRequest,
+    Listed,
+    TeiRequest,
+    Texts,
+    listed,
+)
+from hf_triton.ports.openai.schema.body import Count, only, present
+from hf_triton.ports.openai.schema.errors import HubError, bad_field
+from hf_triton.ports.openai.schema.request import TensorValue
+from hf_triton.ports.openai.triton.tensors import ServedModel
+
+VECTORS = "embedding"
+# The model's words for what NIM's and Voyage's clients call a text's use, and Jina's.
+_QUERY, _DOCUMENT = "search_query", "search_document"
+_USES = {
+    "query": _QUERY,
+    "passage": _DOCUMENT,
+    "document": _DOCUMENT,
+    "retrieval.query": _QUERY,
+    "retrieval.passage": _DOCUMENT,
+    "classification": "classification",
+    "separation": "clustering",
+    "text-matching": "",
+}
+
+
+JinasTask = Literal[
+    "retrieval.query", "retrieval.passage", "classification", "separation", "text-matching"
+]
+
+
+class EmbeddingRequest(EncoderRequest, kw_only=True):
+    dimensions: Count | None = None
+    prompt_name: str | None = None
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        return {**super().options, **present(self, "dimensions", "prompt_name")}
+
+
+class Embedding(Struct):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Struct):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
+    input: Texts
+    encoding_format: Literal["float", "base64"] | None = None
+    embedding_type: Literal["float", "base64"] | None = None
+    input_type: Literal["query", "passage", "document"] | None = None
+    task: JinasTask | None = None
+    normalized: bool | None = None
+    late_chunking: Annotated[Any, only(False)] = None
+
+    def of_caller(self) -> Mapping[str, str]:
+        use = _USES.get(self.input_type or "") or _USES.get(self.task or "")
+        return {**super().of_caller(), **({"input_type": use} if use else {})}
+
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
+        return embed(listed(self.input), self.options, ("input",))
+
+    def write(self, answers: Answers) -> Embeddings:
+        is_base64 = "base64" in (self.encoding_format, self.embedding_type)
+        rows = answers.rows[VECTORS]
+        found = [
+            Embedding(
+                *("embedding", index),
+                # As little-endian float32.
+                base64.b64encode(row.tobytes()).decode("ascii") if is_base64 else row.tolist(),
+            )
+            for index, row in enumerate(map(_normal, rows) if self.normalized else rows)
+        ]
+        return Embeddings("list", found, self.model, answers.usage)
+
+
+class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
+    inputs: Texts
+    normalize: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
+        return embed(listed(self.inputs), self.options, ("inputs",))
+
+    def write(self, answers: Answers) -> list[list[float]]:
+        rows: list[array[float]] = answers.rows[VECTORS]
+        return [(row if self.normalize is False else _normal(row)).tolist() for row in rows]
+
+
+def embed(
+    texts: list[str],
+    options: Mapping[str, TensorValue],
+    names: tuple[str, ...],
+    outputs: tuple[str, ...] = (),
+    **more: Any,
+) -> Batch:
+    options = {**options, "return_num_input_tokens": True}
+    return Batch(texts, (VECTORS, NUM_TOKENS, *outputs), names, options=options, **more)
+
+
+def _normal(row: array[float]) -> array[float]:
+    length = math.hypot(*row)
+    return array("f", (number / length for number in row)) if length else row
+
+
+def _no_token_ids(body: Mapping[str, Any]) -> type[EncoderRequest]:
+    """Advises clients that send another model's token ids."""
+    given = body.get("input")
+    if isinstance(given, list) and given and type(given[0]) in (int, list):
+        how = "langchain-openai sends texts with check_embedding_ctx_length=False"
+        raise bad_field("input", "token ids", f"a text or a list of texts ({how})")
+    return EmbeddingsRequest
+
+
+EMBEDDINGS = EncoderEndpoint(
+    *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to vectors", Embeddings, EmbeddingsRequest),
+    by_model=True,
+    fits=_no_token_ids,
+)
+EMBED = EncoderEndpoint(
+    *(("/embed",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
+    by_model=True,
+)
+
+
+class Label(Struct):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Labels(Listed):
+    data: list[Label]
+
+
+class ClassifyRequest(EncoderRequest, kw_only=True):
+    input: Texts
+
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
+        outputs = ("label", "score", "logits", NUM_TOKENS)
+        return Batch(listed(self.input), outputs, ("input",), options={**self.options, "top_k": -1})
+
+    def write(self, answers: Answers) -> Labels:
+        rows = answers.rows
+        columns = zip(rows["label"], rows["score"], rows["logits"], strict=True)
+        found = [
+            Label(index, labels[0], _in_order(scores, logits), len(logits))
+            for index, (labels, scores, logits) in enumerate(columns)
+        ]
+        created = int(time.time())
+        return Labels(answers.answer_id, "list", created, self.model, found, answers.usage)
+
+
+def _in_order(scores: array[float], logits: array[float]) -> list[float]:
+    """Scores in the order of the labels: those of higher logits are higher."""
+    best = sorted(range(len(logits)), key=logits.__getitem__, reverse=True)
+    return [score for _, score in sorted(zip(best, scores, strict=True))]
+
+
+class Prediction(Struct):
+    label: str
+    score: float
+
+
+Predicted = list[Prediction | list[Prediction]]
+
+
+class OfHub(Struct, kw_only=True, forbid_unknown_fields=True):
+    top_k: Count | None = None
+    function_to_apply: str | None = None
+
+
+_Pair = Annotated[list[str], Meta(min_length=1, max_length=2)]
+
+
+class PredictRequest(TeiRequest, kw_only=True):
+    """TEI's and the Hub's: a text, a pair of texts, or a list of lists of one or two texts."""
+
+    inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
+    raw_scores: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+    parameters: OfHub | None = None
+
+    def sequences(self) -> list[list[str]]:
+        """Texts and pairs, each a list. Raises ApiError, 400, for some of both."""
+        given: Any = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+        found: list[Any] = given if isinstance(given[0], list) else [given]
+        first = found[0]
+        are_alike = all(isinstance(one, list) and len(one) == len(first) for one in found)
+        if not are_alike or len(first) > 2 or not all(isinstance(one, str) for one in first):
+            allowed = "a text, a pair of texts, or a list of lists, all of one text or all of two"
+            raise bad_field("inputs", f"a list of {len(given)}", allowed)
+        return found
+
+    def check(self) -> None:
+        self.sequences()
+
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
+        """All labels of each text, unless fewer are asked for. TEI truncates."""
+        firsts, *seconds = zip(*self.sequences(), strict=True)
+        raw = {"function_to_apply": "none"} if self.raw_scores else {}
+        options: dict[str, TensorValue] = {**self.options, "top_k": -1}
+        options = {**options, **raw, **present(self.parameters, "top_k", "function_to_apply")}
+        pairs = seconds[0] if seconds else ()
+        return Batch(firsts, ("label", "score", NUM_TOKENS), ("inputs",), pairs, options)
+
+    def write(self, answers: Answers) -> Any:
+        """Labels, the best first; a list of them, unless one text or pair was sent alone."""
+        columns = zip(answers.rows["label"], answers.rows["score"], strict=True)
+        found = [[Prediction(*one) for one in zip(*row, strict=True)] for row in columns]
+        is_list = isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
+        return found if is_list else found[0]
+
+
+class HubPredictRequest(PredictRequest, kw_only=True):
+    """The same as the Hub asks it: the answer is a list of lists, whatever was sent."""
+
+    def write(self, answers: Answers) -> Any:
+        found = super().write(answers)
+        return found if isinstance(found[0], list) else [found]
+
+
+CLASSIFY = EncoderEndpoint(
+    *(("/classify", "/v1/classify"), CLASSIFIER_TASKS, "classify-"),
+    Operation("Texts to labels, in vLLM's shape", Labels, ClassifyRequest),
+)
+PREDICT = EncoderEndpoint(
+    *(("/predict",), CLASSIFIER_TASKS, "classify-"),
+    Operation("Texts to labels, as TEI", Predicted, PredictRequest, error=HubError),
+    by_model=True,
+)
+PREDICT_OF_HUB = replace(PREDICT, operation=replace(PREDICT.operation, body=HubPredictRequest))
