@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -14,7 +14,6 @@ from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, reason
-from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_triton.runtime.weights.model_files import model_files
@@ -22,40 +21,28 @@ from hf_triton.runtime.weights.served_model import ServedModel
 
 from .engine.engine import EncoderEngine
 from .options import EncoderOptions
-from .runners.packed_rows import first_position
-from .runners.packed_runner import PackedRunner
+from .runners.packed_runner import PackedRunner, first_position
 from .runners.padded_runner import EQUAL_LENGTHS, PADDED
 from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
-from .task import EncoderTask, Prepared, TaskSetup
+from .task import EncoderTask, TaskSetup
+from .texts.encoding import set_padding
 from .texts.messages import MessageTokenization
-from .texts.padding import set_padding
 from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
 _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
-# The value of tokenizers without a limit.
-_NO_LIMIT = 10**9
-_DEFAULT_MAX_LENGTH = (
-    8192  # tokens, where no limit is known: attention time grows with their square
-)
-
-
-class RequestPreparer(Protocol):
-    """Reads requests: a task, or a step of one."""
-
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """See EncoderTask."""
+_NO_LIMIT = 10**9  # of tokenizers
+# Tokens where no limit is known: the time of attention grows with their square.
+_DEFAULT_MAX_LENGTH = 8192
 
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """A loaded model: what serves it, and a description; ``tokenizer`` is None if it reads no
-    texts.
-    """
+    """``tokenizer`` is None for a step that reads no texts."""
 
     engine: EncoderEngine
-    task: RequestPreparer
+    task: EncoderTask
     description: str
     tokenizer: Any = None
 
@@ -69,9 +56,7 @@ def load_encoder(
     step: Callable[[EncoderTask], EncoderTask] = lambda task: task,
 ) -> LoadedEncoder:
     """Loads everything and starts the engine; ``step`` makes a step of an ensemble of the task.
-
-    Raises:
-        LoadError: with the one line that the operator reads.
+    Raises LoadError.
     """
     setup, whole = load_setup(served, options, task_class, placement)
     task = step(whole)
@@ -96,8 +81,7 @@ def load_setup(
     placement: Placement,
 ) -> tuple[RunnerSetup, EncoderTask]:
     """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
-    saved, config = read_files(served, task_class)
-    auto_class = auto_class_of(task_class, config)
+    saved, config, auto_class = read_files(served, task_class)
     model = load_model(served, saved.folder, auto_class, config, placement)
     task = make_task(served, options, task_class, saved, model)
     tokenization = task.setup.tokenization
@@ -111,21 +95,21 @@ def load_setup(
     return setup, task
 
 
-def read_files(served: ServedModel, task_class: type[EncoderTask]) -> tuple[SentenceFiles, Any]:
-    """Reads sentence-transformers' files and the model's configuration. Raises LoadError."""
+def read_files(
+    served: ServedModel, task_class: type[EncoderTask]
+) -> tuple[SentenceFiles, Any, Any]:
+    """sentence-transformers' files, the model's configuration, and the class of transformers that
+    loads it. Raises LoadError.
+    """
+    import transformers
+
     files = model_files(served)
     try:
         saved = read_sentence_files(files, task_class.saved_as)
     except LoadError as error:
         raise LoadError(f"{served.source}: {error}") from None
-    return saved, load_config(served, saved.folder, saved.config_kwargs)
-
-
-def auto_class_of(task_class: type[EncoderTask], config: Any) -> Any:
-    """The class of transformers that loads a task's model of this configuration."""
-    import transformers
-
-    return getattr(transformers, task_class.auto_class_of(config))
+    config = load_config(served, saved.folder, saved.config_kwargs)
+    return saved, config, getattr(transformers, task_class.auto_class_of(config))
 
 
 def make_task(
@@ -136,37 +120,35 @@ def make_task(
     model: Any,
 ) -> EncoderTask:
     """The task with its tokenizer, without weights. Raises LoadError."""
-    tokenization = make_tokenization(served, options, saved, model)
+    tokenization = _tokenization(served, options, saved, model)
     if task_class.output == "sequences":
         set_padding(model.config, tokenization.tokenizer)
     batched = served.max_batch_size > 0
     return task_class(TaskSetup(options, model.config, saved, tokenization, batched))
 
 
-def make_tokenization(
+def _tokenization(
     served: ServedModel, options: EncoderOptions, saved: SentenceFiles, model: Any
 ) -> Tokenization:
-    """The model's tokenizer, with the model's own limits."""
     tokenizer = load_tokenizer(served, saved.folder, saved.processor_kwargs)
     calls = saved.calls
     if calls.do_lower_case:
-        lower_texts(tokenizer)
+        _lower_texts(tokenizer)
     limits: dict[str, Any] = {
         "max_length": longest_input(model, tokenizer, options.max_length, calls.max_length),
         "truncation": options.truncation,
         "has_token_types": takes_token_types(model, tokenizer),
-        "num_embeddings": fewer_embeddings(model, tokenizer),
+        "num_embeddings": _fewer_embeddings(model, tokenizer),
     }
     if calls.messages is not None:
-        model_type = model.config.model_type
-        how = vars(calls.messages)
-        return MessageTokenization(tokenizer, **how, model_type=model_type, **limits)
+        limits |= vars(calls.messages)
+        return MessageTokenization(tokenizer, model_type=model.config.model_type, **limits)
     return Tokenization(
         tokenizer, **limits, adds_special_tokens=calls.adds_special_tokens, cuts=calls.cuts
     )
 
 
-def lower_texts(tokenizer: Any) -> None:
+def _lower_texts(tokenizer: Any) -> None:
     """Makes the tokenizer lower-case texts, except special tokens in them."""
     from tokenizers.normalizers import Lowercase, Sequence
 
@@ -184,21 +166,15 @@ def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     for length in _WARM_UP_LENGTHS:
         runner.forward(random_encodings(setup, [length]))
     runner.forward(random_encodings(setup, _WARM_UP_LENGTHS))
-    _try_longest(runner, setup)
-    return runner
-
-
-def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
-    """Raises LoadError where the model fails at the length its configuration states."""
-    if setup.max_length > _LONGEST_TRIED:
-        return
     try:
-        runner.forward(random_encodings(setup, [setup.max_length]))
-    except Exception as error:
+        if setup.max_length <= _LONGEST_TRIED:
+            runner.forward(random_encodings(setup, [setup.max_length]))
+    except Exception as error:  # its configuration states too much
         raise LoadError(
             f"max_length: the model fails at {setup.max_length} tokens, its longest input: "
             f"{type(error).__name__}: {reason(error)}; set the option max_length to less"
         ) from error
+    return runner
 
 
 def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
@@ -224,11 +200,8 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
 
 
 def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | None = None) -> int:
-    """The most tokens of one input: ``asked``, else what model and tokenizer hold; ``saved`` is in
-    the place of the tokenizer's own number.
-
-    Raises:
-        LoadError: more is asked for than the model holds.
+    """The most tokens of one input: ``asked``, else what model and tokenizer hold; ``saved``
+    replaces the tokenizer's own number. Raises LoadError where more is asked than the model holds.
     """
     limit = _positions(model)
     if asked is not None:
@@ -239,12 +212,11 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | No
         return min(saved, limit or saved)
     # Relative positions never end: T5's files say how long its texts were in n_positions.
     trained = getattr(model.config.get_text_config(), "n_positions", None)
-    told = (limit or trained, getattr(tokenizer, "model_max_length", None))
-    return min((int(n) for n in told if n and 0 < n < _NO_LIMIT), default=_DEFAULT_MAX_LENGTH)
+    limits = (limit or trained, getattr(tokenizer, "model_max_length", None))
+    return min((int(n) for n in limits if n and 0 < n < _NO_LIMIT), default=_DEFAULT_MAX_LENGTH)
 
 
 def _positions(model: Any) -> int | None:
-    """The number of positions that the model has; None where it has no limit."""
     config = model.config.get_text_config()
     for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
         number = getattr(config, name, None) or 0
@@ -258,14 +230,12 @@ def takes_token_types(model: Any, tokenizer: Any) -> bool:
     single token type does not, whatever its forward accepts.
     """
     known = inspect.signature(model.forward).parameters
-    listens = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1
-    return listens and "token_type_ids" in tokenizer.model_input_names
+    uses = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1
+    return uses and "token_type_ids" in tokenizer.model_input_names
 
 
-def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
-    """The number of the model's token embeddings, if the tokenizer can produce ids beyond them;
-    None if it can't, or if the model has no embedding table.
-    """
+def _fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
+    """The number of the model's token embeddings, if the tokenizer makes ids beyond them."""
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:
@@ -281,13 +251,13 @@ def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
     return int(known)
 
 
-def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+def _compiled_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
     from .compiled.runner import compiled_runner
 
     return compiled_runner(setup)
 
 
-def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+def _onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
     from .onnx.runner import onnx_runner
 
     runner = onnx_runner(setup, served, options)
@@ -297,6 +267,6 @@ def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> R
 
 RUNNERS: dict[str, Callable[[RunnerSetup, ServedModel, EncoderOptions], Runner]] = {
     "torch": torch_runner,
-    "torch-compile": _compiled,
-    "onnxruntime": _onnx,
+    "torch-compile": _compiled_runner,
+    "onnxruntime": _onnx_runner,
 }

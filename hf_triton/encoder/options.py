@@ -13,8 +13,6 @@ from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How one encoder model is run. ``None``: decided when the model loads."""
-
     engine: Literal["torch", "torch-compile", "onnxruntime"] = option(
         "torch",
         "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; "

@@ -46,8 +46,7 @@ def give_way() -> None:
     """Lowers the calling thread's priority: model threads synchronise in every operation, so one
     that shares its core with a long text delays all.
     """
-    # Only Linux has priorities of threads.
-    if hasattr(threading, "get_native_id") and Path("/proc/self/task").is_dir():
+    if Path("/proc/self/task").is_dir():  # only Linux has priorities of threads
         thread = threading.get_native_id()
         niceness = max(_LONG_TEXT_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
         with contextlib.suppress(OSError):
@@ -87,8 +86,6 @@ class Lane:
 
 
 class Reception(PooledReception):
-    """The open requests of one engine."""
-
     def __init__(
         self,
         loaded: LoadedEncoder,
@@ -97,9 +94,7 @@ class Reception(PooledReception):
         inputs: Iterable[str],
         batched: bool,
     ) -> None:
-        """``inputs`` are the tensors that a request may have; ``batched`` where max_batch_size is
-        above 0.
-        """
+        """``inputs`` are the tensors that a request may have."""
         self._task, self._engine = loaded.task, loaded.engine
         self._inputs, self._batched = tuple(inputs), batched
         # Rust's own pool would take each text from the thread chosen for it here.
@@ -124,7 +119,6 @@ class Reception(PooledReception):
         )
 
     def families(self) -> Iterable[Family]:
-        """What the engine counts, and how many requests are open."""
         yield from families(self._engine.metrics, self.num_open)
         yield from self._engine.thread.cpu_threads.families()
 
@@ -132,14 +126,13 @@ class Reception(PooledReception):
         self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
     ) -> None:
         plain = read_plain(request, self._inputs)
-        num_bytes = plain.num_bytes
         begin = partial(self._begin, plain, listed, responder, time.monotonic())
         # Without an engine the reading thread does all the work, perhaps for long.
-        if num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
+        if plain.num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
             begin()
             return
-        lane = self._long if num_bytes > _LONG_TEXT_BYTES else self._short
-        self._requests.run_on(lane, responder, begin)
+        pool = self._long if plain.num_bytes > _LONG_TEXT_BYTES else self._short
+        self._requests.run_on(pool, responder, begin)
 
     def _begin(
         self,
@@ -148,44 +141,46 @@ class Reception(PooledReception):
         responder: Responder,
         arrived_s: float,
     ) -> None:
-        # Skip tokenising what won't be computed.
-        self._thread.check_running()
+        self._thread.check_running()  # skip tokenising what won't be computed
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
         fields = RequestFields(request, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:
-            self._deliver(prepared, [], responder)
+            self._deliver(prepared, wanted, [], responder)
             return
 
         def done(results: list[Array] | Exception) -> None:
-            deliver = partial(self._deliver, prepared, results, responder)
+            deliver = partial(self._deliver, prepared, wanted, results, responder)
             if self._engine.sends_itself:
                 self._requests.run(responder, deliver)
             else:
                 self._requests.run_on(self._delivery, responder, deliver)
 
-        request_id = responder.request_id
-        work = Work(prepared.encodings, done, responder.is_cancelled, request_id)
-        self._thread.submit([work])
+        is_cancelled, request_id = responder.is_cancelled, responder.request_id
+        self._thread.submit([Work(prepared.encodings, done, is_cancelled, request_id)])
 
     def _deliver(
-        self, prepared: Prepared, results: list[Array] | Exception, responder: Responder
+        self,
+        prepared: Prepared,
+        wanted: frozenset[str],
+        results: list[Array] | Exception,
+        responder: Responder,
     ) -> None:
         if isinstance(results, Exception):
             raise results
-        responder.send(prepared.answer(results), final=True)
+        outputs = prepared.answer(results)
+        wanted_ones = {name: array for name, array in outputs.items() if name in wanted}
+        responder.send(wanted_ones, final=True)
         self._requests.end()
 
 
 def serve(
     options_class: type[EncoderOptions], task_class: type[EncoderTask], instance: Instance
 ) -> Reception:
-    """Loads the instance's role. Raises LoadError."""
     served = instance.served
     options = served.read_options(options_class)
-    place, num_threads = instance.placement, instance.num_threads
-    loaded = load_role(served, options, task_class, place, num_threads)
+    loaded = load_role(served, options, task_class, instance.placement, instance.num_threads)
     batched = served.max_batch_size > 0
     return Reception(loaded, options, inputs=instance.inputs, batched=batched)

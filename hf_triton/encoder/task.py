@@ -32,7 +32,8 @@ class Prepared:
     """A request that can be computed.
 
     ``answer`` is given what ``reduce`` made of each encoding, float32 arrays in the order of
-    ``encodings``, and returns the response's outputs by name; it runs on the thread that sends.
+    ``encodings``, and returns outputs by name, of which the request's own are sent; it runs on the
+    thread that sends.
     """
 
     encodings: Sequence[Encoding]
@@ -41,9 +42,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """What a task is made of. ``options`` is the task's own ``Options``; ``config`` transformers'
-    configuration of the model, ``saved`` what sentence-transformers' files say; ``batched`` where
-    max_batch_size is above 0.
+    """What a task is made of: its own ``Options``, transformers' configuration of the model, and
+    what sentence-transformers' files say. ``batched`` where max_batch_size is above 0.
     """
 
     options: Any
@@ -70,19 +70,15 @@ class EncoderTask(ABC):
 
     @abstractmethod
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads and tokenises one request; runs on a tokenizer thread, several at once.
-
-        ``wanted`` are the outputs that the request lists: all that are declared where it lists
-        none. Raises RequestError for the caller's mistakes.
+        """Reads and tokenises one request; runs on tokenizer threads, several at once. ``wanted``
+        are the outputs that it lists, all where it lists none. Raises RequestError.
         """
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
     ) -> Sequence[torch.Tensor] | torch.Tensor:
-        """What is kept of each encoding's output, on the engine's thread and the model's device; as
-        the rows of one tensor where all are alike.
-
-        ``outputs`` are (num_outputs, size) for each encoding, or (size,) where the kind is
-        "sequences". Without this everything is kept.
+        """What is kept of each encoding's output, (num_outputs, size), or (size,) where the kind is
+        "sequences"; as the rows of one tensor where all are alike. Runs on the engine's thread and
+        the model's device.
         """
         return outputs

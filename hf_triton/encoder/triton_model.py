@@ -23,7 +23,6 @@ class EncoderModel(TritonModel):
         """The classes of the task's options and of the task."""
 
     def loader(self) -> Loader:
-        """Loads weights, tokenizer and engine; for a step of an ensemble what that step needs."""
         from .reception import serve
 
         return partial(serve, *self.parts())

@@ -11,21 +11,48 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.answers.rows import stack_rows, text_rows, token_counts
+from hf_triton.encoder.rows import (
+    LIST,
+    count_rows,
+    given_texts,
+    integer_in,
+    one_of,
+    stack_rows,
+    text_rows,
+    token_counts,
+)
 from hf_triton.encoder.sentence_transformers.prompts import USES, Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.row_values import LIST, count_rows, given_texts, integer_in, one_of
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, text
 
 from .pooling import Normalize, Pooling, module_of
 
 _SIMILARITY = "similarity"  # the function by which embeddings are to be compared
+INPUTS = (
+    *("text_input", LIST, "prompt_name", "dimensions"),
+    *("return_num_input_tokens", "truncate"),
+    "input_type",  # a parameter alone
+)
 OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", _SIMILARITY))
 # What models.yaml calls otherwise than sentence-transformers' files.
 _MODES = {"last": "lasttoken"}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` its
+    use, one of USES.
+    """
+
+    field: str
+    text: str
+    prompt_name: str | None
+    input_type: str | None
+    dimensions: int | None
+    truncate: bool | None
 
 
 class FeatureExtraction(EncoderTask):
@@ -59,16 +86,25 @@ class FeatureExtraction(EncoderTask):
         return "AutoModelForTextEncoding" if has_encoder else cls.auto_class
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads and tokenises the texts, each with its prompt before it."""
-        request = read_request(fields, batched=self.setup.batched)
-        dimensions = self._asked_dimensions(request)
-        names = _outputs(wanted, request)
-        encodings = each_row(self._encode, request.rows)
-        counts = token_counts(encodings, batched=request.is_batch)
-        return Prepared(
-            encodings,
-            partial(self._answer, request, counts, dimensions, names),
+        name = count_rows(fields, INPUTS)
+        columns = zip(
+            given_texts(fields, name),
+            fields.values("prompt_name", text, None),
+            fields.values("input_type", one_of(*USES), None),
+            fields.values("dimensions", integer_in(1), None),
+            fields.values("truncate", boolean, None),
+            strict=True,
         )
+        rows = [_Row(name, *values) for values in columns]
+        counts_wanted = any(fields.values("return_num_input_tokens", boolean, False))
+        if wanted == OUTPUTS and not counts_wanted:  # the request lists none
+            wanted = frozenset(("embedding",))
+        dimensions = self._asked_dimensions(rows)
+        encodings = each_row(self._encode, rows)
+        batched = self.setup.batched or name == LIST
+        counts = token_counts(encodings, batched=batched)
+        answer = partial(self._answer, rows, counts, dimensions, wanted, batched=batched)
+        return Prepared(encodings, answer)
 
     @torch.inference_mode()
     def reduce(
@@ -79,7 +115,7 @@ class FeatureExtraction(EncoderTask):
         embeddings: torch.Tensor = self._post_pooling.to(pooled.device)(pooled)
         return embeddings
 
-    def _encode(self, row: EmbeddingRow) -> Encoding:
+    def _encode(self, row: _Row) -> Encoding:
         prompt = self._prompts.text(row.prompt_name, row.input_type)
         tokenization = self.setup.tokenization
         whole = tokenization.encode(row.field, row.text, prompt=prompt, truncate=row.truncate)
@@ -88,8 +124,8 @@ class FeatureExtraction(EncoderTask):
         positions = self._pooling.positions(len(whole), first)
         return whole if positions is None else replace(whole, positions=positions)
 
-    def _asked_dimensions(self, request: EmbeddingRequest) -> int:
-        asked = {row.dimensions or self._dimensions for row in request.rows}
+    def _asked_dimensions(self, rows: Sequence[_Row]) -> int:
+        asked = {row.dimensions or self._dimensions for row in rows}
         if max(asked) > self.size:
             raise RequestError(
                 f"dimensions: got {max(asked)}, this model's embeddings have {self.size}"
@@ -101,22 +137,24 @@ class FeatureExtraction(EncoderTask):
 
     def _answer(
         self,
-        request: EmbeddingRequest,
+        rows: Sequence[_Row],
         counts: Mapping[str, Array],
         dimensions: int,
-        names: frozenset[str],
+        wanted: frozenset[str],
         embeddings: list[Array],
+        *,
+        batched: bool,
     ) -> Mapping[str, Array]:
         """``embeddings``: (size,) of each text."""
         cut = [
             self._cut(embedding, dimensions, row.dimensions or self.setup.options.dimensions)
-            for row, embedding in zip(request.rows, embeddings, strict=True)
+            for row, embedding in zip(rows, embeddings, strict=True)
         ]
-        outputs = {"embedding": stack_rows(cut, batched=request.is_batch), **counts}
-        if _SIMILARITY in names:
-            told = [[self.setup.saved.similarity]] * len(request.rows)
-            outputs[_SIMILARITY] = text_rows(told, batched=request.is_batch)
-        return {name: array for name, array in outputs.items() if name in names}
+        outputs = {"embedding": stack_rows(cut, batched=batched), **counts}
+        if _SIMILARITY in wanted:
+            similarity = [self.setup.saved.similarity]
+            outputs[_SIMILARITY] = text_rows([similarity] * len(rows), batched=batched)
+        return {name: array for name, array in outputs.items() if name in wanted}
 
     def _cut(self, embedding: Array, dimensions: int, asked: int | None) -> Array:
         """The first ``dimensions`` numbers, of length 1 again where all of them had it; but not
@@ -126,15 +164,6 @@ class FeatureExtraction(EncoderTask):
         if dimensions == self.size or asked is None or not self._is_normalized:
             return first
         return first / max(float(np.linalg.norm(first)), 1e-12)
-
-
-def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
-    """The outputs that a request lists; the embedding, and with a flag the others, where it lists
-    none, and so arrives with all.
-    """
-    if wanted != OUTPUTS or request.wants_num_input_tokens:
-        return wanted
-    return frozenset(("embedding",))
 
 
 def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:
@@ -150,7 +179,6 @@ def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:
 def _post_pooling(
     files: SentenceFiles, pooling: Pooling, config: Any, normalize: bool | None
 ) -> tuple[list[nn.Module], int]:
-    """The modules after pooling, and the size of what they answer."""
     size = int(config.get_text_config().hidden_size) * len(pooling.modes)
     modules: list[nn.Module] = []
     for step in files.steps:
@@ -165,56 +193,3 @@ def _post_pooling(
 
 def _ends_normalized(modules: Sequence[nn.Module]) -> bool:
     return bool(modules) and isinstance(modules[-1], Normalize)
-
-
-INPUTS = (
-    *("text_input", LIST, "prompt_name", "dimensions"),
-    *("return_num_input_tokens", "truncate"),
-    "input_type",  # a parameter alone
-)
-
-
-@dataclass(frozen=True)
-class EmbeddingRow:
-    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` its
-    use, one of USES.
-    """
-
-    field: str
-    text: str
-    prompt_name: str | None
-    input_type: str | None
-    dimensions: int | None
-    truncate: bool | None
-
-
-@dataclass(frozen=True)
-class EmbeddingRequest:
-    """``is_batch``: the answer has a dimension for the texts before those of one text's."""
-
-    rows: tuple[EmbeddingRow, ...]
-    is_batch: bool
-    wants_num_input_tokens: bool
-
-
-def read_request(fields: RequestFields, *, batched: bool) -> EmbeddingRequest:
-    """The texts and what is asked for each; ``batched`` where max_batch_size is above 0.
-
-    Raises:
-        RequestError: no text, one that is no UTF-8, or an option of a wrong kind.
-    """
-    fields.check_parameters(INPUTS)
-    name = count_rows(fields, INPUTS)
-    texts = given_texts(fields, name)
-    columns = zip(
-        texts,
-        fields.values("prompt_name", text, None),
-        fields.values("input_type", one_of(*USES), None),
-        fields.values("dimensions", integer_in(1), None),
-        fields.values("truncate", boolean, None),
-        fields.values("return_num_input_tokens", boolean, False),
-        strict=True,
-    )
-    read = [(EmbeddingRow(name, *row), wants_number) for *row, wants_number in columns]
-    rows = tuple(row for row, _ in read)
-    return EmbeddingRequest(rows, batched or name == LIST, any(wants for _, wants in read))

@@ -20,15 +20,12 @@ OUTPUT = "hidden"
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one embedding model is run; ``None`` means: as the model's own files say."""
-
     pooling: Literal[
         "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"
     ] = option(
         "auto",
-        "how the tokens' states become one embedding; auto: as the model's "
-        "sentence-transformers files say; without such files, last for a causal language "
-        "model and mean for all others",
+        "how the tokens' states become one embedding; auto: as the model's sentence-transformers "
+        "files say; without such files, last for a causal language model and mean for all others",
     )
     normalize: bool | None = option(
         None,

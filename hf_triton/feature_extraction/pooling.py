@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
-from hf_triton.encoder.sentence_transformers.activations import activation
-from hf_triton.encoder.sentence_transformers.reading import Step
+from hf_triton.encoder.sentence_transformers.reading import Step, activation
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.declared_size import within_files
 
@@ -34,7 +33,7 @@ class Pooling:
         self._pools = [_POOLS[mode] for mode in modes]
 
     def positions(self, num_tokens: int, first: int) -> tuple[int, ...] | None:
-        """The positions to pool, starting at ``first``; None: all of the text's."""
+        """The tokens to pool, from ``first`` on; None: all of the text's."""
         if self.modes == ("cls",):
             return (first,)
         if self.modes == ("lasttoken",):
@@ -61,7 +60,6 @@ class Pooling:
 
 
 def _means(texts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """``_mean`` of each text."""
     if texts[0].device.type == "cpu":
         # By NumPy: each operator of torch would give other threads the interpreter's lock.
         return torch.from_numpy(np.stack([text.float().numpy().mean(axis=0) for text in texts]))
@@ -71,27 +69,6 @@ def _means(texts: Sequence[torch.Tensor]) -> torch.Tensor:
     return F.embedding_bag(rows, states, starts, mode="mean")
 
 
-def _cls(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    return tokens[0]
-
-
-def _last(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    return tokens[-1]
-
-
-def _max(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    return tokens.amax(dim=0)
-
-
-def _mean(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    return tokens.mean(dim=0)
-
-
-def _mean_sqrt_len(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    found: torch.Tensor = tokens.sum(dim=0) / len(tokens) ** 0.5
-    return found
-
-
 def _weighted_mean(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
     """A mean in which each token's weight is its position in the text."""
     weights = torch.tensor(places, dtype=torch.float32, device=tokens.device)
@@ -99,11 +76,11 @@ def _weighted_mean(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
 
 
 _POOLS: dict[str, _Pool] = {
-    "cls": _cls,
-    "lasttoken": _last,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "cls": lambda tokens, _: tokens[0],
+    "lasttoken": lambda tokens, _: tokens[-1],
+    "max": lambda tokens, _: tokens.amax(dim=0),
+    "mean": lambda tokens, _: tokens.mean(dim=0),
+    "mean_sqrt_len_tokens": lambda tokens, _: tokens.sum(dim=0) / len(tokens) ** 0.5,
     "weightedmean": _weighted_mean,
 }
 
@@ -130,65 +107,38 @@ class Dense(nn.Module):
         return found + self.residual(vectors) if self.adds_input else found
 
 
-class LayerNorm(nn.Module):
-    """torch's LayerNorm with the attribute name of the weights' file."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(int(config["dimension"]))
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(n, dimension) -> the same shape."""
-        found: torch.Tensor = self.norm(vectors)
-        return found
-
-
 class Normalize(nn.Module):
-    """Scales vectors to length 1."""
-
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(n, size) -> the same shape."""
         return nn.functional.normalize(vectors, p=2.0, dim=-1)
 
 
 def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
-    """A step's module in float32 with its weights, and the size of what it answers; ``size`` is
-    the size of what it is given.
-
-    Raises:
-        LoadError: its configuration or its weights are missing, broken, or of another size.
+    """A step's module in float32 with its weights, and the size of its output; ``size`` is that of
+    its input. Raises LoadError where its configuration or weights are missing, broken, or do not
+    fit.
     """
     if step.kind == "Normalize":
         return Normalize(), size
-    kind, size_in, size_out = {
-        "Dense": (Dense, "in_features", "out_features"),
-        "LayerNorm": (LayerNorm, "dimension", "dimension"),
-    }[step.kind]
-    where = step.folder.name
+    where, is_dense = step.folder.name, step.kind == "Dense"
+    size_in, size_out = ("in_features", "out_features") if is_dense else ("dimension", "dimension")
     try:
-        with within_files(step.folder):
-            module = kind(step.config)
         given, answered = int(step.config[size_in]), int(step.config[size_out])
+        with within_files(step.folder):
+            module = Dense(step.config) if is_dense else nn.LayerNorm(given)
     except LoadError as error:
         raise LoadError(f"{where}/{error}") from None
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise LoadError(f"{where}/config.json: {reason(error)} is missing or no number") from error
     if given != size:
         raise LoadError(f"{where}/config.json: {size_in} is {given}, but vectors of {size} come in")
-    _load_weights(module, step.folder)
-    return module.float().eval().requires_grad_(False), answered
-
-
-def _load_weights(module: nn.Module, folder: Path) -> None:
-    safetensors, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    safetensors, pickled = (step.folder / f for f in ("model.safetensors", "pytorch_model.bin"))
     try:
         if safetensors.is_file():
-            from safetensors.torch import load_file
-
             weights = load_file(safetensors)
         else:
             weights = torch.load(pickled, map_location="cpu", weights_only=True)
-        module.load_state_dict(weights)
+        module.load_state_dict({k.removeprefix("norm."): v for k, v in weights.items()})
     except Exception as error:
         # Missing files, pickles with code in them, other shapes: the operator gets one line.
-        raise LoadError(f"{folder.name}: {type(error).__name__}: {reason(error)}") from error
+        raise LoadError(f"{where}: {type(error).__name__}: {reason(error)}") from error
+    return module.float().eval().requires_grad_(False), answered

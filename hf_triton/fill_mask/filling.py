@@ -1,7 +1,6 @@
-"""Fill-mask as a task of the encoder engine: a row of the vocabulary for each mask of a text.
+"""Fill-mask as a task of the encoder engine: the best tokens for each mask of a text, selected on
+the model's device, since logits of the whole vocabulary are large.
 
-The best tokens for each mask are selected on the model's device: logits of the whole vocabulary are
-never copied from it.
 Source: transformers, pipelines/fill_mask.py, ``postprocess``.
 """
 
@@ -14,10 +13,9 @@ from typing import Any
 
 import torch
 
-from hf_triton.encoder.answers.rows import JsonRow, json_request
+from hf_triton.encoder.rows import JsonRow, count_rows, integer_in, json_request, required_texts
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.row_values import integer_in, required_texts
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 from hf_triton.runtime.tokenizing.lengths import check_characters
@@ -26,8 +24,6 @@ INPUTS = ("text_input", "top_k", "targets", "truncate")
 
 
 class FillMask(EncoderTask):
-    """Fills masks by masked language models."""
-
     auto_class = "AutoModelForMaskedLM"
     output = "tokens"
 
@@ -42,16 +38,11 @@ class FillMask(EncoderTask):
         self._default_top_k = min(setup.options.top_k, self._vocab_size)
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads and tokenises texts, one encoding each."""
-        fields.check_parameters(INPUTS)
-        fields.count_rows(*INPUTS)
+        count_rows(fields, INPUTS)
+        top_ks = fields.values("top_k", self._top_k, self._default_top_k)
         columns = zip(
             required_texts(fields, "text_input"),
-            map(
-                Choice,
-                fields.values("top_k", self._top_k, self._default_top_k),
-                self._targets(fields),
-            ),
+            map(Choice, top_ks, self._targets(fields)),
             fields.values("truncate", boolean, None),
             strict=True,
         )
@@ -92,12 +83,10 @@ class FillMask(EncoderTask):
     def _targets(self, fields: RequestFields) -> list[tuple[int, ...]]:
         """The tokens to score in each row; () where the request names none: all are scored."""
         rows = fields.text_lists("targets")
-        if not any(rows) and self._has_targets(fields):
+        is_given = fields.has_tensor("targets") or "targets" in fields.parameters
+        if is_given and not any(rows):
             raise RequestError("targets: got empty texts, allowed: words, at least one")
         return each_row(lambda row: tuple(sorted({self._target(word) for word in row})), rows)
-
-    def _has_targets(self, fields: RequestFields) -> bool:
-        return fields.has_tensor("targets") or "targets" in fields.parameters
 
     def _target(self, word: str) -> int:
         """A word's token; the first of several, as transformers takes it."""
@@ -114,36 +103,18 @@ class FillMask(EncoderTask):
         """``results``: (masks, 2, top_k), scores and token ids. A list for each mask where there
         are several, as transformers answers.
         """
-        assert encoding.positions is not None
-        masks = zip(encoding.positions, results[0], strict=True)
-        is_single = len(encoding.positions) == 1
-        lists = [
-            self._predictions(encoding, place, scores, tokens, is_single)
-            for place, (scores, tokens) in masks
-        ]
+        masks = encoding.positions or ()
+        # Of several masks the others must stay in the text, and with them every special token.
+        is_single = len(masks) == 1
+        lists: list[list[dict[str, Any]]] = [[] for _ in masks]
+        for found, place, (scores, tokens) in zip(lists, masks, results[0], strict=True):
+            for score, token in zip(scores.tolist(), map(int, tokens), strict=True):
+                ids = [*encoding.input_ids[:place], token, *encoding.input_ids[place + 1 :]]
+                ids = [token_id for token_id in ids if token_id != self._tokenizer.pad_token_id]
+                text = self._tokenizer.decode(ids, skip_special_tokens=is_single)
+                word = self._tokenizer.decode([token])
+                found.append({"score": score, "token": token, "token_str": word, "sequence": text})
         return lists[0] if is_single else lists
-
-    def _predictions(
-        self, encoding: Encoding, place: int, scores: Array, tokens: Array, is_single: bool
-    ) -> list[dict[str, Any]]:
-        return [
-            {
-                "score": float(score),
-                "token": int(token),
-                "token_str": self._tokenizer.decode([int(token)]),
-                "sequence": self._sequence(encoding, place, int(token), is_single),
-            }
-            for score, token in zip(scores, tokens, strict=True)
-        ]
-
-    def _sequence(self, encoding: Encoding, place: int, token: int, is_single: bool) -> str:
-        """The text with one mask filled in. Of several the others must stay, and with them every
-        special token.
-        """
-        ids = list(encoding.input_ids)
-        ids[place] = token
-        kept = [token_id for token_id in ids if token_id != self._tokenizer.pad_token_id]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=is_single))
 
 
 @dataclass(frozen=True)
@@ -156,8 +127,6 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class MaskedEncoding(Encoding):
-    """A text whose ``positions`` are its masks."""
-
     choice: Choice = Choice(1)
 
 

@@ -19,8 +19,6 @@ OUTPUT = "tokens"
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one masked language model is run."""
-
     top_k: int = option(
         5,
         "predictions for each mask, best first, where a request does not set top_k",
@@ -38,5 +36,4 @@ class Options(EncoderOptions):
     )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
         return super().problems() + above_limit(self, "top_k", "max_top_k")

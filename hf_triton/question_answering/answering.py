@@ -1,74 +1,121 @@
 """Question answering as a task of the encoder engine: start and end logits for each token of each
-window.
+window of a context.
+
+Source of the best spans: transformers 4.57, pipelines/question_answering.py, ``select_starts_ends``
+and ``decode_spans`` (5.x has no such pipeline); after Chen et al., "Reading Wikipedia to Answer
+Open-Domain Questions", 2017.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hf_triton.encoder.answers.rows import JsonRow, json_request
+import numpy as np
+
+from hf_triton.encoder.rows import (
+    JsonRow,
+    count_rows,
+    integer_in,
+    json_request,
+    required_texts,
+    softmax,
+)
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.truncation import Tokenized
-from hf_triton.encoder.texts.windows import WindowSplitter
+from hf_triton.encoder.texts.truncation import Tokenized, WindowSplitter
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields, each_row
-
-from .request import Question, QuestionReader
-from .spans import Scores, Span, best_spans
+from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 
 _CONTEXT = 1  # the second text of a pair
+_DEFAULT_WINDOW = 384
+_DEFAULT_STRIDE = 128
 Answer = dict[str, Any]
 
 
-class QuestionAnswering(EncoderTask):
-    """Answers questions by spans of their contexts."""
+@dataclass(frozen=True)
+class Question:
+    """One row of a request. Lengths and the stride are in tokens."""
 
+    question: str
+    context: str
+    top_k: int
+    max_answer_len: int
+    max_question_len: int | None
+    max_seq_len: int
+    doc_stride: int
+    handle_impossible_answer: bool
+    align_to_words: bool
+    truncate: bool
+
+
+class QuestionAnswering(EncoderTask):
     auto_class = "AutoModelForQuestionAnswering"
     output = "tokens"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
-        tokenizer = setup.tokenization.tokenizer
-        if not tokenizer.is_fast:
+        options, tokenizer = setup.options, setup.tokenization.tokenizer
+        truncator, longest = setup.tokenization.truncator, setup.tokenization.max_length
+        if truncator is None:
             raise LoadError(
                 "question-answering needs a fast tokenizer (a tokenizer.json), which tells where "
                 "in the context a token stands; this model has none"
             )
+        if (options.max_seq_len or 0) > longest:
+            raise LoadError(
+                f"max_seq_len: got {options.max_seq_len}, this model takes at most {longest} tokens"
+            )
         self._cls_token_id = tokenizer.cls_token_id
-        self._reader = QuestionReader(setup.options, setup.tokenization)
-        self._splitter = WindowSplitter(
-            setup.tokenization, max_num_windows=setup.options.max_num_windows
-        )
+        self._splitter = WindowSplitter(truncator, options.max_num_windows)
+        shortest = int(tokenizer.num_special_tokens_to_add(True)) + 2
+        window = options.max_seq_len or min(_DEFAULT_WINDOW, longest)
+        self._options: dict[str, tuple[Any, Any]] = {  # converter and default
+            "top_k": (integer_in(1, options.max_top_k), options.top_k),
+            "max_answer_len": (integer_in(1), options.max_answer_len),
+            "max_question_len": (integer_in(1), options.max_question_len),
+            "max_seq_len": (integer_in(shortest, longest), window),
+            "doc_stride": (integer_in(0), options.doc_stride),
+            "handle_impossible_answer": (boolean, options.handle_impossible_answer),
+            "align_to_words": (boolean, options.align_to_words),
+            "truncate": (boolean, setup.tokenization.truncation),
+        }
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads questions and contexts: one encoding for each window of each context."""
-        rows = each_row(self._row, self._reader.read(fields))
+        names = ("question", "context", *self._options)
+        count_rows(fields, names)
+        columns = [
+            required_texts(fields, "question", "context"),
+            required_texts(fields, "context", "question"),
+            *(fields.values(name, *option) for name, option in self._options.items()),
+        ]
+        questions = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        for row in questions:
+            if row["doc_stride"] is None:
+                row["doc_stride"] = min(_DEFAULT_STRIDE, row["max_seq_len"] // 2)
+        rows = each_row(self._row, [Question(**row) for row in questions])
         return json_request(rows, batched=self.setup.batched)
 
     def _row(self, row: Question) -> JsonRow:
-        windows = self._windows(row)
-        encodings = [self._encoding(window) for window in windows]
-        return JsonRow(encodings, partial(self._answer, row, windows))
-
-    def _windows(self, row: Question) -> list[Tokenized]:
         read = partial(self._splitter.pieces, max_length=row.max_seq_len, cuts=row.truncate)
         question, context = read("question", row.question), read("context", row.context)
         self._fit(row, question, len(context))
-        return self._splitter.cut(
+        windows = self._splitter.windows(
             "context",
             context,
             max_length=row.max_seq_len,
             stride=row.doc_stride,
             cuts=row.truncate,
-            before=question,
+            first=question,
         )
+        encodings = [self._encoding(window) for window in windows]
+        return JsonRow(encodings, partial(self._answer, row, windows))
 
     def _fit(self, row: Question, question: Tokenized, num_context: int) -> None:
         """Cuts or refuses a question that is too long, or leaves a window no room to move on."""
-        space = self._splitter.room(row.max_seq_len, pair=True)
+        space = self._splitter.truncator.room(row.max_seq_len, pair=True)
         most, why = row.max_question_len, "max_question_len"
         left = space - row.doc_stride - 1
         if left < 1 and space < len(question) + num_context:
@@ -100,20 +147,23 @@ class QuestionAnswering(EncoderTask):
     ) -> Answer | list[Answer]:
         """``logits``: (positions, 2) of each window. A list where more than one may be answered."""
         answers: dict[str, Answer] = {}
-        null = 1.0
+        least_null = 1.0
         for window, one in zip(windows, logits, strict=True):
-            scores = Scores.of(one, has_null=self._has_null(window))
-            null = min(null, scores.null)
-            _add_answers(answers, row, window, scores)
+            starts, ends = softmax(one, axis=0).T
+            null = 0.0
+            if self._has_null(window):
+                null, starts, ends = float(starts[0] * ends[0]), starts[1:], ends[1:]
+            least_null = min(least_null, null)
+            _add_answers(answers, row, window, starts, ends)
         found = list(answers.values())
         if row.handle_impossible_answer:
-            found.append({"answer": "", "score": null, "start": 0, "end": 0})
+            found.append({"answer": "", "score": least_null, "start": 0, "end": 0})
         best = sorted(found, key=lambda answer: -answer["score"])[: row.top_k]
         return best if row.top_k > 1 else best[0]
 
 
 def _add_answers(
-    answers: dict[str, Answer], row: Question, window: Tokenized, scores: Scores
+    answers: dict[str, Answer], row: Question, window: Tokenized, starts: Array, ends: Array
 ) -> None:
     """Adds a window's best spans to the answers by their text. Scores of equal texts are added up,
     and the first one's position is kept, as in transformers.
@@ -121,19 +171,11 @@ def _add_answers(
     # More spans than answers, because several may become the same words.
     num_spans = row.top_k * 2 + 10 if row.align_to_words else row.top_k
     first = _context(window)[0]
-    for span in best_spans(scores, num_spans, row.max_answer_len):
-        start, end = _place(window, first, span, align_to_words=row.align_to_words)
-        text = row.context[start:end]
-        known = answers.get(text.lower())
-        if known is None:
-            answers[text.lower()] = {
-                "answer": text,
-                "score": span.score,
-                "start": start,
-                "end": end,
-            }
-        else:
-            known["score"] += span.score
+    for start, end, score in best_spans(starts, ends, num_spans, row.max_answer_len):
+        place = _characters(window, first + start, first + end, to_words=row.align_to_words)
+        text = row.context[slice(*place)]
+        new = {"answer": text, "score": 0.0, "start": place[0], "end": place[1]}
+        answers.setdefault(text.lower(), new)["score"] += score
 
 
 def _context(window: Tokenized) -> range:
@@ -142,18 +184,30 @@ def _context(window: Tokenized) -> range:
     return range(own[0], own[-1] + 1)
 
 
-def _place(window: Tokenized, first: int, span: Span, *, align_to_words: bool) -> tuple[int, int]:
-    """The character range of a span of the context."""
-    start, end = first + span.start, first + span.end
-    if align_to_words:
-        words = _word(window, start), _word(window, end)
-        if words[0] is not None and words[1] is not None:
-            return words[0][0], words[1][1]
-    # Not every tokenizer knows words.
+def _characters(window: Tokenized, start: int, end: int, *, to_words: bool) -> tuple[int, int]:
+    """The characters of the tokens from ``start`` to ``end``, or of their whole words."""
+    if to_words:
+        words = window.token_to_word(start), window.token_to_word(end)
+        places: list[Any] = [window.word_to_chars(w, _CONTEXT) for w in words if w is not None]
+        if len(places) == 2:  # not every tokenizer knows words
+            return places[0][0], places[1][1]
     return window.offsets[start][0], window.offsets[end][1]
 
 
-def _word(window: Tokenized, token: int) -> tuple[int, int] | None:
-    """The character range of a token's word."""
-    word = window.token_to_word(token)
-    return None if word is None else window.word_to_chars(word, _CONTEXT)
+def best_spans(
+    starts: Array, ends: Array, num_spans: int, max_answer_len: int
+) -> Iterator[tuple[int, int, float]]:
+    """The best ``num_spans`` stretches of at most ``max_answer_len`` tokens: first token, last
+    token and score, best first. ``starts`` and ``ends`` are probabilities, (tokens,).
+    """
+    longest = min(max_answer_len, len(starts))
+    beyond = np.full(longest - 1, -1.0, dtype=ends.dtype)  # no end there
+    window = np.lib.stride_tricks.sliding_window_view(np.append(ends, beyond), longest)
+    scores = np.where(window < 0, -1.0, starts[:, None] * window).ravel()  # (tokens * longest,)
+    best = np.arange(len(scores))
+    if num_spans < len(scores):
+        best = np.argpartition(-scores, num_spans)[:num_spans]
+    for place in best[np.argsort(-scores[best], kind="stable")]:
+        start, length = divmod(int(place), longest)
+        if scores[place] >= 0:
+            yield start, start + length, float(scores[place])

@@ -63,7 +63,6 @@ class Options(EncoderOptions):
     )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
         found = super().problems()
         window = self.max_seq_len or 384
         if self.doc_stride is not None and self.doc_stride >= window:

@@ -8,21 +8,29 @@ cross_encoder/CrossEncoder.py, ``get_default_activation_fn``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from hf_triton.encoder.answers.rows import number_rows, softmax, text_rows, token_counts
-from hf_triton.encoder.sentence_transformers.activations import activation
+from hf_triton.encoder.rows import (
+    LIST,
+    count_rows,
+    filled,
+    number_rows,
+    one_of,
+    required_texts,
+    text_rows,
+    token_counts,
+)
 from hf_triton.encoder.sentence_transformers.prompts import Prompts
-from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
+from hf_triton.encoder.sentence_transformers.reading import SentenceFiles, activation
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.row_values import LIST, count_rows, filled, one_of, required_texts
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, integer, text
 
@@ -62,30 +70,23 @@ class TextClassification(EncoderTask):
         self._id2label: Mapping[int, str] = setup.config.id2label or {}
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads texts and pairs, one encoding each."""
-        fields.check_parameters(INPUTS)
         name = count_rows(fields, INPUTS)
-        rows = self._rows(fields, name)
-        encodings = each_row(self._encode, rows)
-        batched = self.setup.batched or name == LIST
-        counts = token_counts(encodings, batched=batched)
-        answer = partial(self._answer, rows, counts, wanted, batched=batched)
-        return Prepared(encodings, answer)
-
-    def _rows(self, fields: RequestFields, name: str) -> list[_Row]:
         pairs = self._pairs(fields, name)
-        known_pair = [name for name in ("text_pair",) if any(pair is not None for pair in pairs)]
-        options = self.setup.options
+        partners = ["text_pair"] if any(pair is not None for pair in pairs) else []
         columns = zip(
-            required_texts(fields, name, *known_pair),
+            required_texts(fields, name, *partners),
             pairs,
-            fields.values("top_k", _top_k, options.top_k),
+            fields.values("top_k", _top_k, self.setup.options.top_k),
             fields.values("function_to_apply", one_of(*FUNCTIONS), self._default),
             fields.values("truncate", boolean, None),
             fields.values("prompt_name", text, None),
             strict=True,
         )
-        return [_Row(name, *values) for values in columns]
+        rows = [_Row(name, *values) for values in columns]
+        encodings = each_row(self._encode, rows)
+        batched = self.setup.batched or name == LIST
+        counts = token_counts(encodings, batched=batched)
+        return Prepared(encodings, partial(self._answer, rows, counts, batched=batched))
 
     def _pairs(self, fields: RequestFields, name: str) -> list[str | None]:
         if self.setup.options.pairs == "required":
@@ -99,31 +100,28 @@ class TextClassification(EncoderTask):
         encode = self.setup.tokenization.encode
         return encode(field, row.text, row.pair, prompt=prompt, truncate=row.truncate)
 
+    @torch.inference_mode()
     def _answer(
         self,
         rows: list[_Row],
         counts: Mapping[str, Array],
-        wanted: frozenset[str],
         logits: list[Array],
         *,
         batched: bool,
     ) -> Mapping[str, Array]:
         """``logits``: (labels,) for each row."""
         pairs = zip(rows, logits, strict=True)
-        scores = [self._functions[row.function](one) for row, one in pairs]
+        scores = [self._functions[row.function](torch.tensor(x)).numpy() for row, x in pairs]
         chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
-        labels = [[self._label(int(index)) for index in indices] for indices in chosen]
+        known = self._id2label
+        labels = [[str(known.get(i, f"LABEL_{i}")) for i in found.tolist()] for found in chosen]
         ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
-        outputs = {
+        return {
             "label": text_rows(labels, batched=batched),
             "score": number_rows(ranked, batched=batched),
             "logits": number_rows([np.asarray(one) for one in logits], batched=batched),
             **counts,
         }
-        return {name: array for name, array in outputs.items() if name in wanted}
-
-    def _label(self, index: int) -> str:
-        return str(self._id2label.get(index, f"LABEL_{index}"))
 
 
 def _top_k(name: str, value: Any) -> int:
@@ -133,55 +131,32 @@ def _top_k(name: str, value: Any) -> int:
     return top_k
 
 
-def sigmoid(logits: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
-    found: Array = np.exp(-np.logaddexp(0, -logits))
-    return found
-
-
-def unchanged(logits: Array) -> Array:
-    """The logits themselves, as regression answers them."""
-    return logits
-
-
-Function = Callable[[Array], Array]
-FUNCTIONS: dict[str, Function] = {
-    "softmax": softmax,
-    "sigmoid": sigmoid,
-    "none": unchanged,
+FUNCTIONS: dict[str, nn.Module] = {
+    "softmax": nn.Softmax(dim=-1),
+    "sigmoid": nn.Sigmoid(),
+    "none": nn.Identity(),
 }
-# Their classes in torch, which computes the others'.
-_OF_TORCH = {"Softmax": softmax, "Sigmoid": sigmoid, "Identity": unchanged}
 
 
-def default_function(config: Any, saved: SentenceFiles) -> Function:
-    """The function where models.yaml names none. Raises LoadError where the model's own is unknown
-    here.
-    """
+def default_function(config: Any, saved: SentenceFiles) -> nn.Module:
+    """The function where models.yaml names none. Raises LoadError for an unknown one."""
     problem, num_labels = config.problem_type, config.num_labels
-    own = _own_activation(config, saved)
-    # For several labels sentence-transformers returns logits by default.
-    if own is not None and (num_labels == 1 or own is not unchanged):
-        return own
-    if problem == "regression":
-        return unchanged
-    if problem == "multi_label_classification" or num_labels == 1:
-        return sigmoid
-    if problem == "single_label_classification" or num_labels > 1:
-        return softmax
-    return unchanged
-
-
-def _own_activation(config: Any, saved: SentenceFiles) -> Function | None:
-    """The activation in a cross-encoder's sentence-transformers files."""
     written = getattr(config, "sentence_transformers", None) or {}
     older = getattr(config, "sbert_ce_default_activation_function", None)
     name = saved.activation_fn or written.get("activation_fn", older)
-    if name is None:
-        return sigmoid if saved.kind is not None and config.num_labels == 1 else None
-    known = _OF_TORCH.get(str(name).rpartition(".")[2])
-    module = activation("activation_fn", name)
-    return known or (lambda logits: module(torch.tensor(logits)).numpy())
+    if name is not None:
+        own = activation("activation_fn", name)
+        # For several labels sentence-transformers returns logits by default.
+        if num_labels == 1 or not isinstance(own, nn.Identity):
+            return FUNCTIONS["softmax"] if isinstance(own, nn.Softmax) else own
+    elif saved.kind is not None and num_labels == 1:
+        return FUNCTIONS["sigmoid"]
+    if problem == "regression":
+        return FUNCTIONS["none"]
+    if problem == "multi_label_classification" or num_labels == 1:
+        return FUNCTIONS["sigmoid"]
+    is_single = problem == "single_label_classification" or num_labels > 1
+    return FUNCTIONS["softmax" if is_single else "none"]
 
 
 def best(scores: Array, top_k: int) -> Array:

@@ -24,10 +24,9 @@ class Options(EncoderOptions):
 
     function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = option(
         "auto",
-        "how logits become scores; auto: by the model's problem type, as in "
-        "transformers: softmax; sigmoid for one label or for several at once; none for "
-        "regression; for one label the function that sentence-transformers wrote into "
-        "the model's files, if it did",
+        "how logits become scores; auto: by the model's problem type, as in transformers: "
+        "softmax; sigmoid for one label or for several at once; none for regression; for one "
+        "label the function that sentence-transformers wrote into the model's files, if it did",
     )
     top_k: int = option(
         1, "labels in an answer, best first; -1 is all of them", unit="labels", least=-1
@@ -39,7 +38,6 @@ class Options(EncoderOptions):
     )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that no single range tells, each as (field, message)."""
         found = super().problems()
         if self.top_k == 0:
             found.append(("top_k", "got 0, expected -1 (all labels) or at least 1"))

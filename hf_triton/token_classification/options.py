@@ -42,7 +42,6 @@ class Options(EncoderOptions):
     )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
         found = super().problems()
         if self.stride is None:
             return found

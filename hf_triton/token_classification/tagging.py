@@ -6,7 +6,8 @@ transformers' own pipeline makes entities of the scores, and one list of overlap
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -17,105 +18,173 @@ from transformers.pipelines.token_classification import (
     TokenClassificationPipeline,
 )
 
-from hf_triton.encoder.answers.rows import JsonRow, json_request, softmax
+from hf_triton.encoder.rows import (
+    JsonRow,
+    count_rows,
+    integer_in,
+    json_request,
+    one_of,
+    required_texts,
+    softmax,
+)
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_triton.encoder.texts.truncation import Tokens
-from hf_triton.encoder.texts.windows import WindowSplitter
-from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.tensors import RequestFields, each_row
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.truncation import Tokens, WindowSplitter
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 
-from .request import Tagging, TaggingReader
-
+INPUTS = ("text_input", "aggregation_strategy", "ignore_labels", "stride", "truncate")
+STRATEGIES = ("none", "simple", "first", "average", "max")
+_WORD_STRATEGIES = ("first", "average", "max")
+_LABELS_SHOWN = 40
 Entity = dict[str, Any]
 
 
-class TokenClassification(EncoderTask):
-    """Tags tokens: named entities, parts of speech and others."""
+@dataclass(frozen=True)
+class _Row:
+    """One row of a request. ``stride`` None: no windows."""
 
+    text: str
+    strategy: str
+    ignored: frozenset[str]
+    stride: int | None
+    truncate: bool | None
+
+
+class TokenClassification(EncoderTask):
     auto_class = "AutoModelForTokenClassification"
     output = "tokens"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
-        tokenizer = setup.tokenization.tokenizer
-        self._splitter, longest_stride = None, None
-        if tokenizer.is_fast:
-            most = setup.options.max_num_windows
-            self._splitter = WindowSplitter(setup.tokenization, max_num_windows=most)
-            longest_stride = self._splitter.room(setup.tokenization.max_length, pair=False) - 1
+        options, tokenization = setup.options, setup.tokenization
         labels = dict(setup.config.id2label or {})
-        self._reader = TaggingReader(setup.options, labels.values(), longest_stride)
-        self._entities = _EntityMaker(tokenizer, labels)
-
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads and tokenises texts: one encoding each, or one for each window."""
-        rows = each_row(self._row, self._reader.read(fields))
-        return json_request(rows, batched=self.setup.batched)
-
-    def _row(self, row: Tagging) -> JsonRow:
-        windows = [self._whole(row)] if row.stride is None else self._windows(row)
-        as_encoding = self.setup.tokenization.as_encoding
-        encodings = [as_encoding(window, _ordinary(window)) for window in windows]
-        return JsonRow(encodings, partial(self._answer, row, windows))
-
-    def _whole(self, row: Tagging) -> Tokens:
-        tokenization = self.setup.tokenization
-        found = tokenization.tokens("text_input", row.text, truncate=row.truncate, has_places=True)
-        if not _ordinary(found):
-            raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
-        return found
-
-    def _windows(self, row: Tagging) -> Sequence[Tokens]:
-        assert self._splitter is not None, "the request's reader knows what is possible"
-        assert row.stride is not None
-        max_length = self.setup.tokenization.max_length
-        pieces = self._splitter.pieces("text_input", row.text, max_length, cuts=False)
-        return self._splitter.cut(
-            "text_input", pieces, max_length=max_length, stride=row.stride, cuts=False
-        )
-
-    def _answer(
-        self, row: Tagging, windows: Sequence[Tokens], logits: Sequence[Array]
-    ) -> list[Entity]:
-        """``logits``: (ordinary tokens, labels) of each window."""
-        found: list[Entity] = []
-        for window, one in zip(windows, logits, strict=True):
-            found += self._entities.of_window(row, window, softmax(one))
-        return self._entities.merged(found) if len(windows) > 1 else found
-
-
-class _EntityMaker:
-    """Calls the steps of transformers' pipeline that need no model."""
-
-    def __init__(self, tokenizer: Any, id2label: dict[int, str]) -> None:
+        self._labels = {*labels.values(), *(label.split("-", 1)[-1] for label in labels.values())}
+        self._ignored = frozenset(filter(None, map(str.strip, options.ignore_labels.split(","))))
+        if unknown := sorted(self._ignored - self._labels - {"O"}):
+            raise LoadError(f"ignore_labels: got {', '.join(unknown)}, {self._allowed_labels()}")
+        self._splitter, self._longest_stride = None, 0
+        if (truncator := tokenization.truncator) is not None:
+            self._splitter = WindowSplitter(truncator, options.max_num_windows)
+            self._longest_stride = truncator.room(tokenization.max_length, pair=False) - 1
+        try:
+            self._check_strategy(options.aggregation_strategy)
+            if options.stride is not None:
+                self._check_stride(options.stride)
+        except RequestError as error:
+            raise LoadError(f"options: {error}") from None
+        # Without a model: only the steps of transformers' pipeline that need none are called.
         warnings.filterwarnings("ignore", "Tokenizer does not support real words")
-        config = SimpleNamespace(id2label=id2label)
         make: Any = TokenClassificationPipeline.__new__
         self._pipeline: Any = make(TokenClassificationPipeline)
-        vars(self._pipeline).update(tokenizer=tokenizer, model=SimpleNamespace(config=config))
-        self.merged = self._pipeline.aggregate_overlapping_entities
+        model = SimpleNamespace(config=SimpleNamespace(id2label=labels))
+        vars(self._pipeline).update(tokenizer=tokenization.tokenizer, model=model)
 
-    def of_window(self, row: Tagging, window: Tokens, scores: Array) -> list[Entity]:
-        """The entities of one window in the order of its text, without ignored labels; ``scores``
-        are (ordinary tokens, labels).
-        """
-        places = list(_ordinary(window))
-        of_all = np.zeros((len(window.ids), scores.shape[1]), dtype=scores.dtype)
-        of_all[places] = scores
-        strategy = AggregationStrategy(row.strategy)
-        tokens = self._pipeline.gather_pre_entities(
-            row.text, window.ids, of_all, window.offsets, window.special_tokens_mask, strategy
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        count_rows(fields, INPUTS)
+        default = self.setup.options.aggregation_strategy
+        columns = zip(
+            required_texts(fields, "text_input"),
+            fields.values("aggregation_strategy", one_of(*STRATEGIES), default),
+            self._ignored_labels(fields),
+            fields.values("stride", integer_in(0), None),
+            fields.values("truncate", boolean, None),
+            strict=True,
         )
-        found = self._pipeline.aggregate(tokens, strategy)
-        return [
-            {**entity, "score": float(entity["score"])}
-            for entity in found
-            if not _is_ignored(entity, row.ignored)
-        ]
+        rows = each_row(lambda values: self._checked(_Row(*values)), columns)
+        return json_request(each_row(self._row, rows), batched=self.setup.batched)
 
+    def _ignored_labels(self, fields: RequestFields) -> list[frozenset[str]]:
+        """The labels that each row ignores; an empty text ignores none."""
+        rows = fields.text_lists("ignore_labels")
+        if not fields.has_tensor("ignore_labels") and "ignore_labels" not in fields.parameters:
+            return [self._ignored for _ in rows]
+        if not {label for row in rows for label in row} <= {*self._labels, "O"}:
+            allowed = self._allowed_labels()
+            raise RequestError(f"ignore_labels: got a label that this model has not, {allowed}")
+        return [frozenset(row) for row in rows]
 
-def _is_ignored(entity: Entity, ignored: Collection[str]) -> bool:
-    return entity.get("entity") in ignored or entity.get("entity_group") in ignored
+    def _allowed_labels(self) -> str:
+        labels = sorted(self._labels)
+        more = f" and {len(labels) - _LABELS_SHOWN} more" if len(labels) > _LABELS_SHOWN else ""
+        return f"allowed: {', '.join(labels[:_LABELS_SHOWN])}{more}"
+
+    def _checked(self, row: _Row) -> _Row:
+        """Fills in the model's stride; raises RequestError for conflicting options."""
+        self._check_strategy(row.strategy)
+        if row.stride is None:
+            wants_windows = row.strategy != "none" and not row.truncate
+            return replace(row, stride=self.setup.options.stride if wants_windows else None)
+        if row.truncate:
+            raise RequestError("stride and truncate: both given, send one of them")
+        if row.strategy == "none":
+            raise RequestError(
+                "stride: given with aggregation_strategy none, allowed: with simple, first, "
+                "average or max; tokens alone can't be merged over windows"
+            )
+        self._check_stride(row.stride)
+        return row
+
+    def _check_strategy(self, strategy: str) -> None:
+        if strategy in _WORD_STRATEGIES and self._splitter is None:
+            raise RequestError(
+                f"aggregation_strategy: got {strategy}, allowed: none, simple; this model's "
+                "tokenizer (it has no tokenizer.json) does not tell words"
+            )
+
+    def _check_stride(self, stride: int) -> None:
+        if self._splitter is None:
+            raise RequestError(
+                "stride: not possible with this model, whose tokenizer (it has no tokenizer.json) "
+                "tells no offsets; send truncate: true to cut a long text"
+            )
+        if stride > self._longest_stride:
+            raise RequestError(f"stride: got {stride}, allowed: 0 to {self._longest_stride}")
+
+    def _row(self, row: _Row) -> JsonRow:
+        tokenization = self.setup.tokenization
+        windows: Sequence[Tokens]
+        if row.stride is None:
+            windows = [
+                tokenization.tokens("text_input", row.text, truncate=row.truncate, has_places=True)
+            ]
+        else:
+            assert self._splitter is not None, "_check_stride has refused others"
+            length = tokenization.max_length
+            pieces = self._splitter.pieces("text_input", row.text, length, cuts=False)
+            windows = self._splitter.windows(
+                "text_input", pieces, max_length=length, stride=row.stride, cuts=False
+            )
+        encodings = [tokenization.as_encoding(window, _ordinary(window)) for window in windows]
+        if not encodings[0].positions:
+            raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
+        return JsonRow(encodings, partial(self._answer, row, windows, encodings))
+
+    def _answer(
+        self,
+        row: _Row,
+        windows: Sequence[Tokens],
+        encodings: Sequence[Encoding],
+        logits: Sequence[Array],
+    ) -> list[Entity]:
+        """The entities in the order of the text, without ignored labels. ``logits``: (ordinary
+        tokens, labels) of each window.
+        """
+        strategy, found = AggregationStrategy(row.strategy), []
+        for window, encoding, one in zip(windows, encodings, logits, strict=True):
+            scores = np.zeros((len(window.ids), one.shape[1]), dtype=one.dtype)
+            scores[list(encoding.positions or ())] = softmax(one)
+            tokens = self._pipeline.gather_pre_entities(
+                row.text, window.ids, scores, window.offsets, window.special_tokens_mask, strategy
+            )
+            found += [
+                {**entity, "score": float(entity["score"])}
+                for entity in self._pipeline.aggregate(tokens, strategy)
+                if not {entity.get("entity"), entity.get("entity_group")} & row.ignored
+            ]
+        if len(windows) > 1:
+            found = self._pipeline.aggregate_overlapping_entities(found)
+        return found
 
 
 def _ordinary(window: Tokens) -> tuple[int, ...]:

@@ -20,8 +20,6 @@ OUTPUT = "sequences"
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one model for natural language inference is run; a request's own word wins."""
-
     hypothesis_template: str = option(
         "This example is {}.", "the hypothesis of each label; {} stands for the label"
     )
@@ -32,7 +30,6 @@ class Options(EncoderOptions):
     )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that no single range tells, each as (field, message)."""
         found = super().problems()
         problem = template_problem(self.hypothesis_template)
         if problem is not None:

@@ -1,7 +1,7 @@
 """Zero-shot classification as a task of the encoder engine: one pair of texts for each label.
 
-The text is the premise, the label in its sentence the hypothesis, and how far the one entails the
-other is the label's score: transformers, pipelines/zero_shot_classification.py.
+The text is the premise, the label in its sentence the hypothesis; a label's score is how far the
+premise entails it: transformers, pipelines/zero_shot_classification.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.answers.rows import number_rows, softmax, text_rows
+from hf_triton.encoder.rows import (
+    count_rows,
+    filled,
+    number_rows,
+    required_texts,
+    softmax,
+    text_rows,
+)
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.row_values import filled, required_texts
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import written
@@ -29,8 +35,6 @@ INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label"
 
 @dataclass(frozen=True)
 class _Row:
-    """One text and its candidate labels."""
-
     text: str
     labels: tuple[str, ...]
     template: str
@@ -39,8 +43,6 @@ class _Row:
 
 
 class ZeroShotClassification(EncoderTask):
-    """Models for natural language inference."""
-
     auto_class = "AutoModelForSequenceClassification"
     output = "sequences"
 
@@ -55,14 +57,7 @@ class ZeroShotClassification(EncoderTask):
         self._contradiction = -1 if self._entailment == 0 else 0
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads texts and labels: as many encodings as there are labels in all rows."""
-        fields.check_parameters(INPUTS)
-        fields.count_rows(*INPUTS)
-        rows = self._rows(fields)
-        encodings = [encoding for own in each_row(self._encode, rows) for encoding in own]
-        return Prepared(encodings, partial(self._answer, rows, wanted))
-
-    def _rows(self, fields: RequestFields) -> list[_Row]:
+        count_rows(fields, INPUTS)
         options = self.setup.options
         columns = zip(
             required_texts(fields, "text_input", "candidate_labels"),
@@ -72,10 +67,11 @@ class ZeroShotClassification(EncoderTask):
             fields.values("truncate", boolean, None),
             strict=True,
         )
-        return [_Row(*values) for values in columns]
+        rows = [_Row(*values) for values in columns]
+        encodings = [encoding for own in each_row(self._encode, rows) for encoding in own]
+        return Prepared(encodings, partial(self._answer, rows))
 
     def _encode(self, row: _Row) -> list[Encoding]:
-        """The pairs of a text and each label; only the text is truncated."""
         return self.setup.tokenization.pairs(
             "text_input with candidate_labels",
             row.text,
@@ -83,23 +79,23 @@ class ZeroShotClassification(EncoderTask):
             truncate=row.truncate,
         )
 
-    def _answer(
-        self, rows: list[_Row], wanted: frozenset[str], logits: list[Array]
-    ) -> Mapping[str, Array]:
+    def _answer(self, rows: list[_Row], logits: list[Array]) -> Mapping[str, Array]:
         """``logits``: (labels of the model,) for each label of each row."""
         left = iter(logits)
         scored = [self._scores(row, np.stack([next(left) for _ in row.labels])) for row in rows]
         order = [np.argsort(scores)[::-1] for scores in scored]
         labels = [[row.labels[i] for i in found] for row, found in zip(rows, order, strict=True)]
         scores = [one[found] for one, found in zip(scored, order, strict=True)]
-        texts = [[_as_json(*each)] for each in zip(rows, labels, scores, strict=True)]
+        texts = [
+            [written({"sequence": row.text, "labels": found, "scores": one.tolist()})]
+            for row, found, one in zip(rows, labels, scores, strict=True)
+        ]
         batched = self.setup.batched
-        outputs = {
+        return {
             "label": text_rows(labels, batched=batched),
             "score": number_rows(scores, batched=batched),
             "output": text_rows(texts, batched=batched),
         }
-        return {name: array for name, array in outputs.items() if name in wanted}
 
     def _scores(self, row: _Row, logits: Array) -> Array:
         """(labels, labels of the model) -> (labels,). One label alone is weighed against its
@@ -127,9 +123,7 @@ def entailment_id(config: Any) -> int:
 
 def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:
     """The labels of a row: a list as it is; a single text may hold several, with commas between.
-
-    Raises:
-        RequestError: none, or too many.
+    Raises RequestError for none, or too many.
     """
     check_labels(given)
     labels = given
@@ -149,8 +143,3 @@ def _template(name: str, value: Any) -> str:
     if problem is not None:
         raise RequestError(f"{name}: got a text {problem}")
     return template
-
-
-def _as_json(row: _Row, labels: list[str], scores: Array) -> str:
-    found = {"sequence": row.text, "labels": labels, "scores": scores.tolist()}
-    return written(found)

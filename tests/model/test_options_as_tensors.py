@@ -19,7 +19,7 @@ from hf_triton.text2text_generation import source
 from hf_triton.text_classification import classification
 from hf_triton.text_generation.request import sampling_json
 from hf_triton.text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
-from hf_triton.token_classification import request as tokens
+from hf_triton.token_classification import tagging
 from hf_triton.zero_shot_classification import zero_shot
 
 TASKS = find_tasks()
@@ -54,7 +54,7 @@ PARAMETERS = {
     "automatic-speech-recognition": {*speech._OPTIONS, *speech._SOUNDS},
     "feature-extraction": {*embedding.INPUTS} - {"input_type"},  # prompt_name says the same
     "text-classification": {*classification.INPUTS},
-    "token-classification": {*tokens._INPUTS},
+    "token-classification": {*tagging.INPUTS},
     "zero-shot-classification": {*zero_shot.INPUTS},
     "fill-mask": {*filling.INPUTS},
 }

@@ -171,22 +171,19 @@ def _exit_code(code: int) -> int:
 
 def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> list[str]:
     groups = spec.instance_groups
-    optional = {
-        "--lengths": args.lengths and json.dumps(args.lengths),
-        "--batch-sizes": args.batch_sizes and json.dumps(args.batch_sizes),
-        "--tolerance": args.tolerance and str(args.tolerance),
-        "--json": args.json and str(args.json.resolve()),
+    asked = {
+        "version": str(folder_version(folder)),
+        "kind": groups[0].kind if groups else "KIND_AUTO",
+        "instances": sum(group.count for group in groups) or 1,
+        "engines": args.engines,
+        "lengths": args.lengths,
+        "batch_sizes": args.batch_sizes or [1, 8, 32],
+        "seconds": args.seconds,
+        "tolerance": args.tolerance,
+        "json": args.json and str(args.json.resolve()),
+        "command": shlex.join(["hf-triton", *sys.argv[1:]]),
     }
-    return [
-        *run_module("hf_triton.encoder.optimize", str(folder), python=python),
-        *("--version", str(folder_version(folder))),
-        *("--kind", groups[0].kind if groups else "KIND_AUTO"),
-        *("--instances", str(sum(group.count for group in groups) or 1)),
-        *("--engines", json.dumps(args.engines)),
-        *("--seconds", str(args.seconds)),
-        *("--command", shlex.join(["hf-triton", *sys.argv[1:]])),
-        *(word for name, value in optional.items() if value for word in (name, value)),
-    ]
+    return run_module("hf_triton.encoder.optimize", str(folder), json.dumps(asked), python=python)
 
 
 def _environment() -> dict[str, str]:

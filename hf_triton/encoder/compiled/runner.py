@@ -44,12 +44,15 @@ _LONGEST_WARM_UP = 512
 
 
 def compiled_runner(setup: RunnerSetup) -> Runner:
-    """Compiled, and warmed up for what can be seen ahead: one text and several, short and long.
-
-    Raises:
-        LoadError: there is no compiler, it fails, or the outputs differ from the model's own.
+    """Compiled, and warmed up for one text and several, short and long. Raises LoadError without a
+    compiler, where it fails, and where the outputs differ from the model's own.
     """
-    _check_compiler(setup.device)
+    command = os.environ.get("CXX", "g++")
+    if setup.device.type == "cpu" and shutil.which(command) is None:
+        raise LoadError(
+            f"engine: torch-compile needs a C++ compiler on a CPU, and there is no {command}: "
+            f"install one (Debian: apt-get install g++), or {USE_TORCH}"
+        )
     _read_as_utf8()
     forward = functools.partial(compiled_forward, setup)
     try:
@@ -98,16 +101,6 @@ def _read_as_utf8() -> None:
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
-def _check_compiler(device: torch.device) -> None:
-    """Raises LoadError where the C++ compiler for CPU kernels is missing."""
-    command = os.environ.get("CXX", "g++")
-    if device.type == "cpu" and shutil.which(command) is None:
-        raise LoadError(
-            f"engine: torch-compile needs a C++ compiler on a CPU, and there is no {command}: "
-            f"install one (Debian: apt-get install g++), or {USE_TORCH}"
-        )
-
-
 @torch.library.custom_op("hf_triton::prepacked_linear", mutates_args=())
 def _linear(x: torch.Tensor, number: int, out_features: int) -> torch.Tensor:
     """(..., in_features) -> (..., out_features)."""
@@ -140,7 +133,6 @@ class OpaqueLinear(nn.Module):
 
 
 def make_opaque(model: nn.Module) -> None:
-    """Replaces the linear layers of a CPU model whose weights torch can prepack."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child.weight.dtype in (torch.float32, torch.bfloat16):

@@ -34,9 +34,9 @@ Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
 
 
 class EncoderEngine:
-    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's. After a
-    failed step ``check_device`` is called; if it raises, the engine ends. ``sends_itself``: answers
-    should be sent on the engine's thread.
+    """``make_runner`` is called on the engine's thread; ``reduce`` is the task's. ``check_device``
+    is called after a failed step; if it raises, the engine ends. ``sends_itself``: answers should
+    be sent on the engine's thread.
     """
 
     sends_itself = False
@@ -55,8 +55,7 @@ class EncoderEngine:
         self.thread: EngineThread[Work] = EngineThread(
             "encoder", self, num_threads=num_threads, watchdog_s=watchdog_s
         )
-        self._make_runner = make_runner
-        self._reduce = reduce
+        self._make_runner, self._reduce = make_runner, reduce
         self._check_device = check_device
         self._queue = WaitingQueue(max_num_batched_tokens)
         self._finish = partial(works.finish, self.thread)
@@ -69,13 +68,16 @@ class EncoderEngine:
         return bool(self._queue)
 
     def add(self, submitted: Iterable[Work]) -> None:
-        """Puts work at the end of the line."""
         self._queue.add(submitted)
 
     def step(self) -> None:
-        """Computes the next queued encodings, without those of cancelled requests."""
         taken = self._queue.take()
-        gone = {work for work in dict.fromkeys(work for work, _ in taken) if self._is_gone(work)}
+        # A caller is asked whether it has left when its first encoding is computed.
+        gone = {
+            work
+            for work in dict.fromkeys(work for work, _ in taken)
+            if work not in self.thread or not (work.started or self._begin(work))
+        }
         if gone:
             self._queue.remove(gone)
             taken = [entry for entry in taken if entry[0] not in gone]
@@ -87,15 +89,9 @@ class EncoderEngine:
 
     give_up = end
 
-    def _is_gone(self, work: Work) -> bool:
-        """Whether a request was given up or cancelled; its caller is asked when its first encoding
-        is computed.
-        """
-        return work not in self.thread or not (work.started or self._begin(work))
-
     def _compute(self, taken: Sequence[tuple[Work, int]]) -> None:
         """Runs one forward of all encodings; if it fails, each half by itself, so that only the
-        faulty ones fail. Raises DeviceLostError where all would.
+        faulty ones fail. Raises DeviceLostError.
         """
         encodings = [work.items[index] for work, index in taken]
         self.thread.renew_step()
@@ -105,7 +101,11 @@ class EncoderEngine:
         except Exception as error:
             self._check_device()
             if len(taken) == 1:
-                self._failed(taken[0][0], error)
+                [(work, _)] = taken
+                log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
+                # The error may quote the request: only its caller gets the text.
+                text = f"computing failed: {type(error).__name__}: {reason(error)}"
+                self._drop(work, EngineError(text))
                 return
             half = len(taken) // 2
             self._compute(taken[:half])
@@ -150,11 +150,6 @@ class EncoderEngine:
             return list(zip(rows, np.isfinite(rows).all(axis=-1).tolist(), strict=True))
         return [(part, bool(np.isfinite(part).all())) for part in _arrays(reduced)]
 
-    def _failed(self, work: Work, error: Exception) -> None:
-        log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
-        # The error may quote the request: only its caller gets the text.
-        self._drop(work, EngineError(f"computing failed: {type(error).__name__}: {reason(error)}"))
-
     def _drop(self, work: Work, error: Exception) -> None:
         self._queue.remove([work])
         self._finish([work], error)
@@ -171,9 +166,8 @@ def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
 
 
 class WaitingQueue:
-    """The queue of requests with encodings to compute. Requests take turns, one encoding each,
-    oldest first, so that a batch of a thousand rows or a long document's windows do not delay
-    requests of one text.
+    """Requests with encodings to compute. They take turns, one encoding each, oldest first, so that
+    a batch of a thousand rows or a long document's windows do not delay requests of one text.
     """
 
     def __init__(self, max_num_tokens: int) -> None:
@@ -184,12 +178,12 @@ class WaitingQueue:
         return bool(self._queue)
 
     def add(self, requests: Iterable[Work]) -> None:
-        """Puts requests at the end of the line; each has at least one encoding."""
+        """Each request has at least one encoding."""
         self._queue.extend((request, 0) for request in requests)
 
     def take(self) -> list[tuple[Work, int]]:
-        """The next step: (request, index of its encoding), at most ``max_num_batched_tokens``
-        together, but at least one.
+        """The next step: (request, index of its encoding), at most ``max_num_tokens`` together,
+        but at least one.
         """
         taken: list[tuple[Work, int]] = []
         num_left = self._max_num_tokens
@@ -206,6 +200,5 @@ class WaitingQueue:
         return taken
 
     def remove(self, requests: Iterable[Work]) -> None:
-        """Forgets what is left of some requests."""
-        gone = set(map(id, requests))
-        self._queue = deque(entry for entry in self._queue if id(entry[0]) not in gone)
+        gone = set(requests)
+        self._queue = deque(entry for entry in self._queue if entry[0] not in gone)

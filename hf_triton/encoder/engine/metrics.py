@@ -19,8 +19,6 @@ _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class EncoderMetrics:
-    """Totals since the model was loaded."""
-
     def __init__(self) -> None:
         self.num_tokens = 0
         self.outcomes: Counter[str] = Counter()
@@ -38,7 +36,6 @@ class EncoderMetrics:
 
 
 def families(metrics: EncoderMetrics, num_open: int) -> Iterator[Family]:
-    """All metrics as Prometheus families: seconds and totals."""
     yield one_number("hf_triton_open_requests", "Requests that are computed or wait", num_open)
     yield one_number(
         "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True

@@ -24,36 +24,29 @@ from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..engine.engine import EncoderEngine
-from ..loading import LoadedEncoder, auto_class_of, load_encoder, make_task, read_files
+from ..loading import LoadedEncoder, load_encoder, make_task, read_files
 from ..options import EncoderOptions
 from ..task import Array, EncoderTask, Prepared
-from ..texts.encoding import Encoding
-from ..texts.padding import ROWS, padded_rows, padding_filler
+from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
 MODEL_OUTPUT = "model_output"
 COMPUTED = "output"  # the name that exported models have for it (OUTPUT of onnx/export.py)
 
 
-class TokenizerStep:
-    """Reads and tokenises requests of ``task``."""
-
+class TokenizerStep(EncoderTask):
     def __init__(self, task: EncoderTask, pad_to_multiple_of: int) -> None:
-        self._task = task
-        self._multiple = pad_to_multiple_of
+        super().__init__(task.setup)
+        self._task, self._multiple = task, pad_to_multiple_of
         self._pad_id = padding_filler(task.setup.config)
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Everything is done here; raises RequestError for the caller's mistakes."""
         # The model step needs a row even if there is nothing to compute.
         encodings = self._task.prepare(fields, wanted).encodings or [Encoding([self._pad_id])]
-        rows = padded_rows(encodings, self._length(max(map(len, encodings))), self._pad_id)
-        found = {name: row for name, row in zip(ROWS, rows, strict=True) if name in wanted}
-        return Prepared((), lambda _: found)
-
-    def _length(self, longest: int) -> int:
-        """A multiple, as far as the model takes so many tokens."""
+        longest = max(map(len, encodings))
         multiple = -(-longest // self._multiple) * self._multiple
-        return max(longest, min(multiple, self._task.setup.tokenization.max_length))
+        length = max(longest, min(multiple, self.setup.tokenization.max_length))
+        rows = padded_rows(encodings, length, self._pad_id)
+        return Prepared((), lambda _: dict(zip(ROWS, rows, strict=True)))
 
 
 class ModelStep(EncoderTask):
@@ -72,17 +65,14 @@ class ModelStep(EncoderTask):
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Each row is an encoding, without its padding."""
         rows = {name: _array(fields, name) for name in ROWS}
-        return Prepared(self._encodings(rows), partial(self._answer, rows["input_ids"].shape[1]))
-
-    def _answer(self, length: int, outputs: list[Array]) -> Mapping[str, Array]:
-        return {COMPUTED: padded_outputs(outputs, length)}
+        length = rows["input_ids"].shape[1]
+        return Prepared(
+            self._encodings(rows), lambda outputs: {COMPUTED: padded_outputs(outputs, length)}
+        )
 
     def _encodings(self, rows: Mapping[str, Array]) -> list[Encoding]:
-        """The encoding of each row.
-
-        Raises:
-            RequestError: tensors that don't fit together, or tokens that the model does not have:
-                one such row would fail the step that it shares with other callers'.
+        """Raises RequestError for tensors that don't fit together and tokens beyond the model's:
+        one such row would fail the step that it shares with other callers'.
         """
         ids, mask, types = rows.values()
         for name in ROWS[1:]:
@@ -101,10 +91,9 @@ class ModelStep(EncoderTask):
         return [Encoding(row[:n], kinds[:n]) for row, kinds, n in found]
 
 
-class PostprocessingStep:
-    """Makes the answers of ``task`` from the model step's output."""
-
+class PostprocessingStep(EncoderTask):
     def __init__(self, task: EncoderTask) -> None:
+        super().__init__(task.setup)
         self._task = task
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
@@ -114,11 +103,8 @@ class PostprocessingStep:
 
     @torch.inference_mode()
     def _results(self, fields: RequestFields, encodings: Sequence[Encoding]) -> list[Array]:
-        """The results as in a single model: float32, reduced by the task.
-
-        Raises:
-            RequestError: the model's output is not that of this request.
-            EngineError: it has no numbers.
+        """The results as in a single model: float32, reduced by the task. Raises RequestError where
+        the model's output is not that of this request, EngineError for NaN.
         """
         computed = torch.from_numpy(_array(fields, MODEL_OUTPUT))
         per_token = self._task.output != "sequences"
@@ -150,27 +136,26 @@ def load_role(
     placement: Placement,
     num_threads: int,
 ) -> LoadedEncoder:
-    """Loads what ``served.role`` says.
-
-    Raises:
-        LoadError: with the one line that the operator reads.
-    """
+    """Loads what ``served.role`` says. Raises LoadError."""
     load = partial(load_encoder, served, options, task_class, placement, num_threads)
     if served.role == "whole":
         return load()
     if served.role == "model":
         return load(ModelStep)
+    saved, config, auto_class = read_files(served, task_class)
+    with within_files(saved.folder):  # its weights are not needed
+        model = load_on_meta_device(served, auto_class, config)
+    task = make_task(served, options, task_class, saved, model)
     description = f"{served.source}, {served.role}"
-    task = weightless_task(served, options, task_class)
     if served.role == "tokenizer":
         step = TokenizerStep(task, served.pad_to_multiple_of)
-        return LoadedEncoder(no_engine(), step, description, task.setup.tokenization.tokenizer)
+        return LoadedEncoder(_no_engine(), step, description, task.setup.tokenization.tokenizer)
     if served.role == "postprocessing":
-        return LoadedEncoder(no_engine(), PostprocessingStep(task), description)
+        return LoadedEncoder(_no_engine(), PostprocessingStep(task), description)
     raise LoadError(f"model.json: role {served.role} is none of an encoder's")
 
 
-def no_engine() -> EncoderEngine:
+def _no_engine() -> EncoderEngine:
     """An engine that is never started, for a step without computation."""
 
     def nothing(*_: Any) -> Any:
@@ -179,26 +164,13 @@ def no_engine() -> EncoderEngine:
     return EncoderEngine(nothing, nothing, max_num_batched_tokens=1, num_threads=1)
 
 
-def weightless_task(
-    served: ServedModel, options: EncoderOptions, task_class: type[EncoderTask]
-) -> EncoderTask:
-    """The task with its tokenizer, but without the model's weights."""
-    saved, config = read_files(served, task_class)
-    with within_files(saved.folder):
-        model = load_on_meta_device(served, auto_class_of(task_class, config), config)
-    return make_task(served, options, task_class, saved, model)
-
-
 def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
-    """float32 (rows, length, size) for outputs (tokens, size), zeros at padding; (rows, size) for
+    """(rows, length, size) float32 of outputs (tokens, size), zeros at padding; (rows, size) of
     outputs (size,).
     """
     if outputs[0].ndim == 1:
         return np.stack(outputs)
-    found = np.zeros((len(outputs), length, outputs[0].shape[1]), dtype=np.float32)
-    for row, output in enumerate(outputs):
-        found[row, : len(output)] = output
-    return found
+    return np.stack([np.pad(one, ((0, length - len(one)), (0, 0))) for one in outputs])
 
 
 def _lengths(mask: Array) -> list[int]:

@@ -4,7 +4,7 @@ enough that torch is faster.
 
 from __future__ import annotations
 
-import time
+import timeit
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,17 +40,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoder(Body):
-    """The parts that the fused runner computes: every layer has ``kv_heads`` heads of ``dim``
-    numbers.
-    """
+    """Every layer has ``kv_heads`` heads of ``dim`` numbers."""
 
     kv_heads: int
     dim: int
 
 
 class TextAttention:
-    """Attention of an encoder's layers, for texts of up to ``max_length`` tokens."""
-
     def __init__(
         self, encoder: Encoder, loops: RowLoops, team: ThreadTeam, max_length: int
     ) -> None:
@@ -107,7 +103,13 @@ class TextAttention:
     ) -> None:
         """Attends within the first ``texts`` (count, longest length)."""
         (count, longest), dim, bias = texts, self._dim, attention.bias
-        size, stride, wide = self._sizes(longest)
+        # The padded sizes of tokens and of dim, and the float32 numbers of a thread's scratch.
+        stride, wide = longest + COLUMNS, dim + -dim % COLUMNS
+        size = (dim + wide + _ROWS) * stride + _ROWS * (dim + wide)
+        if self._relative:
+            size += stride * stride + 17 * (stride + _ROWS)
+        tables = self._relative.get(id(attention), [None, None])
+        columns = max(0 if table is None else table.shape[2] for table in tables)
         if self._scratch.numel() < size * self._team.num_threads:
             self._scratch = torch.zeros(size * self._team.num_threads)
         self._team.run(
@@ -117,25 +119,10 @@ class TextAttention:
             *(self._scratch.data_ptr(), size, stride, wide),
             *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
             *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
-            *self._relative_arguments(attention),
+            *(0 if table is None else table.data_ptr() for table in tables),
+            columns // 2,
             numbers=len(qkv) * longest * attention.num_heads,
         )
-
-    def _relative_arguments(self, attention: Attention) -> tuple[int, int, int]:
-        """Addresses or 0, and columns before that of distance 0."""
-        tables = self._relative.get(id(attention), [None, None])
-        keys, queries = (0 if table is None else table.data_ptr() for table in tables)
-        columns = max(0 if one is None else one.shape[2] for one in _relative(attention))
-        return keys, queries, columns // 2
-
-    def _sizes(self, longest: int) -> tuple[int, int, int]:
-        """The float32 numbers of a thread's scratch, and the padded sizes of tokens and
-        of ``dim``.
-        """
-        dim, stride = self._dim, longest + COLUMNS
-        wide = dim + -dim % COLUMNS
-        relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
-        return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
         heads, kv_heads = attention.num_heads, self._kv_heads
@@ -153,7 +140,6 @@ class TextAttention:
 
     @torch.inference_mode()
     def _fastest_from(self, attention: Attention, max_length: int) -> int:
-        """The first of the timed lengths at which torch's attention is faster."""
         width = (attention.num_heads + 2 * self._kv_heads) * self._dim
         for length in _TIMED_LENGTHS:
             qkv = torch.ones(min(length, max_length), width, dtype=self._loops.dtype)
@@ -179,10 +165,4 @@ def _is_relative(attention: Attention) -> bool:
 
 
 def _seconds(run: Callable[[], None]) -> float:
-    """The shortest of a few runs."""
-    times = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timeit.repeat(run, number=1, repeat=_REPEATS))

@@ -1,14 +1,13 @@
 """Finds modules that compute attention themselves, not by an attention function of transformers'.
 
-MPNet's, whose scores have a bias for each distance; and DeBERTa's, https://arxiv.org/abs/2006.03654,
-of its second and third versions: to a score are added the products of the query, and of the key,
-with projections of the distance between the two. What such a module computed is held against plain
-attention over its queries, keys and values, with what was read added.
+MPNet's, whose scores have a bias for each distance; and DeBERTa's of versions 2 and 3
+(https://arxiv.org/abs/2006.03654), which adds to a score the products of the query, and of the key,
+with projections of the distance between the two. What such a module computed is compared with plain
+attention over its queries, keys and values, with those terms added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,30 +40,21 @@ def note_own_attention(model: Any, root: Call, max_length: int) -> None:
 
 
 def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | None:
-    """The bias (or None), and the queries, keys and values, of a call that is plain attention."""
+    """The bias and the inputs of a call that is plain attention."""
     leaves = call.leaves() if call.inner else []
     if len(leaves) != 4 or not same(leaves[-1].output, call.output):
         return None
     if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
         return None
-    for bias, attended in _readings(call, [leaf.output for leaf in leaves[:3]], config):
-        if error_of(attended, bias, leaves[-1].input) <= _TOLERANCE:
-            return bias, attended
-    return None
-
-
-def _readings(
-    call: Call, outputs: list[torch.Tensor], config: Any
-) -> Iterator[tuple[torch.Tensor | None, Attended]]:
-    """Queries, keys and values (rows, heads, tokens, dim), with each tensor that may be a bias and
-    without one: where scores are large, a few tokens don't show that there is one.
-    """
-    heads = config.num_attention_heads
+    heads, outputs = config.num_attention_heads, [leaf.output for leaf in leaves[:3]]
     query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in outputs)
     tokens, dim = query.shape[2:]
     biases = [one for one in call.inputs if one.shape[-3:] == (heads, tokens, tokens)]
-    for bias in (*biases, None):
-        yield bias, Attended(query, key, value, {"scaling": dim**-0.5})
+    for bias in (*biases, None):  # where scores are large, few tokens don't show that there is one
+        attended = Attended(query, key, value, {"scaling": dim**-0.5})
+        if error_of(attended, bias, leaves[-1].input) <= _TOLERANCE:
+            return bias, attended
+    return None
 
 
 def error_of(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) -> float:
@@ -153,7 +143,6 @@ def _added(attended: Attended) -> torch.Tensor:
         total = torch.einsum("rhid,hdij->rhij", attended.query.float(), columns.float()) * scale
     if (queries := attended.given.get("relative_queries")) is not None:
         columns = queries[:, :, queries.shape[2] // 2 - distance]
-        total = (
-            total + torch.einsum("rhjd,hdij->rhij", attended.key.float(), columns.float()) * scale
-        )
+        key = attended.key.float()
+        total = total + torch.einsum("rhjd,hdij->rhij", key, columns.float()) * scale
     return total

@@ -20,7 +20,7 @@ from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
-from ..runners.packed_rows import PackedRows
+from ..runners.packed_runner import PackedRows
 from ..runners.runner import RunnerSetup, call_options
 from ..texts.encoding import Encoding
 from .attention import COLUMNS, Encoder, TextAttention, Texts
@@ -30,11 +30,8 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 
 class FusedRunner(PackedRows):
-    """Computes with the weights of a model, which is not changed.
-
-    Raises:
-        UnsupportedLayersError: a model of another shape, dtype or device.
-        ImportError: Numba is not installed.
+    """Computes with the weights of a model, which is not changed. Raises UnsupportedLayersError;
+    ImportError without Numba.
     """
 
     name = "fused"
@@ -44,11 +41,9 @@ class FusedRunner(PackedRows):
         model = setup.model
         if setup.device.type != "cpu" or model.dtype not in _DTYPES:
             raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
+        types = setup.has_token_types
         self._encoder = read_encoder(
-            model.base_model,
-            self.first,
-            setup.max_length,
-            has_token_types=setup.has_token_types,
+            model.base_model, self.first, setup.max_length, has_token_types=types
         )
         check_sizes(self._encoder, setup.max_length, model.dtype)
         team = ThreadTeam(torch.get_num_threads())
@@ -58,16 +53,10 @@ class FusedRunner(PackedRows):
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         positions = self.positions(row)
         hidden = self._embedded(row, positions)
-        return self._layers(self._texts(row, positions), wanted, hidden)
-
-    def _texts(self, row: Sequence[Encoding], positions: torch.Tensor) -> Texts:
         lengths = [len(encoding) for encoding in row]
         starts = torch.tensor(list(accumulate(lengths, initial=0)))
         places = (positions - self.first).clamp_(min=0) if self.first else positions
-        return Texts(lengths, starts, places.int())
-
-    def _layers(self, texts: Texts, wanted: list[int] | None, hidden: torch.Tensor) -> torch.Tensor:
-        """Runs all layers over (tokens, hidden), in place; returns the ``wanted`` tokens."""
+        texts = Texts(lengths, starts, places.int())
         delta, last = None, self._encoder.layers[-1]
         for layer in self._encoder.layers:
             rows = wanted if layer is last else None
@@ -75,10 +64,10 @@ class FusedRunner(PackedRows):
         return self._loops.added(hidden, delta, self._encoder.norm)
 
     def _embedded(self, row: Sequence[Encoding], positions: torch.Tensor) -> torch.Tensor:
-        """Embeds the tokens: (tokens, hidden)."""
+        """(tokens, hidden)."""
         ids = torch.tensor(list(chain.from_iterable(encoding.input_ids for encoding in row)))
         kinds = None
-        if any(map(_has_second_type, row)):
+        if any(any(encoding.token_type_ids or ()) for encoding in row):
             types = [encoding.token_type_ids or [0] * len(encoding) for encoding in row]
             kinds = torch.tensor(list(chain.from_iterable(types)))
         return self._loops.embedded(self._encoder.embedding, ids, positions, kinds)
@@ -91,8 +80,8 @@ class FusedRunner(PackedRows):
         texts: Texts,
         wanted: list[int] | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Runs one layer; returns hidden states and the term still to be added, (tokens, hidden)
-        each, for the ``wanted`` tokens only if given.
+        """Hidden states and the term still to be added, (tokens, hidden) each, of the ``wanted``
+        tokens or of all.
         """
         norm = None if layer.norms_sums else layer.attention_norm
         x = self._loops.added(hidden, delta, norm)
@@ -105,10 +94,6 @@ class FusedRunner(PackedRows):
         hidden = self._loops.added(hidden, made, layer.attention_norm)
         made = self._loops.mlp(layer.mlp, hidden)
         return self._loops.added(hidden, made, layer.mlp_norm), None
-
-
-def _has_second_type(encoding: Encoding) -> bool:
-    return encoding.token_type_ids is not None and any(encoding.token_type_ids)
 
 
 @torch.inference_mode()
@@ -136,10 +121,8 @@ def read_encoder(
 
 @torch.inference_mode()
 def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
-    """Checks all layers for texts of ``length`` tokens in ``dtype``.
-
-    Raises:
-        UnsupportedLayersError: one does not fit, or computes what the kernels do not.
+    """Raises UnsupportedLayersError where a layer does not fit texts of ``length`` tokens, or
+    computes what the kernels do not.
     """
     check_body(encoder, (encoder.kv_heads, encoder.dim, length), dtype)
     for layer in encoder.layers:

@@ -31,10 +31,7 @@ USE_TORCH = "use engine: torch"
 def export(setup: RunnerSetup, path: Path) -> None:
     """Writes ``path``, and the weights to ``path.data`` beside it. Inputs are int64 (batch,
     length): ``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``;
-    the output is (batch, length, size), or (batch, size), in the model's dtype.
-
-    Raises:
-        LoadError: the model holds something that ONNX or the exporter can't say.
+    the output is (batch, length, size), or (batch, size), in the model's dtype. Raises LoadError.
     """
     inputs = example_inputs(setup)
     names = list(inputs)

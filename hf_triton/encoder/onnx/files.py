@@ -39,29 +39,27 @@ class OnnxFiles:
 
     @property
     def path(self) -> Path:
-        """The file's path, whether it exists or not."""
         return self.folder / MODEL_FILE
 
     def ensure(self) -> bool:
         """Makes the file if it is missing; returns True if it existed. Raises LoadError."""
         with self._writing():
-            if self.path.is_file():
-                return True
-            self._make()
-            return False
+            was_there = self.path.is_file()
+            if not was_there:
+                self._make()
+            return was_there
 
     def remove(self) -> None:
-        """Removes a file that is broken or out of date, so that ``ensure`` makes it anew. Raises
-        LoadError.
-        """
+        """Removes a broken file, so that ``ensure`` makes it anew. Raises LoadError."""
         with self._writing():
             if self.folder.exists():
                 shutil.rmtree(self.folder)
 
     def _make(self) -> None:
-        name = self._served.public_name
-        self._remove_others()
-        began_s = time.monotonic()
+        name, began_s = self._served.public_name, time.monotonic()
+        # Files of older models and package versions, and of interrupted runs.
+        for folder in self.home.glob(f"{self.folder.name.rpartition('-')[0]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.home))
         try:
             if self._quantization == "int8":
@@ -76,7 +74,6 @@ class OnnxFiles:
         log.info(f"{name}: {self.path} made in {time.monotonic() - began_s:.1f} s")
 
     def _quantize(self, scratch: Path) -> None:
-        """Quantizes the float32 file, which is exported where it is missing or broken."""
         full = OnnxFiles(self._setup, self._served, "none")
         full.home, full.folder = self.home, self.home / full.folder.name
         if not full.path.is_file():
@@ -89,12 +86,6 @@ class OnnxFiles:
             line = f"quantising to int8 failed: {type(error).__name__}: {reason(error)}"
             raise LoadError(f"{line}; use quantization: none") from error
 
-    def _remove_others(self) -> None:
-        """Removes files of older models and package versions, and of interrupted runs."""
-        kind = self.folder.name.rpartition("-")[0]
-        for folder in self.home.glob(f"{kind}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """Locks the folder against the model's other instances. A read-only repository gets a
@@ -105,19 +96,16 @@ class OnnxFiles:
                 stack.enter_context(_locked(self.home))
             except OSError as error:
                 if not self.path.is_file():
-                    self._use_temporary_folder(error)
+                    log.warn(
+                        f"{self._served.public_name}: {self.home} can't be written "
+                        f"({error.strerror}): the model is exported anew at every load"
+                    )
+                    self.home = Path(tempfile.mkdtemp(prefix="hf-triton-onnx-"))
+                    self.folder = self.home / self.folder.name
             try:
                 yield
             except OSError as error:
                 raise LoadError(f"writing the ONNX file failed: {reason(error)}") from error
-
-    def _use_temporary_folder(self, error: OSError) -> None:
-        log.warn(
-            f"{self._served.public_name}: {self.home} can't be written ({error.strerror}): the "
-            "model is exported anew at every load"
-        )
-        self.home = Path(tempfile.mkdtemp(prefix="hf-triton-onnx-"))
-        self.folder = self.home / self.folder.name
 
     def close(self) -> None:
         """Removes a temporary file once it has been loaded."""
@@ -125,9 +113,15 @@ class OnnxFiles:
             shutil.rmtree(self.home, ignore_errors=True)
 
     def _key(self) -> str:
-        setup = self._setup
+        setup, found = self._setup, []
+        for path in sorted(model_files(self._served).iterdir()):
+            if path.is_file():
+                status = path.stat()
+                # In the Hub's cache a file is a link to a blob that is named by its hash.
+                mark = path.resolve().name if path.is_symlink() else status.st_mtime_ns
+                found.append([path.name, status.st_size, mark])
         facts = {
-            "files": _identity(model_files(self._served)),
+            "files": found,
             "class": type(setup.model).__qualname__,
             "token_types": setup.has_token_types,
             "opset": OPSET,
@@ -137,18 +131,6 @@ class OnnxFiles:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         dtype = str(setup.model.dtype).removeprefix("torch.")
         return f"{setup.output}-{dtype}-{self._quantization}-{digest}"
-
-
-def _identity(files: Path) -> list[list[object]]:
-    """Each file's name, size, and the Hub's hash or the modification time."""
-    found = []
-    for path in sorted(files.iterdir()):
-        if path.is_file():
-            status = path.stat()
-            # In the Hub's cache a file is a link to a blob that is named by its hash.
-            mark = path.resolve().name if path.is_symlink() else status.st_mtime_ns
-            found.append([path.name, status.st_size, mark])
-    return found
 
 
 def _versions() -> dict[str, str]:

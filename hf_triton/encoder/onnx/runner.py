@@ -1,10 +1,9 @@
-"""Runs encoders on ONNX Runtime: exports once, and compares with the model's own forward at every
+"""Runs encoders on ONNX Runtime: exports once, compares with the model's own forward at every
 load.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,19 +33,13 @@ from .files import OnnxFiles
 INT8_TOLERANCE = 0.1
 
 DTYPES: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float16: np.float16}
-_TENSORRT_LIBRARY = "libnvinfer.so.10"
 
 Provider = tuple[str, dict[str, str]]
 
 
 def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    """The model on ONNX Runtime, in batches cut by length; exports it where that was not done.
-
-    A file that was there and is broken, or no longer agrees with the model, is made anew.
-
-    Raises:
-        LoadError: it can't be exported or run here, or its outputs differ from the model's own by
-            more than rounding explains.
+    """The model on ONNX Runtime, in batches cut by length; exports it once. A file that is broken,
+    or no longer agrees with the model, is made anew. Raises LoadError.
     """
     _check(setup, options.quantization)
     files = OnnxFiles(setup, served, options.quantization)
@@ -56,7 +49,9 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
             return _checked_runner(setup, files, options.quantization)
         except Exception as error:
             if not was_there:
-                raise _refusal(error, options.quantization) from error
+                way = " with quantization: int8" if options.quantization == "int8" else ""
+                line = f"engine: onnxruntime{way} can't serve it: {reason(error)}; {USE_TORCH}"
+                raise LoadError(line) from error
             log.warn(f"{served.public_name}: the ONNX file is made anew: {reason(error)}")
         files.remove()
 
@@ -77,7 +72,6 @@ def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> 
 
 
 def _check(setup: RunnerSetup, quantization: str) -> None:
-    """Raises LoadError for options that the runtime does not support."""
     dtype = setup.model.dtype
     allowed = [known for known in DTYPES if setup.device.type == "cuda" or known.itemsize == 4]
     if dtype not in allowed:
@@ -91,26 +85,16 @@ def _check(setup: RunnerSetup, quantization: str) -> None:
         raise LoadError(f"quantization: int8 is for a CPU, the model is on {setup.device}")
 
 
-def _refusal(error: Exception, quantization: str) -> LoadError:
-    way = " with quantization: int8" if quantization == "int8" else ""
-    return LoadError(f"engine: onnxruntime{way} can't serve it: {reason(error)}; {USE_TORCH}")
-
-
 class OnnxSession:
-    """Called with int64 (batch, length) inputs by name, returns the output in their device's
-    memory.
-    """
+    """Computes int64 (batch, length) inputs, by name; the output is in their device's memory."""
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, size: int) -> None:
-        """``size`` is the output's last dimension.
-
-        Raises:
-            LoadError: this build of the runtime can't compute on ``device``.
-            Exception: of the runtime's own, where the file is broken.
+        """``size`` is the output's last dimension. Raises LoadError where this build of the runtime
+        can't compute on ``device``, and the runtime's own where the file is broken.
         """
         import onnxruntime
 
-        wanted = providers(device, dtype, path.parent)
+        wanted = providers(device)
         self._session = onnxruntime.InferenceSession(path, session_options(), providers=wanted)
         if device.type == "cuda" and self.providers == ["CPUExecutionProvider"]:
             raise LoadError(f"onnxruntime could not load its CUDA libraries; {USE_TORCH}")
@@ -119,7 +103,6 @@ class OnnxSession:
 
     @property
     def providers(self) -> list[str]:
-        """The execution providers that are in use, the preferred one first."""
         return list(self._session.get_providers())
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -142,7 +125,6 @@ class OnnxSession:
 
 
 def session_options() -> Any:
-    """Uses as many threads as torch, none of which spins between runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -155,37 +137,15 @@ def session_options() -> Any:
     return options
 
 
-def providers(device: torch.device, dtype: torch.dtype, folder: Path) -> list[Provider]:
-    """What to compute with on ``device``, the preferred one first; TensorRT keeps what it builds in
-    ``folder``. Raises LoadError where the runtime has nothing for it.
-    """
+def providers(device: torch.device) -> list[Provider]:
     import onnxruntime
 
     cpu: Provider = ("CPUExecutionProvider", {})
     if device.type == "cpu":
         return [cpu]
-    available = onnxruntime.get_available_providers()
-    if "CUDAExecutionProvider" not in available:
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         raise LoadError(
             f"the model is on {device}, for which this onnxruntime has nothing: install "
             f"onnxruntime-gpu in its place, or {USE_TORCH}"
         )
-    index = str(device.index or 0)
-    found: list[Provider] = [("CUDAExecutionProvider", {"device_id": index}), cpu]
-    if "TensorrtExecutionProvider" in available and _has_tensorrt():
-        options = {
-            "device_id": index,
-            "trt_fp16_enable": str(dtype == torch.float16),
-            "trt_engine_cache_enable": "True",
-            "trt_engine_cache_path": str(folder),
-        }
-        found.insert(0, ("TensorrtExecutionProvider", options))
-    return found
-
-
-def _has_tensorrt() -> bool:
-    try:
-        ctypes.CDLL(_TENSORRT_LIBRARY)
-    except OSError:
-        return False
-    return True
+    return [("CUDAExecutionProvider", {"device_id": str(device.index or 0)}), cpu]

@@ -1,16 +1,19 @@
-"""Prepares the engines that ``hf-triton optimize`` compares, as a served model does, checks them
-against plain PyTorch, and times them in alternating rounds, one run each, so that other load on the
-machine slows all of them alike.
+"""Compares a model's engines: prepares each as a served model does, checks it against plain
+PyTorch, times all in alternating rounds, one run each, so that other load on the machine slows all
+of them alike, and reports as text and JSON.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -43,11 +46,15 @@ ENGINES: dict[str, dict[str, str]] = {
 }
 MIN_ROUNDS = 5
 MAX_ROUNDS = 500
+SCHEMA_VERSION = 2
+_MIN_GAIN = 1.05  # a smaller speedup is not worth a line in models.yaml
 
 
 @dataclass
 class Candidate:
-    """An engine that was tried. ``runner`` is None if it was refused; ``refusal`` is the reason."""
+    """An engine that was tried: ``runner`` is how it computes; None if it was refused, for the
+    reason ``refusal``.
+    """
 
     name: str
     runner: Runner | None = None
@@ -56,11 +63,6 @@ class Candidate:
     tolerance: float | None = None
     seconds_to_ready: float = 0.0
     options: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def description(self) -> str:
-        """How it computes, such as ``packed tokens``."""
-        return "" if self.runner is None else self.runner.name
 
 
 def candidates(
@@ -85,7 +87,14 @@ def candidates(
         one.tolerance = own if tolerance is None else tolerance
         began_s = time.monotonic()
         try:
-            runner = _make_runner(name, setup, served, options)
+            if served.quantization is not None and name != "torch":
+                raise LoadError(
+                    "quantization: computes whole weights; torch computes quantized ones"
+                )
+            changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
+            chosen = dataclasses.replace(options, **changes)
+            own_setup = dataclasses.replace(setup, model=copy.deepcopy(setup.model))
+            runner = RUNNERS[chosen.engine](own_setup, served, chosen)
             one.difference = largest_difference(runner.forward(scene), expected)
             if one.difference <= one.tolerance:
                 one.runner = runner
@@ -100,18 +109,6 @@ def candidates(
             one.refusal = f"{kind}{reason(error)}"
         one.seconds_to_ready = time.monotonic() - began_s
         yield one
-
-
-def _make_runner(
-    name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions
-) -> Runner:
-    """The engine's runner of a copy of the model, which it may change."""
-    if served.quantization is not None and name != "torch":
-        raise LoadError("quantization: computes whole weights; torch computes quantized ones")
-    changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
-    chosen = dataclasses.replace(options, **changes)
-    own = dataclasses.replace(setup, model=copy.deepcopy(setup.model))
-    return RUNNERS[chosen.engine](own, served, chosen)
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,9 @@ def timings(
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() >= end_s:
             break
-        first = number % len(names)  # as many runs of each
+        first = number % len(names)  # each begins a round as often
         for name in names[first:] + names[:first]:
-            samples[name].append(_timed(runners[name], batch, setup.device))
+            samples[name].append(_seconds(runners[name], batch, setup.device))
     plain_s = statistics.median(samples[names[0]])
     return [
         Timing(
@@ -159,9 +156,118 @@ def timings(
     ]
 
 
-def _timed(runner: Runner, batch: Sequence[Encoding], device: torch.device) -> float:
+def _seconds(runner: Runner, batch: Sequence[Encoding], device: torch.device) -> float:
     began_s = time.perf_counter()
     runner.forward(batch)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began_s
+
+
+@dataclass
+class Report:
+    """One run. An interrupted one is not ``complete``; its results are valid. ``about`` describes
+    model and machine; ``named_engine`` is models.yaml's.
+    """
+
+    about: Mapping[str, object]
+    named_engine: str
+    candidates: list[Candidate] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def named_is_refused(self) -> bool:
+        return any(one.name == self.named_engine and one.refusal for one in self.candidates)
+
+
+def to_json(report: Report) -> str:
+    engines = []
+    for one in report.candidates:
+        engine = {name: value for name, value in vars(one).items() if name != "runner"}
+        engine["status"] = "refused" if one.refusal else "ok"
+        engine["description"] = one.runner.name if one.runner else ""
+        engine["difference"] = one.difference if one.difference != math.inf else None
+        engines.append(engine)
+    value = {
+        "schema_version": SCHEMA_VERSION,
+        "complete": report.complete,
+        **report.about,
+        "named_engine": report.named_engine,
+        "engines": engines,
+        "timings": [asdict(timing) for timing in report.timings],
+        "choice": choice(report),
+    }
+    return json.dumps(value, indent=2) + "\n"
+
+
+def to_text(report: Report) -> str:
+    shapes = groupby(report.timings, lambda timing: (timing.length, timing.batch_size))
+    parts = [_table(*shape, list(rows)) for shape, rows in shapes]
+    parts += ["\n".join(_agreements(report)), str(choice(report)["text"])]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def choice(report: Report) -> dict[str, object]:
+    """The fastest engine over all shapes without rounding: its options for models.yaml, its speedup
+    over plain PyTorch (geometric mean of the medians' ratios), and a sentence that also mentions
+    int8 where that is faster.
+    """
+    speedups = {
+        one.name: statistics.geometric_mean(ratios)
+        for one in report.candidates
+        if one.options and not one.refusal
+        if (ratios := [t.ratio_to_plain for t in report.timings if t.engine == one.name])
+    }
+    exact = {name: speedup for name, speedup in speedups.items() if not name.endswith("int8")}
+    if not exact:
+        return {"engine": None, "options": None, "speedup": None, "text": ""}
+    best = max(exact, key=exact.__getitem__)
+    if exact[best] < exact.get("torch", 0.0) * _MIN_GAIN:
+        best = "torch"  # the default, where nothing is clearly faster
+    found = {one.name: one for one in report.candidates}
+    text = f"Choose {best}, {_times(exact[best])}: write {_yaml(found[best])} in models.yaml"
+    # Rounded weights change the model's answers, so they are never recommended.
+    for name in speedups.keys() - exact.keys():
+        if speedups[name] > exact[best] * _MIN_GAIN:
+            text += (
+                f"; where a difference of {found[name].difference:.2g} does not matter, "
+                f"{_yaml(found[name])} is {_times(speedups[name])}"
+            )
+    options = found[best].options
+    return {"engine": best, "options": options, "speedup": exact[best], "text": f"{text}."}
+
+
+def _times(speedup: float) -> str:
+    return f"{speedup:.2f} times as fast as plain PyTorch"
+
+
+def _yaml(one: Candidate) -> str:
+    pairs = ", ".join(f"{name}: {value}" for name, value in one.options.items())
+    return f"`options: {{{pairs}}}`"
+
+
+def _table(length: int, batch_size: int, rows: Sequence[Timing]) -> str:
+    texts = "text" if batch_size == 1 else "texts"
+    width = max(len(row.engine) for row in rows)
+    lines = [
+        f"{length} tokens, {batch_size} {texts}, {len(rows[0].seconds)} runs each, ms",
+        f"{'engine':{width}}    median       p95  x plain",
+    ]
+    lines += [
+        f"{row.engine:{width}}  {row.median_ms:8.2f}  {row.p95_ms:8.2f}  {row.ratio_to_plain:7.2f}"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _agreements(report: Report) -> Iterator[str]:
+    for one in report.candidates:
+        if one.refusal:
+            yield f"{one.name}: refused: {one.refusal}"
+        elif one.name != PLAIN:
+            yield (
+                f"{one.name}: {one.runner.name if one.runner else ''}; differs from plain "
+                f"PyTorch by at most {one.difference:.1e}, allowed is {one.tolerance:g}; ready in "
+                f"{one.seconds_to_ready:.1f} s"
+            )

@@ -10,7 +10,9 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
+from math import prod
 
 import torch
 
@@ -58,13 +60,13 @@ class GraphRunner(PaddedRunner):
         return replay().clone()
 
     def _fill(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copies inputs to the graphs' buffer without waiting; returns the views."""
+        """Copies inputs to the graphs' buffer without waiting; returns a view of it."""
         held = self._inputs[: rows.numel()].view(rows.shape)
         return held.copy_(rows.pin_memory() if held.is_cuda else rows, non_blocking=True)
 
     def _capture_all(self, capture: Capture) -> None:
         failures = []
-        found = sorted(buckets(self.setup.max_length), key=lambda bucket: -bucket[0] * bucket[1])
+        found = buckets(self.setup.max_length)
         for bucket in found:
             try:
                 self._captured[bucket] = self._record(capture, bucket)
@@ -96,12 +98,10 @@ class GraphRunner(PaddedRunner):
         return capture(run)
 
 
-def buckets(max_length: int) -> Iterator[Bucket]:
-    """Every bucket of a model whose longest text has so many tokens."""
-    for length in _lengths(max_length):
-        for num_rows in BATCH_SIZES:
-            if num_rows * length <= MAX_TOKENS:
-                yield num_rows, length
+def buckets(max_length: int) -> list[Bucket]:
+    """Every bucket of a model whose longest text has so many tokens, the largest first."""
+    found = product(BATCH_SIZES, _lengths(max_length))
+    return sorted((one for one in found if prod(one) <= MAX_TOKENS), key=prod, reverse=True)
 
 
 def bucket_of(num_rows: int, length: int, max_length: int) -> Bucket | None:

@@ -10,20 +10,161 @@ attention (such as by convolutions) would mix texts: the trial at load detects t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, groupby
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import accumulate, chain, groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from hf_triton.runtime.attention import OwnAttention, attending, register
 
 from ..texts.encoding import Encoding
-from .packed_rows import PackedRows
-from .runner import RunnerSetup, call_options, check_rotation
+from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
+
+
+class PackedRows(Runner):
+    """Packs texts by length into a row, and applies the head to the wanted outputs."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        super().__init__(setup)
+        self._head = None if setup.output == "hidden" else Head(setup.model)
+        self.first = first_position(setup.model)
+        config = setup.model.config.get_text_config()
+        self._reads_last, self._pad_id = False, getattr(config, "pad_token_id", None)
+        if setup.output == "sequences":
+            assert self._head is not None
+            weight = next(setup.model.parameters())
+            self._reads_last = self._head.reads_last(config.hidden_size, weight)
+        self._arange = np.arange(self.first + setup.max_length)
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
+        row = [batch[index] for index in order]
+        outputs = self._outputs(self.hidden(row, self._wanted(row)), row)
+        found: list[torch.Tensor] = [outputs[0]] * len(batch)
+        for index, output in zip(order, outputs, strict=True):
+            found[index] = output
+        return found
+
+    @abstractmethod
+    def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
+        """The last hidden states of a row's ``wanted`` tokens, or of all: (tokens, size)."""
+
+    def positions(self, row: Sequence[Encoding]) -> torch.Tensor:
+        """The position of each token of a row, (tokens,) int64."""
+        # By NumPy: each operator of torch would give other threads the interpreter's lock.
+        positions = np.concatenate([self._positions_of(encoding) for encoding in row])
+        return torch.from_numpy(positions).to(self.setup.device)
+
+    def _positions_of(self, encoding: Encoding) -> npt.NDArray[np.int64]:
+        """RoBERTa's kind does not count padding tokens, and a text may contain one, as "<pad>"."""
+        padding = self.first - 1
+        if padding < 0 or padding not in encoding.input_ids:
+            return self._arange[self.first : self.first + len(encoding)]
+        counted = np.array(encoding.input_ids) != padding
+        positions: npt.NDArray[np.int64] = counted.cumsum() * counted + padding
+        return positions
+
+    def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
+        """The tokens of the row whose outputs are wanted; None for all."""
+        firsts = accumulate(map(len, row[:-1]), initial=0)
+        if self.setup.output == "sequences":
+            return [first + self._read(one) for first, one in zip(firsts, row, strict=True)]
+        if all(encoding.positions is None for encoding in row):
+            return None
+        places = [range(len(e)) if e.positions is None else e.positions for e in row]
+        return [n + place for n, own in zip(firsts, places, strict=True) for place in own]
+
+    def _read(self, encoding: Encoding) -> int:
+        """The token whose output gives a text's logits: the first, or the last that is not
+        padding.
+        """
+        if not self._reads_last:
+            return 0
+        ids = encoding.input_ids
+        return next((i for i in reversed(range(len(ids))) if ids[i] != self._pad_id), 0)
+
+    def _outputs(self, hidden: torch.Tensor, row: Sequence[Encoding]) -> Any:
+        """hidden (wanted tokens, size) -> each encoding's output, in the row's order."""
+        if self.setup.output == "sequences":
+            assert self._head is not None
+            return output_of(self.setup, self._head(hidden.unsqueeze(1))).unbind()
+        if self._head is not None:
+            hidden = output_of(self.setup, self._head(hidden.unsqueeze(0)))[0]
+        return hidden.split([encoding.num_outputs for encoding in row])
+
+
+def first_position(model: Any) -> int:
+    """The position of a text's first token: RoBERTa's kind starts behind the padding id."""
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, torch.nn.Embedding):
+            return 0 if table.padding_idx is None else table.padding_idx + 1
+    return 0
+
+
+class Head:
+    """The part of ``model`` beyond ``model.base_model``: a stand-in for the base model returns
+    given hidden states, and the model's own code applies its head to them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+        self._token = 1 if pad == 0 else 0  # no id that counts as padding
+        self._body = _StandInBody(model.base_model)
+        self._model = copy.copy(model)
+        # A copy shares its modules' table: the stand-in must not reach the model itself.
+        self._model._modules = {  # noqa: SLF001, nn.Module has no public way
+            **model._modules,  # noqa: SLF001
+            model.base_model_prefix: self._body,
+        }
+
+    def __call__(self, hidden: torch.Tensor) -> Any:
+        """(batch, length, hidden) -> what the model returns."""
+        self._body.hidden = hidden
+        ids = hidden.new_full(hidden.shape[:2], self._token, dtype=torch.long)
+        try:
+            return self._model(input_ids=ids)
+        finally:
+            self._body.hidden = None
+
+    def reads_last(self, hidden_size: int, like: torch.Tensor) -> bool:
+        """Whether the logits come from a text's last token (as in decoders), not its first."""
+        draws = torch.Generator().manual_seed(0)
+        hidden = torch.randn((1, 2, hidden_size), generator=draws).to(like)
+        of_both, of_last = (self(part).logits for part in (hidden, hidden[:, 1:]))
+        return bool(torch.equal(of_both, of_last))
+
+
+class _StandInBody(nn.Module):
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+        self._pooler = getattr(body, "pooler", None)
+        self._activation = getattr(body, "pooler_activation", None)  # ALBERT's is outside
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        assert self.hidden is not None
+        return BaseModelOutputWithPooling(
+            last_hidden_state=self.hidden, pooler_output=self._pooled(self.hidden)
+        )
+
+    def _pooled(self, hidden: torch.Tensor) -> Any:
+        if self._pooler is None:
+            return None
+        if self._activation is not None:
+            return self._activation(self._pooler(hidden[:, 0]))
+        return self._pooler(hidden)
 
 
 class PackedRunner(PackedRows):
@@ -42,14 +183,13 @@ class PackedRunner(PackedRows):
         self._body = model.base_model
         self._options = call_options(model)
         self._own_attention = OwnAttention(model)
-        # Set once, not for each forward: that took 15 % of a short one.
+        # Set once: for each forward it took 15 % of a short one.
         self._own_attention.replace(register())
 
     def close(self) -> None:
         self._own_attention.restore()
 
     def _inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
-        """The model's inputs for a row, (1, num_tokens) int64 each."""
         device = self.setup.device
         ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
         inputs = {
@@ -57,47 +197,29 @@ class PackedRunner(PackedRows):
             "position_ids": self.positions(row).unsqueeze(0),
         }
         if self.setup.has_token_types:
-            types = [e.token_type_ids or [0] * len(e) for e in row]
-            inputs["token_type_ids"] = torch.tensor(
-                [list(chain.from_iterable(types))], device=device
-            )
+            types = chain.from_iterable(e.token_type_ids or [0] * len(e) for e in row)
+            inputs["token_type_ids"] = torch.tensor([list(types)], device=device)
         return inputs
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
-        with attending(partial(packed_attention, PackedRow([len(encoding) for encoding in row]))):
+        groups = [(len(list(texts)), length) for length, texts in groupby(map(len, row))]
+        with attending(partial(packed_attention, groups, cache(window_mask))):
             found = self._body(**self._inputs(row), **self._options)
         hidden: torch.Tensor = found.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted]
 
 
-@dataclass
-class PackedRow:
-    """The texts of a row, by their ``lengths`` in tokens, equal ones beside each other."""
-
-    lengths: list[int]
-    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def groups(self) -> Iterator[tuple[int, int]]:
-        """(number of texts, length) for each run of equal lengths, in the row's order."""
-        for length, group in groupby(self.lengths):
-            yield sum(1 for _ in group), length
-
-    def window_mask(self, length: int, window: int, *, causal: bool, like: Any) -> torch.Tensor:
-        """(length, length) bool: True where token i may look at token j, at most ``window - 1``
-        away.
-        """
-        key = (length, window, causal, like.device)
-        if key not in self._masks:
-            places = torch.arange(length, device=like.device)
-            distance = places.unsqueeze(1) - places
-            near = distance.abs() < window
-            self._masks[key] = near & (distance >= 0) if causal else near
-        return self._masks[key]
+def window_mask(length: int, window: int, device: torch.device, *, causal: bool) -> torch.Tensor:
+    """(length, length) bool: True where token i may look at token j."""
+    places = torch.arange(length, device=device)
+    distance = places.unsqueeze(1) - places
+    near = distance.abs() < window
+    return near & (distance >= 0) if causal else near
 
 
 def packed_attention(
-    row: PackedRow,
+    groups: Sequence[tuple[int, int]],
+    masks: Callable[..., torch.Tensor],
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -109,21 +231,20 @@ def packed_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """query (1, heads, num_tokens, dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
-    num_tokens, heads, dim).
+    num_tokens, heads, dim). ``groups`` are (number of texts, length) in the row's order.
 
-    Keyword arguments that are not known here are ignored: what they would change shows in the check
-    at load.
+    Unknown keyword arguments are ignored: what they would change shows in the check at load.
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     grouped = query.shape[1] != key.shape[1]
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # (tokens, heads, dim)
     out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
     first = 0
-    for count, length in row.groups:
+    for count, length in groups:
         last = first + count * length
         mask = None
         if sliding_window and sliding_window < length:
-            mask = row.window_mask(length, sliding_window, causal=causal, like=q)
+            mask = masks(length, sliding_window, q.device, causal=causal)
         texts = [t[first:last].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v)]
         attended = F.scaled_dot_product_attention(
             texts[0],

@@ -13,8 +13,7 @@ import torch
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.trial import RunnerSpec
 
-from ..texts.encoding import Encoding
-from ..texts.padding import ROWS, padded_rows, padding_filler
+from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
@@ -73,11 +72,10 @@ class PaddedRunner(Runner):
             yield cut
 
     def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
-        """One batch -> its output (batch, longest, size), or (batch, size)."""
+        """One batch -> (batch, longest, size), or (batch, size)."""
         return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
 
     def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The model's inputs by name, from the tensor of ``rows``."""
         return dict(zip(ROWS, rows, strict=False))
 
     def rows(self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0) -> torch.Tensor:
@@ -97,9 +95,6 @@ EQUAL_LENGTHS = RunnerSpec("batches of equal length", partial(PaddedRunner, equa
 
 
 def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerSpec, ...]:
-    """Runners for another engine's forward, in the order of preference: padded batches; batches of
-    equal length, where padding changes outputs. ``make_forward`` is called once.
-    """
     forward = cache(make_forward)
     return tuple(
         RunnerSpec(f"{name}, {kind.name}", lambda setup, make=kind.make: make(setup, forward()))

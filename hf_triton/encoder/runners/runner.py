@@ -39,9 +39,8 @@ _LONGEST_WINDOW = 1024  # longer ones are not tried: loading would take too long
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """A loaded model and how to compute it: ``output`` is the kind of output that the task takes,
-    ``max_length`` the longest input in tokens, ``has_token_types`` whether the model takes
-    ``token_type_ids``.
+    """A loaded model and how to compute it: ``max_length`` is the longest input in tokens,
+    ``has_token_types`` whether the model takes ``token_type_ids``.
     """
 
     model: Any
@@ -84,15 +83,19 @@ def select_runner(
     tolerance: float | None = None,
 ) -> Runner:
     """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
-    that of their dtype, or of quantized layers.
-
-    Raises:
-        LoadError: none does, with each one's reason; or a candidate itself raised it; or the
-            model's own outputs are no numbers.
+    that of their dtype, or of quantized layers. Raises LoadError.
     """
-    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
+    config = setup.model.config.get_text_config()
+    windows = [getattr(config, name, None) or 0 for name in _WINDOWS]
+    beyond = [size + 8 for size in windows if 0 < size <= _LONGEST_WINDOW]
+    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *beyond])
     expected = [reference_forward(setup, encoding) for encoding in scene]
-    _check_numbers(expected)
+    if not all(bool(output.isfinite().all()) for output in expected):
+        dtype = str(expected[0].dtype).removeprefix("torch.")
+        narrow = "" if dtype == "float32" else f", or {dtype} too narrow: try dtype: float32"
+        raise LoadError(
+            f"the model itself computes NaN or infinity: its weights may be broken{narrow}"
+        )
     made: list[Runner] = []
     refusals = Refusals()
 
@@ -119,25 +122,8 @@ def tolerance_of(model: Any) -> float:
     return _QUANTIZED_TOLERANCE if is_quantized else _TOLERANCE.get(model.dtype, 1e-4)
 
 
-def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
-    """Raises LoadError where an output is not finite: no runner could agree with it."""
-    if all(bool(output.isfinite().all()) for output in outputs):
-        return
-    dtype = str(outputs[0].dtype).removeprefix("torch.")
-    instead = "" if dtype == "float32" else f", or {dtype} too narrow for them: try dtype: float32"
-    raise LoadError(
-        f"the model itself computes NaN or infinity: its weights may be broken{instead}"
-    )
-
-
-def _beyond_windows(config: Any) -> list[int]:
-    """A length beyond each of the model's windows, so that the trial covers it."""
-    sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
-    return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
-
-
 def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS) -> list[Encoding]:
-    """Encodings of random tokens without special ones, of these lengths, at most the longest."""
+    """Encodings of random tokens without special ones, at most ``setup.max_length`` long."""
     draw = random.Random(0)
     config = setup.model.config.get_text_config()
     reserved = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "sep")}
@@ -165,8 +151,8 @@ def check_rotation(setup: RunnerSetup) -> None:
 
 
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest difference of two lists of outputs, relative to the expected's largest value
-    where that is above 1. Infinite where shapes differ or a value is not finite.
+    """Relative to the expected's largest value where that is above 1; infinite where shapes differ
+    or a value is not finite.
     """
     worst = 0.0
     for one, other in zip(got, expected, strict=True):
@@ -180,8 +166,8 @@ def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 @torch.inference_mode()
 def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
-    """The model's own forward of one encoding without neighbours or padding, the reference for
-    every runner -> (num_outputs, size), or (size,) for "sequences".
+    """The model's own forward of one encoding without neighbours or padding: (num_outputs, size),
+    or (size,) for "sequences".
     """
     ids = torch.tensor([encoding.input_ids], device=setup.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -29,7 +29,6 @@ class Keys:
     others: Others = "refused"
 
     def check(self, where: str, found: Mapping[str, Any]) -> None:
-        """Raises LoadError for the first key that is refused."""
         for key, value in found.items():
             if value is None or key in self.followed or key in self.harmless:
                 continue

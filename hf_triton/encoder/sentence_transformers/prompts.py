@@ -23,11 +23,9 @@ class Prompts:
     def __init__(
         self, files: SentenceFiles, option: str | None, tokenization: Tokenization
     ) -> None:
-        self._named = dict(files.prompts)
-        default = (
-            None if files.default_prompt_name is None else files.prompts[files.default_prompt_name]
-        )
-        self._default = (default if option is None else option) or ""
+        self._named, name = dict(files.prompts), files.default_prompt_name
+        default = "" if name is None else self._named[name]
+        self._default = default if option is None else option
         self._skipped = {"": 0}
         if isinstance(tokenization, MessageTokenization):
             tokenization.try_out(self._default)
@@ -37,10 +35,7 @@ class Prompts:
 
     def text(self, name: str | None, use: str | None = None) -> str:
         """The prompt of a request that names one; an empty name is none. Without a name the one for
-        the text's ``use``, where the model has it.
-
-        Raises:
-            RequestError: the model has no prompt of that name.
+        the text's ``use``, where the model has it. Raises RequestError.
         """
         if name is None:
             names = () if use is None else (use, *USES[use])
@@ -52,7 +47,6 @@ class Prompts:
         return self._named[name] if name else ""
 
     def num_skipped(self, prompt: str) -> int:
-        """How many tokens of a text that begins with the prompt are not pooled."""
         return self._skipped.get(prompt, 0)
 
 

@@ -1,4 +1,4 @@
-"""What sentence-transformers' own files in a model's folder say; reads JSON, no tensors.
+"""Reads sentence-transformers' own JSON files in a model's folder.
 
 modules.json lists the steps: a transformer, and of an embedder Pooling, and perhaps Dense,
 LayerNorm, Normalize, each with a config.json in a folder of its own. keys.py says of every key what
@@ -28,7 +28,7 @@ _COMPUTED = {
     "CrossEncoder": ("sequence-classification", "scores", "logits"),
 }
 _DECODER_TASKS = ("text-generation", "any-to-any")
-FORMATS = ("auto", "flat", "structured")
+_FORMATS = ("auto", "flat", "structured")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _CUTS = ("longest_first", "only_first", "only_second")
 _CHECKED_PACKAGES = {"pytorch": "torch", **{n: n for n in ("torch", "transformers", "tokenizers")}}
@@ -45,8 +45,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Messages:
-    """How texts become messages of a chat. ``content`` is one of FORMATS, ``variables`` are what
-    the template takes; ``restores_end``: of a text that is cut the template's end is kept.
+    """How texts become messages of a chat. ``content`` is auto, flat or structured, ``variables``
+    are what the template takes; ``restores_end``: of a text that is cut the template's end is kept.
     """
 
     content: str
@@ -56,8 +56,8 @@ class Messages:
 
 @dataclass(frozen=True)
 class Calls:
-    """How texts are tokenised: ``max_length`` is in the place of the tokenizer's own, ``cuts`` says
-    which text of a pair is shortened.
+    """How texts are tokenised: ``max_length`` replaces the tokenizer's own, ``cuts`` says which
+    text of a pair is shortened.
     """
 
     max_length: int | None = None
@@ -69,9 +69,9 @@ class Calls:
 
 @dataclass(frozen=True)
 class SentenceFiles:
-    """All that such files may say. ``folder`` has the transformer's files. ``pooling`` are modes
-    whose vectors are put together; None where no file says anything. ``kind`` is None where
-    sentence-transformers did not save the model.
+    """``folder`` has the transformer's files. ``pooling`` are modes whose vectors are concatenated;
+    None where no file says anything. ``kind`` is None where sentence-transformers did not save the
+    model.
     """
 
     folder: Path
@@ -91,10 +91,7 @@ class SentenceFiles:
 
 def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
     """Reads what there is for a model of this kind; None for tasks that sentence-transformers has
-    no models for.
-
-    Raises:
-        LoadError: a file is broken, or asks for something that is not served.
+    no models for. Raises LoadError.
     """
     listed = _read(files / MODULES_FILE, [])
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
@@ -112,8 +109,11 @@ def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
     _check_requirements(_part(WHOLE_FILE, whole, "requirements"))
     steps = [_step(files, module) for module in listed]
     transformer, pooling = _transformer_and_pooling(steps, kind)
-    where, config = _transformer_config(files, transformer.folder)
-    prompts = _prompts(whole)
+    configs = (
+        (n, _object(files, transformer.folder / n, keys.TRANSFORMER)) for n in TRANSFORMER_FILES
+    )
+    where, config = next((found for found in configs if found[1]), ("", {}))
+    prompts, similarity = _prompts(whole), whole.get("similarity_fn_name")
     return SentenceFiles(
         transformer.folder,
         kind,
@@ -124,9 +124,10 @@ def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
         include_prompt=pooling is None or bool(pooling.config.get("include_prompt", True)),
         steps=tuple(step for step in steps if step.kind in keys.POST_POOLING),
         prompts=prompts,
-        default_prompt_name=_default_prompt(whole, prompts),
+        default_prompt_name=whole.get("default_prompt_name"),
         dimensions=_count(WHOLE_FILE, whole, "truncate_dim"),
-        similarity=_similarity(whole),
+        # Another name is left out, as in sentence-transformers.
+        similarity=similarity if similarity in SIMILARITIES else SIMILARITIES[0],
         activation_fn=whole.get("activation_fn"),
     )
 
@@ -146,10 +147,14 @@ def _step(files: Path, module: Mapping[str, Any]) -> Step:
     if name == keys.TRANSFORMER_MODULE:
         return Step(name, folder, {})
     tables = {keys.POOLING_MODULE: keys.POOLING, **keys.POST_POOLING, **keys.TRAINING_MODULES}
-    step = Step(name, folder, _object(files, folder / "config.json", tables[name]))
-    if name in keys.POST_POOLING:
-        _check_tensor(step)
-    return step
+    config = _object(files, folder / "config.json", tables[name])
+    # A step that changes tokens, as multi-vector models' do, or makes scores.
+    for key in ("module_input_name", "module_output_name") if name in keys.POST_POOLING else ():
+        tensor = config.get(key) or "sentence_embedding"
+        if tensor != "sentence_embedding":
+            where = f"{folder.name}/config.json"
+            raise LoadError(f"{where}: {key} is {tensor}; only sentence_embedding is served here")
+    return Step(name, folder, config)
 
 
 def _folder(files: Path, module: Mapping[str, Any]) -> Path:
@@ -159,17 +164,7 @@ def _folder(files: Path, module: Mapping[str, Any]) -> Path:
     return files / path
 
 
-def _check_tensor(step: Step) -> None:
-    """Raises LoadError where a step changes tokens, as multi-vector models' do, or makes scores."""
-    for key in ("module_input_name", "module_output_name"):
-        name = step.config.get(key) or "sentence_embedding"
-        if name != "sentence_embedding":
-            where = f"{step.folder.name}/config.json"
-            raise LoadError(f"{where}: {key} is {name}; only sentence_embedding is served here")
-
-
 def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, Step | None]:
-    """The two first steps; a cross-encoder has one."""
     computing = [step for step in steps if step.kind not in keys.TRAINING_MODULES]
     kinds = [step.kind for step in computing]
     if kind == "CrossEncoder":
@@ -184,21 +179,14 @@ def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, S
     raise LoadError(f"{MODULES_FILE}: got {', '.join(kinds)}; {expected} expected")
 
 
-def _transformer_config(files: Path, folder: Path) -> tuple[str, Mapping[str, Any]]:
-    """The name of its file and what that has."""
-    for name in TRANSFORMER_FILES:
-        found = _object(files, folder / name, keys.TRANSFORMER)
-        if found:
-            return name, found
-    return "", {}
-
-
 def _calls(where: str, config: Mapping[str, Any], kind: Kind) -> Calls:
     _kwargs(where, config, "model_args", "model_kwargs", keys.MODEL_KWARGS)  # none changes answers
     tokenizer = _kwargs(where, config, "tokenizer_args", "processor_kwargs", keys.PROCESSOR_KWARGS)
     told = {**config, **{k: v for k, v in tokenizer.items() if k == "model_max_length"}}
     modality = _modality(where, config, kind)
-    content = _one_of(where, modality or {}, "format", FORMATS)
+    content = (modality or {}).get("format") or _FORMATS[0]
+    if content not in _FORMATS:
+        raise LoadError(f"{where}: format: got {content!r}, known: {', '.join(_FORMATS)}")
     processing = _part(where, config, "processing_kwargs", keys.PROCESSING)
     called = f"{where}: processing_kwargs"
     text, common = (_part(called, processing, name, keys.TEXT) for name in ("text", "common"))
@@ -211,7 +199,8 @@ def _calls(where: str, config: Mapping[str, Any], kind: Kind) -> Calls:
         messages = Messages(
             content,
             {name: value for name, value in chat.items() if name not in of_chat},
-            bool(chat.get("restore_suffix", True)) and _truncates(given),
+            bool(chat.get("restore_suffix", True))
+            and given.get("truncation", True) not in (False, "do_not_truncate"),
         )
     return Calls(
         _count(called, given, "max_length")
@@ -224,12 +213,8 @@ def _calls(where: str, config: Mapping[str, Any], kind: Kind) -> Calls:
     )
 
 
-def _truncates(given: Mapping[str, Any]) -> bool:
-    return given.get("truncation", True) not in (False, "do_not_truncate")
-
-
 def _cuts(where: str, value: Any) -> str:
-    """Which text of a pair is cut; whether any is, is the request's to say."""
+    """Which text of a pair is cut; the request says whether any is."""
     if value is None or isinstance(value, bool) or value == "do_not_truncate":
         return _CUTS[0]
     if value not in _CUTS:
@@ -238,10 +223,8 @@ def _cuts(where: str, value: Any) -> str:
 
 
 def _modality(where: str, config: Mapping[str, Any], kind: Kind) -> Mapping[str, Any] | None:
-    """What modality_config says of messages, which texts become where the model takes them.
-
-    Raises:
-        LoadError: the module computes something else than a model of this kind.
+    """What modality_config says of messages; None where the model takes plain texts. Raises
+    LoadError where the module computes something else than a model of this kind.
     """
     task, module_output, output = _COMPUTED[kind]
     found_task = config.get("transformer_task") or task
@@ -281,24 +264,15 @@ def _prompts(whole: Mapping[str, Any]) -> Mapping[str, str]:
     found = whole.get("prompts") or {}
     if not isinstance(found, dict) or not all(isinstance(one or "", str) for one in found.values()):
         raise LoadError(f"{WHOLE_FILE}: prompts: an object of texts was expected")
+    name = whole.get("default_prompt_name")
+    if name is not None and name not in found:
+        known = ", ".join(found) or "none"
+        raise LoadError(f"{WHOLE_FILE}: default_prompt_name {name} is no prompt, known: {known}")
     return {name: text or "" for name, text in found.items()}
 
 
-def _default_prompt(whole: Mapping[str, Any], prompts: Mapping[str, str]) -> str | None:
-    name: str | None = whole.get("default_prompt_name")
-    if name is not None and name not in prompts:
-        known = ", ".join(prompts) or "none"
-        raise LoadError(f"{WHOLE_FILE}: default_prompt_name {name} is no prompt, known: {known}")
-    return name
-
-
-def _similarity(whole: Mapping[str, Any]) -> str:
-    found = whole.get("similarity_fn_name")
-    return found if found in SIMILARITIES else SIMILARITIES[0]  # as in sentence-transformers
-
-
 def _check_requirements(requirements: Mapping[str, Any]) -> None:
-    """Raises LoadError where the model's author asks for another version of what computes it."""
+    """Raises LoadError where the model's author requires another version of a package."""
     from importlib.metadata import version
 
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -320,7 +294,7 @@ def _check_requirements(requirements: Mapping[str, Any]) -> None:
 def _kwargs(
     where: str, config: Mapping[str, Any], old: str, new: str, table: Keys
 ) -> Mapping[str, Any]:
-    """What is passed on to transformers; the old name of the key wins, as it does there."""
+    """What transformers is given; the old name of the key wins, as it does there."""
     found = {name: _part(where, config, name, table) for name in (old, new)}
     passed = found[old] if old in config else found[new]
     return {name: value for name, value in passed.items() if name not in table.harmless}
@@ -341,19 +315,10 @@ def _part(
 
 
 def _count(where: str, config: Mapping[str, Any], key: str) -> int | None:
-    """A number of tokens or dimensions; None where it is not given."""
     found: int | None = config.get(key)
     if found is not None and (type(found) is not int or found < 1):
         raise LoadError(f"{where}: {key}: got {found!r}, expected a whole number from 1")
     return found
-
-
-def _one_of(where: str, config: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
-    """One of these words, the first where none is given."""
-    found = config.get(key)
-    if found is not None and found not in known:
-        raise LoadError(f"{where}: {key}: got {found!r}, known: {', '.join(known)}")
-    return found or known[0]
 
 
 def _object(files: Path, path: Path, table: Keys) -> Mapping[str, Any]:
@@ -375,3 +340,22 @@ def _read(path: Path, default: Any) -> Any:
         return read_json(path)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path.parent.name}/{path.name}: can't be read: {error}") from error
+
+
+def activation(key: str, name: str | None) -> Any:
+    """The torch module of a dotted name such as ``torch.nn.modules.activation.Tanh``; ``key`` is
+    the one that names it. Raises LoadError.
+    """
+    from torch import nn
+
+    if name is None:
+        return nn.Identity()
+    package, _, last = str(name).rpartition(".")
+    found = getattr(nn, last, None)
+    known = package.split(".")[:2] == ["torch", "nn"]
+    if not known or not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise LoadError(f"{key} {name} is none of torch.nn's")
+    try:
+        return found().eval()
+    except TypeError:
+        raise LoadError(f"{key} {name} is no function: it has sizes, which no file names") from None

@@ -29,8 +29,6 @@ _PROBES = (("alpha", "bravo"), ("charlie", "bravo"), ("alpha", "foxtrot"))
 
 
 class MessageTokenization(Tokenization):
-    """A tokenizer whose texts are rendered by its chat template."""
-
     def __init__(
         self,
         tokenizer: Any,
@@ -43,23 +41,17 @@ class MessageTokenization(Tokenization):
     ) -> None:
         """``content``: whether the template takes "flat" texts or a "structured" list of parts;
         "auto" looks at it. ``variables`` are what it takes besides, ``restores_end``: of a text
-        that is cut the template's end is kept. ``limits`` are Tokenization's.
-
-        Raises:
-            LoadError: there is no chat template, or it fails at a text.
+        that is cut the template's end is kept. ``limits`` are Tokenization's. Raises LoadError.
         """
         super().__init__(tokenizer, **limits, adds_special_tokens=False)
         template = tokenizer.chat_template
         if not template:
             raise LoadError("its texts are messages of a chat, but it has no chat template")
-        if content == "auto":
-            is_flat = model_type in _FLAT_TYPES or (
-                isinstance(template, str) and not any(part in template for part in _OF_PARTS)
-            )
-            content = "flat" if is_flat else "structured"
         self._has_parts = content == "structured"
-        self._variables = variables
-        self._restores_end = restores_end
+        if content == "auto" and model_type not in _FLAT_TYPES:
+            is_text = isinstance(template, str)
+            self._has_parts = not is_text or any(part in template for part in _OF_PARTS)
+        self._variables, self._restores_end = variables, restores_end
         self._end = lru_cache(256)(self._end_of)
         self.try_out("")
 
@@ -80,9 +72,7 @@ class MessageTokenization(Tokenization):
         truncate: bool | None = None,
     ) -> Encoding:
         """As Tokenization's, with the tokens that the template makes in the place of special ones.
-
-        Raises:
-            RequestError: also where the template fails at the text, or leaves one of a pair out.
+        Raises RequestError.
         """
         if pair is not None and self._pair_problem is not None:
             raise RequestError(self._pair_problem)
@@ -110,7 +100,12 @@ class MessageTokenization(Tokenization):
     def _rendered(self, prompt: str, text: str, pair: str | None = None) -> str:
         said = [("system", prompt)] if prompt else []
         said += [("user", text)] if pair is None else zip(PAIR_ROLES, (text, pair), strict=True)
-        messages = [{"role": role, "content": self._content(content)} for role, content in said]
+        messages: list[dict[str, Any]] = [
+            {"role": role, "content": content} for role, content in said
+        ]
+        if self._has_parts:
+            for message in messages:
+                message["content"] = [{"type": "text", "text": message["content"]}]
         try:
             return str(
                 self.tokenizer.apply_chat_template(messages, tokenize=False, **self._variables)
@@ -123,19 +118,15 @@ class MessageTokenization(Tokenization):
                 f"this model's chat template fails at messages of role {roles}: {reason(error)}"
             ) from None
 
-    def _content(self, text: str) -> Any:
-        return [{"type": "text", "text": text}] if self._has_parts else text
-
     def _end_of(self, prompt: str, is_pair: bool) -> list[int]:
         """The tokens behind the texts, which are the same whatever these are."""
         one, other = (
-            self._ids(self._rendered(prompt, filler, filler if is_pair else None))
+            self.tokenizer(
+                self._rendered(prompt, filler, filler if is_pair else None),
+                add_special_tokens=False,
+            )["input_ids"]
             for filler in _FILLERS
         )
         same = takewhile(lambda pair: pair[0] == pair[1], zip(one[::-1], other[::-1], strict=False))
         end = [token for token, _ in same][::-1]
         return end if len(end) < min(len(one), len(other)) else []
-
-    def _ids(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found

@@ -13,11 +13,10 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, most_characters
 
 from .encoding import Encoding
-from .truncation import CalledTokens, Tokenized, Tokens, Truncator
+from .truncation import CUT, CalledTokens, Tokenized, Tokens, Truncator
 
 _NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
-_CUT = "send truncate: true to cut it"
 
 
 class Tokenization:
@@ -43,11 +42,9 @@ class Tokenization:
         self.truncation = truncation
         self.has_token_types = has_token_types
         self.num_embeddings = num_embeddings
-        self.truncator = (
-            Truncator(tokenizer, adds_special_tokens=adds_special_tokens)
-            if tokenizer.is_fast
-            else None
-        )
+        self.truncator = None
+        if tokenizer.is_fast:
+            self.truncator = Truncator(tokenizer, adds_special_tokens=adds_special_tokens)
         self._cuts = cuts
         self._is_called = not _is_its_backend(tokenizer)
         self._call_options = {} if adds_special_tokens else {"add_special_tokens": False}
@@ -61,17 +58,9 @@ class Tokenization:
         prompt: str = "",
         truncate: bool | None = None,
     ) -> Encoding:
-        """One text, or a pair, with its special tokens.
-
-        Args:
-            field: the tensor that an error names.
-            text: the first text.
-            pair: the second one, if any.
-            prompt: what the model is told before the text.
-            truncate: the request's own word, else ``truncation`` decides.
-
-        Raises:
-            RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
+        """One text with ``prompt`` before it, or a pair, with its special tokens. An error names
+        ``field``; ``truncate`` is the request's choice, by default the model's. Raises
+        RequestError.
         """
         found = self.tokens(field, prompt + text, pair, truncate=truncate, truncation=self._cuts)
         return self.as_encoding(found, is_cut=bool(found.overflowing))
@@ -81,9 +70,7 @@ class Tokenization:
     ) -> list[Encoding]:
         """A text paired with each of ``seconds``, as ``encode`` makes it, but only the text is ever
         cut, and it is tokenised once: of one with many labels each would take as long as the first.
-
-        Raises:
-            RequestError: a pair is longer than ``max_length`` and not to be cut.
+        Raises RequestError.
         """
         cuts = self.truncation if truncate is None else truncate
         if self.truncator is None:
@@ -94,7 +81,7 @@ class Tokenization:
             return [self.as_encoding(one) for one in found]
         check_characters(field, max(map(len, seconds)), self.max_length)
         if not cuts:
-            check_characters(field, len(text), self.max_length, _CUT)
+            check_characters(field, len(text), self.max_length, CUT)
         longest = self.max_length if cuts else _NO_LIMIT
         pairs = self.truncator.pairs(field, text, seconds, longest, "only_first")
         return [self.as_encoding(self._fitting(field, pair)) for pair in pairs]
@@ -115,10 +102,11 @@ class Tokenization:
         """
         cuts = self.truncation if truncate is None else truncate
         cut = partial(self._cut, field, text, pair, truncation, has_places=has_places)
+        num_characters = len(text) + len(pair or "")
         if not cuts:
-            check_characters(field, len(text) + len(pair or ""), self.max_length, _CUT)
-        if cuts and self.truncator is not None and self._is_long(text, pair):
-            return cut()
+            check_characters(field, num_characters, self.max_length, CUT)
+        elif self.truncator and num_characters > _MANY_CHARACTERS * self.max_length:
+            return cut()  # without tokenising it twice
         if self.truncator is not None and not self._is_called:
             # transformers' call takes ten times as long for a short text, and has nothing to add.
             found: Tokens = self.truncator.whole(text, pair)
@@ -155,11 +143,8 @@ class Tokenization:
     def as_encoding(
         self, found: Tokens, positions: tuple[int, ...] | None = None, *, is_cut: bool = False
     ) -> Encoding:
-        """The tokens as the engine takes them.
-
-        Raises:
-            RequestError: a token that the model does not know: it would fail the step that it
-                shares with others, and on a GPU the engine.
+        """Raises RequestError for a token that the model does not know: it would fail the step that
+        it shares with others, and on a GPU the engine.
         """
         ids = found.ids
         if self.num_embeddings is not None and max(ids) >= self.num_embeddings:
@@ -178,15 +163,11 @@ class Tokenization:
         cut = self.truncator.cut
         return cut(field, text, pair, self.max_length, truncation, has_places=has_places)
 
-    def _is_long(self, text: str, pair: str | None) -> bool:
-        """Whether a text will be cut in all likelihood: it is tokenised once then, not twice."""
-        return len(text) + len(pair or "") > _MANY_CHARACTERS * self.max_length
-
     def _fitting(self, field: str, found: Tokens) -> Tokens:
         if len(found) <= self.max_length:
             return found
         raise RequestError(
-            f"{field}: got {len(found)} tokens, this model takes at most {self.max_length}; {_CUT}"
+            f"{field}: got {len(found)} tokens, this model takes at most {self.max_length}; {CUT}"
         )
 
 

@@ -9,6 +9,7 @@ given their special tokens afterwards, as the tokenizer would do
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
 
 Tokenized = tokenizers.Encoding
+CUT = "send truncate: true to cut it"
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,6 @@ class Truncator:
         """One text or a pair with its special tokens."""
         return self._post_processor.post_process(first, second)
 
-    def windows(self, text: Tokenized, length: int, stride: int) -> list[Tokenized]:
-        """A text cut in place into stretches of at most ``length`` tokens, of which neighbours have
-        ``stride`` in common. Each is to be joined by itself: joined at once, all but the first
-        would keep the token types of a text alone.
-        """
-        text.truncate(length, stride=stride)
-        return [text, *text.overflowing]
-
     def room(self, max_length: int, *, pair: bool) -> int:
         """How many tokens of the texts fit beside the special ones."""
         return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
@@ -95,22 +89,15 @@ class Truncator:
     ) -> Tokenized:
         """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is
         cut: "longest_first" the longer text, then both; "only_first" or "only_second" that alone.
-        With ``has_places`` a token's place in the text is wanted.
-
-        Raises:
-            RequestError: the text of a pair that may not be cut leaves no room for the other.
+        With ``has_places`` a token's place in the text is wanted. Raises RequestError.
         """
         space = self.room(max_length, pair=pair is not None)
         part = partial(self._part, field, num_tokens=space, has_places=has_places)
-        first = part(text)
-        second = None if pair is None else part(pair)
-        longest = _kept_lengths(
-            field, strategy, len(first), 0 if second is None else len(second), space
-        )
-        return self.joined(
-            self._shortened(first, longest[0]),
-            None if second is None else self._shortened(second, longest[1]),
-        )
+        first, second = part(text), None if pair is None else part(pair)
+        lengths = _kept_lengths(field, strategy, len(first), len(second or ()), space)
+        if second is not None:
+            second = self._shortened(second, lengths[1])
+        return self.joined(self._shortened(first, lengths[0]), second)
 
     def pairs(
         self, field: str, text: str, seconds: Iterable[str], max_length: int, strategy: str
@@ -123,15 +110,14 @@ class Truncator:
         whole = read()
         firsts = {len(whole): whole}
         for second in map(self.pieces, seconds):
-            longest = _kept_lengths(field, strategy, len(whole), len(second), space)
-            if longest[0] not in firsts:
-                firsts[longest[0]] = self._shortened(read(), longest[0])
-            yield self.joined(firsts[longest[0]], self._shortened(second, longest[1]))
+            lengths = _kept_lengths(field, strategy, len(whole), len(second), space)
+            if lengths[0] not in firsts:
+                firsts[lengths[0]] = self._shortened(read(), lengths[0])
+            yield self.joined(firsts[lengths[0]], self._shortened(second, lengths[1]))
 
     def _part(
         self, field: str, text: str, num_tokens: int, *, has_places: bool = False
     ) -> Tokenized:
-        """The tokens of a text of which ``num_tokens`` may be kept."""
         from_end = self._side == "left"
         if from_end and has_places:  # which count from the text's beginning
             check_characters(field, len(text), num_tokens)
@@ -157,7 +143,6 @@ def _post_processor(step: Any) -> tokenizers.Tokenizer:
 
 
 def _without_trim_offsets(step: Any) -> Any:
-    """A step with every ``trim_offsets`` in it off."""
     if isinstance(step, list):
         return [_without_trim_offsets(part) for part in step]
     if not isinstance(step, dict):
@@ -193,3 +178,57 @@ def _room_beside(field: str, space: int, other: int) -> int:
             f"at most {space - 1}, so that something of the other fits"
         )
     return space - other
+
+
+@dataclass(frozen=True)
+class WindowSplitter:
+    """Splits texts longer than a model takes into overlapping windows, which are computed side by
+    side. May be used by several threads at once.
+    """
+
+    truncator: Truncator
+    max_num_windows: int
+
+    def pieces(self, field: str, text: str, max_length: int, *, cuts: bool) -> Tokenized:
+        """A text's tokens without special ones; with ``cuts`` at least those of the windows. Raises
+        RequestError.
+        """
+        most = self.max_num_windows * max_length
+        if not cuts:
+            check_characters(field, len(text), most, CUT)
+        found = tokens_of_part(field, text, most, self.truncator.pieces)
+        if not len(found):
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        return found
+
+    def windows(
+        self,
+        field: str,
+        text: Tokenized,
+        *,
+        max_length: int,
+        stride: int,
+        cuts: bool,
+        first: Tokenized | None = None,
+    ) -> list[Tokenized]:
+        """Cuts ``text`` in place into windows of at most ``max_length`` tokens, special ones
+        included, of which neighbours have ``stride`` of the text in common. Each begins with all of
+        ``first``, the pair's first text, beside which ``stride`` + 1 must fit. With ``cuts`` the
+        rest of a text of too many windows is dropped. Raises RequestError.
+        """
+        space = self.truncator.room(max_length, pair=first is not None) - len(first or ())
+        parts, step = [text], space - stride
+        if len(text) > space:
+            num_windows = 1 + math.ceil((len(text) - space) / step)
+            if num_windows > self.max_num_windows and not cuts:
+                raise RequestError(
+                    f"{field}: got {len(text)} tokens, which are {num_windows} windows, allowed: "
+                    f"{self.max_num_windows} (max_num_windows); {CUT}"
+                )
+            if num_windows > self.max_num_windows:
+                text.truncate(space + step * (self.max_num_windows - 1))
+            text.truncate(space, stride=stride)
+            parts = [text, *text.overflowing]
+        # Joined at once, all but the first would keep the token types of a text alone.
+        pairs = ((part, None) if first is None else (first, part) for part in parts)
+        return [self.truncator.joined(*pair) for pair in pairs]

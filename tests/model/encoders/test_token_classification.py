@@ -17,8 +17,7 @@ from hf_triton.encoder.task import Prepared, TaskSetup
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.token_classification.options import Options
-from hf_triton.token_classification.request import STRATEGIES
-from hf_triton.token_classification.tagging import TokenClassification
+from hf_triton.token_classification.tagging import STRATEGIES, TokenClassification
 from tests.model.encoders.tasks import MODELS
 from tests.support import served_encoder
 from tests.support.other_tokenizers import KINDS, spelt_otherwise

@@ -20,10 +20,13 @@ from hf_triton.encoder.optimize.comparison import (
     MIN_ROUNDS,
     PLAIN,
     Candidate,
+    Report,
     Timing,
+    choice,
     timings,
+    to_json,
+    to_text,
 )
-from hf_triton.encoder.optimize.report import Report, choice, to_json, to_text
 from hf_triton.encoder.runners.runner import Runner, RunnerSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from tests.support.tiny_encoders import tiny_encoder
