@@ -1,33 +1,196 @@
-"""Calls the pipeline with waiting inputs, as the steps of an engine's thread. Requests with equal
-parameters share a call where batches are wanted; long requests take turns with the others. Knows
-neither Triton nor JSON.
+"""Calls one loaded transformers pipeline with waiting inputs, as the steps of an engine's thread:
+neither a pipeline nor its tokenizer is thread-safe. Requests with equal parameters share a call
+where batches are wanted; long requests take turns with the others.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from hf_triton.runtime import log
 from hf_triton.runtime.engine import work as works
 from hf_triton.runtime.engine.thread import EngineThread
-from hf_triton.runtime.errors import RequestError, place
+from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError, place, reason
 from hf_triton.runtime.request.request_ids import labelled
+from hf_triton.runtime.tokenizing.lengths import check_characters, num_characters
 
-from .calling import PipelineCall, PipelineInput
+from .items import ChatMessages
 from .pipeline_metrics import PipelineMetrics
+
+# Raised by transformers' own checks of inputs and parameters.
+_CALLERS_FAULTS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
+# Given a list of one input, these pipelines return its result without the list.
+_UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
+# These pipelines take a list of {"images", "text"} for a chat, so they are called once per input.
+_ONE_BY_ONE = ("image-text-to-text", "any-to-any")
+_NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
+_MOST_TOKENS = 2**14  # characters of a text that is cut, or read in windows
+_CUTTING_PARAMETER = {"fill-mask": "tokenizer_kwargs", "text-generation": "tokenizer_encode_kwargs"}
+_MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineInput:
+    """One input with its call's parameters; ``key`` is equal where the parameters are, ``where``
+    names its place in a list of inputs.
+    """
+
+    item: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+    where: str = ""
+
+
+class PipelineCall:
+    def __init__(self, name: str, pipe: Any) -> None:
+        self.name = name
+        self._pipe = pipe
+        self._chat = getattr(importlib.import_module(type(pipe).__module__), "Chat", None)
+        self._max_length = _max_length(name, pipe)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        return bool(self._pipe.device.type == "cpu")
+
+    def check(self, given: PipelineInput) -> None:
+        """Raises RequestError for an input that the model can't hold. On a GPU a position beyond
+        the model's last would end the process's use of it.
+        """
+        item, parameters = given.item, given.parameters
+        # All texts count, since any may be tokenised on the one thread.
+        texts = [item.messages if isinstance(item, ChatMessages) else item, dict(parameters)]
+        most_tokens = self._max_length
+        if most_tokens is None or _cuts(parameters):
+            most_tokens = max(most_tokens or 0, _MOST_TOKENS)
+        check_characters("inputs", num_characters(texts), most_tokens)
+        if self._max_length is not None:
+            self._check_text(item, parameters, self._max_length)
+        if isinstance(item, np.ndarray):
+            self._check_samples(item)
+
+    def results(self, inputs: Sequence[PipelineInput]) -> list[Any]:
+        """A result for each input, computed together; their parameters are equal."""
+        given, parameters = [self._as_input(one.item) for one in inputs], inputs[0].parameters
+        if self.name in _ONE_BY_ONE:
+            return [self._pipe(item, **self._arguments(parameters)) for item in given]
+        found = self._pipe(given, batch_size=len(given), **self._arguments(parameters))
+        if self.name in _UNWRAPS_ONE and len(given) == 1:
+            return [found]
+        found = list(found)
+        if len(found) != len(given):
+            raise EngineError(f"{self.name} gave {len(found)} results for {len(given)} inputs")
+        return found
+
+    def failure(self, error: BaseException) -> RuntimeModelError:
+        if isinstance(error, RuntimeModelError):
+            return error
+        text = f"the {self.name} pipeline: {type(error).__name__}: {reason(error)}"
+        # A CUDA failure may come as any of torch's errors.
+        own = isinstance(error, _CALLERS_FAULTS) or type(error).__name__ == "PipelineException"
+        return RequestError(text) if own and "CUDA" not in text else EngineError(text)
+
+    def _as_input(self, item: Any) -> Any:
+        if isinstance(item, ChatMessages):
+            if self._chat is None:
+                raise RequestError(f"inputs: the {self.name} pipeline takes no chat")
+            return self._chat([dict(message) for message in item.messages])
+        if isinstance(item, dict):
+            return dict(item)  # some pipelines modify their inputs
+        return item
+
+    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """A deep copy, because some pipelines modify their arguments."""
+        found = {k: dict(v) if isinstance(v, dict) else v for k, v in parameters.items()}
+        for nested in found.values():
+            if isinstance(nested, dict) and isinstance(nested.get("speaker_embeddings"), list):
+                import torch
+
+                nested["speaker_embeddings"] = torch.tensor(nested["speaker_embeddings"])
+        return found
+
+    def _check_text(self, item: Any, parameters: Mapping[str, Any], limit: int) -> None:
+        """Checks the tokens of a text or {"text", "text_pair"}."""
+        words: list[str]
+        if isinstance(item, str):
+            words = [item]
+        elif isinstance(item, dict) and set(item) <= {"text", "text_pair"}:
+            words = [item[name] for name in ("text", "text_pair") if name in item]
+        else:
+            return
+        asked = _asked_length(parameters)
+        if asked is not None and asked > limit:
+            raise RequestError(f"max_length: got {asked}, this model takes at most {limit} tokens")
+        if _cuts(parameters) or sum(len(w.encode()) for w in words) + 8 <= limit:
+            return
+        num_tokens = len(self._pipe.tokenizer(*words)["input_ids"])
+        if num_tokens > limit:
+            nested = _CUTTING_PARAMETER.get(self.name)
+            how = f'pipeline_parameters {{"{nested}": {{"truncation": true}}}}'
+            raise RequestError(
+                f"inputs: got {num_tokens} tokens, this model takes at most {limit}; send "
+                f"{how if nested else 'the parameter truncation: true'} to cut it"
+            )
+
+    def _check_samples(self, samples: Any) -> None:
+        """Raises RequestError for a sound too short for one frame of the model's features."""
+        count = getattr(self._pipe.model, "_get_feat_extract_output_lengths", None)
+        if count is None:
+            return
+        import torch
+
+        if int(count(torch.tensor([len(samples)])).min()) < 1:
+            raise RequestError(f"audio: {len(samples)} samples are too few for this model")
+
+
+def _max_length(name: str, pipe: Any) -> int | None:
+    """The number of positions; None where the pipeline truncates or no limit is known."""
+    if name not in ("text-classification", "feature-extraction", "fill-mask", "text-generation"):
+        return None
+    config = pipe.model.config.get_text_config()
+    found = [getattr(pipe.tokenizer, "model_max_length", _NO_LIMIT)]
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and positions > 0:
+        found.append(positions - _num_unused_positions(pipe.model))
+    limit = int(min(found))
+    return limit if limit < _NO_LIMIT else None
+
+
+def _num_unused_positions(model: Any) -> int:
+    """RoBERTa's models count positions from the padding token's id + 1."""
+    padded = any(
+        getattr(module, "padding_idx", None) is not None
+        for name, module in model.named_modules()
+        if name.endswith(("position_embeddings", "embed_positions"))
+    )
+    pad = getattr(model.config, "pad_token_id", None)
+    return pad + 1 if padded and isinstance(pad, int) else 0
+
+
+def _cuts(parameters: Mapping[str, Any]) -> bool:
+    values = [parameters.get(name) for name in _MAY_CUT]
+    return any(bool(v.get("truncation")) if isinstance(v, dict) else bool(v) for v in values)
+
+
+def _asked_length(parameters: Mapping[str, Any]) -> int | None:
+    nested = [v for v in (parameters.get(n) for n in _MAY_CUT) if isinstance(v, dict)]
+    lengths = [found.get("max_length") for found in (parameters, *nested)]
+    return max((n for n in lengths if isinstance(n, int)), default=None)
+
 
 Work = works.Work[PipelineInput, Any]
 
 
 class PipelineEngine:
     """``load`` returns the call; it runs on the engine's thread, like every method.
-    ``check_device`` is called after a call failed through no caller's fault; the engine ends if it
-    raises.
+    ``check_device`` is called after a failure that is no caller's; the engine ends if it raises.
     """
 
     def __init__(
@@ -58,7 +221,6 @@ class PipelineEngine:
         return bool(self._waiting)
 
     def add(self, submitted: Iterable[Work]) -> None:
-        """Puts work behind what waits."""
         self._waiting.extend(submitted)
 
     def step(self) -> None:
@@ -84,9 +246,6 @@ class PipelineEngine:
     give_up = end
 
     def _next(self) -> list[tuple[Work, list[PipelineInput]]]:
-        """The next inputs of the oldest works, of those alone whose parameters are the first one's;
-        others stay queued.
-        """
         taken: list[tuple[Work, list[PipelineInput]]] = []
         others: list[Work] = []
         room = self._batch_size
@@ -95,9 +254,10 @@ class PipelineEngine:
             start = len(work.results)
             left = work.items[start : start + room]
             key = taken[0][1][0].key if taken else left[0].key
-            if inputs := _alike(left, key):
-                taken.append((work, inputs))
-                room -= len(inputs)
+            num_alike = next((n for n, one in enumerate(left) if one.key != key), len(left))
+            if num_alike:
+                taken.append((work, [*left[:num_alike]]))
+                room -= num_alike
             else:
                 others.append(work)
         self._waiting.extendleft(reversed(others))
@@ -141,8 +301,3 @@ class PipelineEngine:
             log.error(labelled(work.request_id, text))
             self._check_device()  # else later calls fail while it reports ready
         return type(found)(f"{given.where}{found}")
-
-
-def _alike(inputs: Sequence[PipelineInput], key: str) -> list[PipelineInput]:
-    """The first inputs, as far as their parameters have this key."""
-    return [*takewhile(lambda given: given.key == key, inputs)]

@@ -1,13 +1,10 @@
-"""Loads a pipeline: its name, its model, its processors, and its engine. All files come through
-hf_triton/runtime/weights; every failure is one line for the operator.
-"""
+"""Loads a pipeline: its name, its model, its processors, and its engine."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 from hf_triton.runtime import log
@@ -21,14 +18,11 @@ from hf_triton.runtime.weights.loading import check_words, load_config, load_mod
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 
-from .calling import PipelineCall
-from .engine import PipelineEngine
-from .items import ItemReader
-from .kinds import ELSEWHERE, KINDS, OWN_TASKS, Kind
+from .engine import PipelineCall, PipelineEngine
+from .items import ELSEWHERE, KINDS, OWN_TASKS, ItemReader, Kind
 from .options import Options
-from .parameters import CallParameters
 from .reception import Reception
-from .request import RequestReader
+from .request import CallParameters, RequestReader
 
 _PARTS = ("tokenizer", "image_processor", "feature_extractor", "processor")
 _INSTALLED_AS = {"PIL": "pillow"}
@@ -41,8 +35,14 @@ def serve_pipeline(instance: Instance) -> Reception:
     options = served.read_options(Options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
-    defaults = default_parameters(options.parameters)
-    batch_size = options.batch_size or _batch_size(kind, placement)
+    try:
+        given = "{}" if options.parameters is None else options.parameters
+        defaults = read_object("options.parameters", given)
+    except RequestError as error:
+        raise LoadError(str(error)) from None
+    # On a CPU batches gain nothing: padding costs as much as they save.
+    suits = kind.batches_safely and placement.device != "cpu"
+    batch_size = options.batch_size or (_GPU_BATCH if suits else 1)
     made: list[Any] = []
 
     def load() -> PipelineCall:
@@ -58,11 +58,12 @@ def serve_pipeline(instance: Instance) -> Reception:
     )
     engine.thread.start()
     pipe = made[0]
+    call = CallParameters(name, pipe)
     try:
-        call = _checked_parameters(name, pipe, defaults)
-    except LoadError:
+        call.check("options.parameters", defaults)
+    except RequestError as error:
         engine.thread.stop()
-        raise
+        raise LoadError(str(error)) from None
     limits = MediaLimits(options.max_image_megapixels * 1e6, options.max_audio_s)
     items = ItemReader(kind, limits, _sampling_rate(pipe))
     dtype = str(pipe.model.dtype).removeprefix("torch.")
@@ -78,22 +79,8 @@ def serve_pipeline(instance: Instance) -> Reception:
     )
 
 
-def _checked_parameters(name: str, pipe: Any, defaults: dict[str, Any]) -> CallParameters:
-    call = CallParameters(name, pipe)
-    try:
-        call.check("options.parameters", defaults)
-    except RequestError as error:
-        raise LoadError(str(error)) from None
-    return call
-
-
-def _batch_size(kind: Kind, placement: Placement) -> int:
-    """On a CPU batches gain nothing: padding costs as much as they save."""
-    return _GPU_BATCH if kind.batches_safely and placement.device != "cpu" else 1
-
-
 def _sampling_rate(pipe: Any) -> int:
-    """The rate, in Hz, of the sounds that the model takes; 16,000 where it takes none."""
+    """In Hz, of the model's sounds; 16,000 where it takes none."""
     processor = getattr(pipe, "processor", None)
     extractors = (pipe.feature_extractor, getattr(processor, "feature_extractor", None))
     rates = (getattr(extractor, "sampling_rate", None) for extractor in extractors)
@@ -101,7 +88,7 @@ def _sampling_rate(pipe: Any) -> int:
 
 
 def pipeline_name(asked: str | None) -> str:
-    """transformers' own name for what models.yaml asks for; raises LoadError where it has none."""
+    """transformers' own name for what models.yaml asks for. Raises LoadError."""
     from transformers import __version__
     from transformers.pipelines import SUPPORTED_TASKS, TASK_ALIASES
 
@@ -118,7 +105,7 @@ def pipeline_name(asked: str | None) -> str:
 
 
 def kind_of_pipeline(name: str) -> Kind:
-    """The pipeline's kind; raises LoadError where a package that it needs is missing."""
+    """Raises LoadError where a package that the pipeline needs is missing."""
     kind = KINDS.get(name, Kind())
     if kind.package is not None and importlib.util.find_spec(kind.package) is None:
         package = _INSTALLED_AS.get(kind.package, kind.package)
@@ -127,62 +114,14 @@ def kind_of_pipeline(name: str) -> Kind:
 
 
 def load_pipeline(served: ServedModel, name: str, placement: Placement) -> Any:
-    """transformers' pipeline ``name`` with the model in evaluation mode on its device.
+    """transformers' pipeline with the model in evaluation mode on its device. Raises LoadError."""
+    import transformers
 
-    Raises:
-        LoadError: with the one line that the operator reads.
-    """
     if name in OWN_TASKS:
         log.info(f"{served.name}: task: {name} serves {name} models faster than their pipeline")
     files = model_files(served)
     config = load_config(served, files)
     model = load_model(served, files, _model_class(name, config), config, placement)
-    return _assemble(served, name, files, model, placement)
-
-
-def default_parameters(text: str | None) -> dict[str, Any]:
-    """The call parameters of models.yaml; raises LoadError where they are no JSON object."""
-    if text is None:
-        return {}
-    try:
-        return read_object("options.parameters", text)
-    except Exception as error:
-        raise LoadError(str(error)) from None
-
-
-def _model_class(name: str, config: Any) -> Any:
-    """The auto class of this pipeline that knows the model, else the class that its files name."""
-    import transformers
-    from transformers.pipelines import SUPPORTED_TASKS
-
-    architectures = getattr(config, "architectures", None) or []
-    tasks: dict[str, Any] = SUPPORTED_TASKS
-    classes = [c for c in tasks[name]["pt"] if _holds(c, config)]
-    named = [c for c in classes if set(_model_names(c, config)) & set(architectures)]
-    if named or classes:
-        return (named or classes)[0]
-    found = getattr(transformers, architectures[0], None) if architectures else None
-    if found is not None and name in ("image-segmentation", "automatic-speech-recognition"):
-        return found  # transformers' own last resort
-    what = f"{config.model_type} ({', '.join(architectures) or 'no architecture named'})"
-    raise LoadError(f"the {name} pipeline has no model for {what}: is it the model's own task?")
-
-
-def _holds(auto_class: Any, config: Any) -> bool:
-    """Whether an auto class makes a model of this configuration, by itself or by remote code."""
-    remote = getattr(config, "auto_map", None) or {}
-    # No public way asks this without loading.
-    return type(config) in auto_class._model_mapping or auto_class.__name__ in remote  # noqa: SLF001
-
-
-def _model_names(auto_class: Any, config: Any) -> list[str]:
-    found = auto_class._model_mapping.get(type(config), ())  # noqa: SLF001
-    return [c.__name__ for c in (found if isinstance(found, tuple) else (found,))]
-
-
-def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement: Placement) -> Any:
-    import transformers
-
     make: Any = transformers.pipeline
     parts = {
         part: str(files)
@@ -207,6 +146,32 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
     for part in (made, getattr(made, "processor", None)):
         render_in_sandbox(part)
     return made
+
+
+def _model_class(name: str, config: Any) -> Any:
+    """The auto class of this pipeline that knows the model, else the class that its files name."""
+    import transformers
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    architectures = getattr(config, "architectures", None) or []
+    tasks: dict[str, Any] = SUPPORTED_TASKS
+    remote = getattr(config, "auto_map", None) or {}
+    names = {c: _model_names(c, config) for c in tasks[name]["pt"]}
+    classes = [c for c, known in names.items() if known or c.__name__ in remote]
+    named = [c for c in classes if set(names[c]) & set(architectures)]
+    if named or classes:
+        return (named or classes)[0]
+    found = getattr(transformers, architectures[0], None) if architectures else None
+    if found is not None and name in ("image-segmentation", "automatic-speech-recognition"):
+        return found  # transformers' own last resort
+    what = f"{config.model_type} ({', '.join(architectures) or 'no architecture named'})"
+    raise LoadError(f"the {name} pipeline has no model for {what}: is it the model's own task?")
+
+
+def _model_names(auto_class: Any, config: Any) -> list[str]:
+    # No public way asks this without loading.
+    found = auto_class._model_mapping.get(type(config), ())  # noqa: SLF001
+    return [c.__name__ for c in (found if isinstance(found, tuple) else (found,))]
 
 
 def _pipeline_class(name: str) -> Any:

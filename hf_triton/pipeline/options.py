@@ -13,8 +13,6 @@ from hf_triton.runtime.option import option, unload_grace
 
 @dataclass(frozen=True)
 class Options:
-    """How one transformers pipeline is run. ``None`` means: decided when the model loads."""
-
     pipeline: str | None = option(
         None, "required: the name of the transformers pipeline, such as image-classification"
     )
@@ -64,7 +62,6 @@ class Options:
     unload_grace_s: float = unload_grace()
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that a single field's range does not show, each as (field, message)."""
         if self.pipeline is not None and self.pipeline.strip():
             return []
         got = "nothing" if self.pipeline is None else "an empty text"

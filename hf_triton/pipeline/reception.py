@@ -1,15 +1,22 @@
 """Receives requests and follows them until they are answered. Reading (decoding images and sounds
-is slow) and answering (so is encoding images) have a few threads each; the engine computes. Knows
-the engine as a place to submit work to.
+is slow) and answering (so is encoding images) have a few threads each; the engine computes.
+
+Answers are JSON: arrays become lists, images PNG and sounds WAV data: URLs, NaN and infinity null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import base64
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from hf_triton.runtime.engine.reception import PooledReception
@@ -22,7 +29,6 @@ from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
 from . import request as requests
-from .answers import to_json
 from .engine import PipelineEngine, Work
 from .options import Options
 from .pipeline_metrics import families
@@ -32,8 +38,6 @@ _MIB = 1024 * 1024
 
 
 class Reception(PooledReception):
-    """The open requests of one engine."""
-
     def __init__(
         self,
         reader: RequestReader,
@@ -45,9 +49,7 @@ class Reception(PooledReception):
         description: str = "",
         tokenizer: Any = None,
     ) -> None:
-        """``names`` are arguments of the pipeline's call that a request may set;
-        ``batched`` where max_batch_size is above 0.
-        """
+        """``names`` are arguments of the pipeline's call that a request may set."""
         self.engine = engine
         self._reader, self._names = reader, names
         self._max_input_mib = options.max_input_mib
@@ -57,12 +59,14 @@ class Reception(PooledReception):
         self._answering = ThreadPoolExecutor(
             num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
         )
-        metrics = engine.metrics
+        outcomes = engine.metrics.outcomes
         super().__init__(
             engine.thread,
             [self._files, self._answering],
             OpenRequests(
-                options.max_queue_size, on_end=metrics.ended, on_turned_away=metrics.turned_away
+                options.max_queue_size,
+                on_end=lambda outcome: outcomes.update([outcome]),
+                on_turned_away=lambda: outcomes.update(["turned away"]),
             ),
             description=description,
             unload_grace_s=options.unload_grace_s,
@@ -70,7 +74,6 @@ class Reception(PooledReception):
         )
 
     def families(self) -> Iterator[Family]:
-        """The engine's metrics, and the numbers of running and waiting requests."""
         running = self.engine.num_running
         waiting = max(0, self.num_open - running)
         yield from families(self.engine.metrics, running=running, waiting=waiting)
@@ -93,8 +96,7 @@ class Reception(PooledReception):
         self._files.run(Reading(responder), taken.num_bytes, read, fail)
 
     def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
-        # Skip decoding what won't be computed.
-        self._thread.check_running()
+        self._thread.check_running()  # skip decoding what won't be computed
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         return partial(self._begin, rows, responder)
 
@@ -106,14 +108,12 @@ class Reception(PooledReception):
     def _finish(
         self, rows: list[ReadRow], responder: Responder, results: list[Any] | Exception
     ) -> None:
-        """Called on the engine's thread, and on the one that stops it."""
         deliver = partial(self._deliver, rows, results, responder)
         self._requests.run_on(self._answering, responder, deliver)
 
     def _deliver(
         self, rows: list[ReadRow], results: list[Any] | Exception, responder: Responder
     ) -> None:
-        """Sends a JSON text for each query."""
         if isinstance(results, Exception):
             raise results
         left = iter(results)
@@ -125,3 +125,66 @@ class Reception(PooledReception):
         shaped = output.reshape(len(rows), -1) if self._batched else output
         responder.send({"output": shaped}, final=True)
         self._requests.end()
+
+
+def to_json(result: Any) -> str:
+    """One line of JSON; raises TypeError for types without a JSON form."""
+    return json.dumps(_plain(result), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or (isinstance(value, bool | str | int) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, Mapping):
+        return _plain_object(value)
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    return _plain_other(value)
+
+
+def _plain_object(value: Mapping[Any, Any]) -> dict[str, Any]:
+    if value.get("type") in ("image", "audio") and len(value) == 2:
+        return {"type": value["type"]}  # the chat's input, which pipelines repeat beside the answer
+    if set(value) == {"audio", "sampling_rate"} and not isinstance(value["audio"], str):
+        rate = int(value["sampling_rate"])
+        return {"audio": _wav(value["audio"], rate), "sampling_rate": rate}
+    return {str(key): _plain(one) for key, one in value.items()}
+
+
+def _plain_other(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu()
+        return _plain((value.float() if value.is_floating_point() else value).numpy())
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if hasattr(value, "save") and hasattr(value, "convert"):  # a PIL image
+        return _png(value)
+    if hasattr(value, "messages"):  # transformers' Chat
+        return _plain(value.messages)
+    raise TypeError(f"the pipeline answered a {type(value).__name__}, which has no form in JSON")
+
+
+def _png(picture: Any) -> str:
+    packed = io.BytesIO()
+    picture.save(packed, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+def _wav(samples: Any, rate: int) -> str:
+    """16-bit samples of (num_samples,) or (channels, num_samples)."""
+    import soundfile
+
+    array = samples.detach().cpu().float().numpy() if hasattr(samples, "detach") else samples
+    array = np.atleast_2d(np.asarray(array, dtype=np.float32))
+    packed = io.BytesIO()
+    frames = array.reshape(-1, array.shape[-1]).T
+    soundfile.write(packed, np.clip(frames, -1, 1), rate, format="WAV", subtype="PCM_16")
+    return f"data:audio/wav;base64,{base64.b64encode(packed.getvalue()).decode()}"

@@ -1,23 +1,32 @@
 """A request's tensors and parameters as inputs for the pipeline's call.
 
 Two steps: ``take`` copies what Triton holds, on Triton's thread; ``read`` decodes and checks it, on
-one of ours. Knows what each input of the config means; knows neither the engine nor Triton.
+one of ours. Only parameters that are known to be harmless pass: transformers' calls also take code
+to download (``custom_generate``), other models, templates, worker processes and a command line for
+Tesseract.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.json_text import read_json, read_object
-from hf_triton.runtime.request.tensors import RequestFields, check_labels, is_server_parameter, text
+from hf_triton.runtime.request.json_text import read_json, read_object, short
+from hf_triton.runtime.request.tensors import (
+    RequestFields,
+    check_labels,
+    is_server_parameter,
+    kind_of,
+    text,
+)
 
-from .calling import PipelineInput
+from .engine import PipelineInput
 from .items import ItemReader, is_chat
-from .parameters import CallParameters
 
 # Exactly one of these says what to compute; args and array_inputs are MLServer's names.
 MAIN_INPUTS = ("inputs", "text_input", "args", "array_inputs", "image", "audio")
@@ -56,7 +65,6 @@ class ReadRow:
     parameters: dict[str, Any]
 
     def inputs(self) -> list[PipelineInput]:
-        """The items of all queries, each with what the call needs."""
         items = [item for query in self.queries for item in query.items]
         key = json.dumps(self.parameters, sort_keys=True)
         return [
@@ -113,15 +121,13 @@ class RequestReader:
             raise RequestError(
                 f"inputs: missing, the {self._pipeline} pipeline needs {_wants(main)}"
             )
-        unused = [name for name in _COMPANIONS if name in row and name != self._companion(given[0])]
+        takes_pair = self._items.kind.takes_pair and given[0] != "array_inputs"
+        unused = [n for n in _COMPANIONS if n in row and not (takes_pair and n == "text_pair")]
         if unused:
             raise RequestError(f"{unused[0]}: not taken with {given[0]} by {self._pipeline}")
         if given[0] in ("image", "audio"):
             return self._media(given[0], row[given[0]])
         return [self._query(given[0], element, row) for element in row[given[0]]]
-
-    def _companion(self, source: str) -> str | None:
-        return "text_pair" if self._items.kind.takes_pair and source != "array_inputs" else None
 
     def _with_images(self, row: Row, given: Sequence[str]) -> Query:
         """Images with a text, or one with a question: one input."""
@@ -147,48 +153,48 @@ class RequestReader:
         return [Query([self._items.item(name, element)], False) for element in elements]
 
     def _query(self, name: str, element: Any, row: Row) -> Query:
-        value = self._value(name, element)
+        value, kind = self._value(name, element), self._items.kind
         if "text_pair" in row:
-            pair = text("text_pair", row["text_pair"][0])
-            return Query([self._items.item(name, {"text": value, "text_pair": pair})], False)
-        if not isinstance(value, list) or self._is_one(value):
+            value = {"text": value, "text_pair": text("text_pair", row["text_pair"][0])}
+        is_list = isinstance(value, list) and not (
+            all(isinstance(one, str) for one in value)
+            if kind.main == "image_pair"
+            else kind.takes_chat and is_chat(value)
+        )
+        if not is_list:
             return Query([self._items.item(name, value)], False)
         if not value:
             raise RequestError(f"{name}: an empty list, at least one input is required")
         items = [self._items.item(f"{name}[{index}]", one) for index, one in enumerate(value)]
         return Query(items, True)
 
-    def _is_one(self, value: list[Any]) -> bool:
-        """Whether a JSON list is one input: a chat, or a pair of images."""
-        if self._items.kind.main == "image_pair":
-            return all(isinstance(one, str) for one in value)
-        return self._items.kind.takes_chat and is_chat(value)
-
     def _value(self, name: str, element: Any) -> Any:
         """JSON where the pipeline takes it so, else the text, or a file's bytes."""
         kind = self._items.kind
         head = element[:64].lstrip()[:1] if isinstance(element, bytes | str) else ""
         head = head.decode("latin-1") if isinstance(head, bytes) else head
-        takes_text = kind.main in ("text", "prompt")
-        if name == "text_input":
-            return text(name, element)
-        if head not in ("{", "["):
-            return text(name, element) if kind.main not in ("image", "audio") else element
-        if not takes_text:
-            return read_json(name, text(name, element))
-        return self._structured(text(name, element))
-
-    def _structured(self, words: str) -> Any:
-        """A text that is JSON of the form that the pipeline takes; any other text as it is."""
+        is_json = head in ("{", "[")
+        if not is_json and name != "text_input" and kind.main in ("image", "audio"):
+            return element
+        words = text(name, element)
+        if not is_json or name == "text_input":
+            return words
+        if kind.main not in ("text", "prompt"):
+            return read_json(name, words)
         try:
             value = read_json("inputs", words)
-        except RequestError:
+        except RequestError:  # a text that is not JSON
             return words
-        takes_object = self._items.kind.takes_pair or self._items.kind.main == "prompt"
+        takes_object = kind.takes_pair or kind.main == "prompt"
         return value if isinstance(value, list) or takes_object else words
 
     def _call_parameters(self, row: Row, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        own = self._of_the_call(row)
+        own: dict[str, Any] = {}
+        for name in (name for name in _OF_THE_CALL if name in row):
+            if name not in self._call.names:
+                raise RequestError(f"{name}: the {self._pipeline} pipeline does not take it")
+            values = [text(name, value) for value in row[name]]
+            own[name] = values if name == "candidate_labels" else values[0]
         packed: dict[str, Any] = {}
         if PARAMETERS in row:
             packed = read_object(PARAMETERS, text(PARAMETERS, row[PARAMETERS][0]))
@@ -203,17 +209,6 @@ class RequestReader:
             found["candidate_labels"] = _labels(found["candidate_labels"])
         return found
 
-    def _of_the_call(self, row: Row) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name in _OF_THE_CALL:
-            if name not in row:
-                continue
-            if name not in self._call.names:
-                raise RequestError(f"{name}: the {self._pipeline} pipeline does not take it")
-            values = [text(name, value) for value in row[name]]
-            found[name] = values if name == "candidate_labels" else values[0]
-        return found
-
 
 def _labels(labels: Any) -> list[str]:
     listed = labels if isinstance(labels, list) else []
@@ -225,7 +220,6 @@ def _labels(labels: Any) -> list[str]:
 
 
 def _labelled(item: dict[str, Any], labels: list[str] | None) -> dict[str, Any]:
-    """An image with the labels to look for, its own or the request's."""
     own = item.get("candidate_labels")
     if own is not None and labels is not None:
         raise RequestError("candidate_labels: given twice, send one of them")
@@ -235,7 +229,6 @@ def _labelled(item: dict[str, Any], labels: list[str] | None) -> dict[str, Any]:
 
 
 def _wants(main: str) -> str:
-    """Describes one input for the caller's error."""
     return {
         "text": "a text",
         "image": "an image: image, or inputs in base64",
@@ -247,3 +240,131 @@ def _wants(main: str) -> str:
         "table": 'inputs as JSON: {"table", "query"}',
         "decision": 'inputs as JSON: {"state", "questions"}',
     }[main]
+
+
+# The parameters of pipelines whose signature has only **kwargs for them.
+_HIDDEN: dict[str, tuple[str, ...]] = {
+    "zero-shot-classification": ("candidate_labels", "hypothesis_template", "multi_label"),
+    "zero-shot-image-classification": ("candidate_labels", "hypothesis_template"),
+    "zero-shot-audio-classification": ("candidate_labels", "hypothesis_template"),
+    "zero-shot-object-detection": ("candidate_labels", "threshold", "top_k"),
+    "object-detection": ("threshold",),
+    "image-segmentation": (
+        *("subtask", "threshold", "mask_threshold", "overlap_mask_area_threshold"),
+    ),
+    "mask-generation": (
+        *("points_per_batch", "points_per_crop", "crops_n_layers", "crop_overlap_ratio"),
+        *("crop_n_points_downscale_factor", "pred_iou_thresh", "stability_score_offset"),
+        *("mask_threshold", "stability_score_thresh", "max_hole_area", "max_sprinkle_area"),
+        *("crops_nms_thresh", "output_rle_mask", "output_bboxes_mask"),
+    ),
+}
+_TOKENIZER = frozenset(
+    ("truncation", "max_length", "padding", "add_special_tokens", "pad_to_multiple_of")
+)
+_IMAGE_PROCESSOR = frozenset(
+    ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad", "do_convert_rgb")
+)
+# Named by a pipeline, but not for callers: addresses, templates, command lines, other processors.
+_NOT_FOR_CALLERS = frozenset(
+    (
+        *("timeout", "tesseract_config", "processor_kwargs", "decoder_kwargs", "offset_mapping"),
+        *("parameters", "ignore_warning"),
+    )
+)
+_NOT_TO_GENERATE = frozenset(
+    (
+        *("inputs", "generation_config", "logits_processor", "stopping_criteria", "streamer"),
+        *("prefix_allowed_tokens_fn", "synced_gpus", "assistant_model", "custom_generate"),
+        *("negative_prompt_ids", "negative_prompt_attention_mask", "attention_mask"),
+        *("force_unique_generate_call", "monitor_progress", "constraints", "cache_config"),
+        *("cache_implementation", "compile_config", "continuous_batching_config", "is_assistant"),
+        *("disable_compile", "transformers_version", "speculation_type", "watermarking_config"),
+        *("return_dict_in_generate", "output_attentions", "output_hidden_states", "output_logits"),
+        *("output_scores", "input_features", "input_values", "input_ids", "token_healing"),
+    )
+)
+_SHOWN = 20
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+class CallParameters:
+    """The parameters that one loaded pipeline takes, by name, and what nested objects may hold."""
+
+    def __init__(self, name: str, pipe: Any) -> None:
+        generation = _generation_names(pipe)
+        self._pipeline = name
+        self.names = frozenset(_top_level_names(name, pipe, generation))
+        self._nested = {
+            "generate_kwargs": generation,
+            "forward_params": generation | _names(getattr(pipe.model, "forward", None)),
+            "tokenizer_kwargs": _TOKENIZER,
+            "tokenize_kwargs": _TOKENIZER,
+            "tokenizer_encode_kwargs": _TOKENIZER,
+            "image_processor_kwargs": _IMAGE_PROCESSOR,
+            "preprocess_params": _TOKENIZER | {"voice_preset"},
+        }
+
+    def check(self, field: str, parameters: Mapping[str, Any]) -> None:
+        """Raises RequestError for a name that the pipeline does not take, with the nearest one."""
+        for name, value in parameters.items():
+            self._check_name(field, name, self.names)
+            allowed = self._nested.get(name)
+            if allowed is None:
+                continue
+            if not isinstance(value, dict):
+                raise RequestError(f"{field}: {name}: got {kind_of(value)}, allowed: an object")
+            for inner, inner_value in value.items():
+                self._check_name(f"{field}: {name}", inner, allowed)
+                is_name = isinstance(inner_value, str) and not inner_value.endswith(".npz")
+                if inner == "voice_preset" and not is_name:  # Bark's processor would open a file
+                    raise RequestError(
+                        f"{field}: {name}: voice_preset must be the name of a preset of the model"
+                    )
+
+    def _check_name(self, field: str, name: str, allowed: frozenset[str]) -> None:
+        if name in allowed:
+            return
+        nearest = difflib.get_close_matches(name, allowed, 1)
+        listed = sorted(allowed)
+        more = f", … ({len(listed)} in all)" if len(listed) > _SHOWN else ""
+        known = ", ".join(listed[:_SHOWN]) + more if listed else "none"
+        hint = f"did you mean {nearest[0]}?" if nearest else f"allowed: {known}"
+        raise RequestError(
+            f"{field}: unknown parameter {short(name)} of the {self._pipeline} pipeline, {hint}"
+        )
+
+
+def _top_level_names(name: str, pipe: Any, generation: frozenset[str]) -> Iterable[str]:
+    # What a pipeline takes is what this method of it names; there is no public list.
+    signature = inspect.signature(pipe._sanitize_parameters)  # noqa: SLF001
+    for parameter in signature.parameters.values():
+        if parameter.kind not in _VARIADIC and parameter.name not in _NOT_FOR_CALLERS:
+            yield parameter.name
+        elif parameter.name == "generate_kwargs":
+            yield from (*generation, "generate_kwargs")
+        elif parameter.name == "tokenizer_kwargs" and parameter.kind in _VARIADIC:
+            yield from _TOKENIZER
+    yield from _HIDDEN.get(name, ())
+
+
+def _generation_names(pipe: Any) -> frozenset[str]:
+    """What ``generate`` takes of a caller: numbers, words and lists of them."""
+    can_generate = getattr(pipe.model, "can_generate", None)
+    if can_generate is None or not can_generate():
+        return frozenset()
+    from transformers import GenerationConfig
+
+    found = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    found |= _names(pipe.model.generate)
+    return frozenset(n for n in found - _NOT_TO_GENERATE if not n.startswith("assistant_"))
+
+
+def _names(function: Any) -> frozenset[str]:
+    if function is None:
+        return frozenset()
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind not in _VARIADIC) - {
+        "self",
+        *_NOT_TO_GENERATE,
+    }

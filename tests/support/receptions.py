@@ -20,8 +20,7 @@ from hf_triton.encoder.reception import Reception as EncoderReception
 from hf_triton.encoder.runners.runner import Runner
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.pipeline.calling import PipelineInput
-from hf_triton.pipeline.engine import PipelineEngine
+from hf_triton.pipeline.engine import PipelineEngine, PipelineInput
 from hf_triton.pipeline.options import Options as PipelineOptions
 from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, ReadRow, Row

@@ -14,7 +14,7 @@ from wire import Request, strings
 
 from hf_triton.cli import main as cli
 from hf_triton.pipeline.loading import pipeline_name
-from hf_triton.pipeline.parameters import CallParameters
+from hf_triton.pipeline.request import CallParameters
 from hf_triton.runtime.errors import LoadError
 from tests.model.pipeline.conftest import Serve
 from tests.support.media_files import png

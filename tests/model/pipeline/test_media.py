@@ -16,9 +16,8 @@ import soundfile
 import torch
 from PIL import Image
 
-from hf_triton.pipeline.answers import to_json
-from hf_triton.pipeline.items import ItemReader
-from hf_triton.pipeline.kinds import KINDS
+from hf_triton.pipeline.items import KINDS, ItemReader
+from hf_triton.pipeline.reception import to_json
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image, sound
 from hf_triton.runtime.media.resampling import resample

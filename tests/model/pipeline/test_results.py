@@ -16,7 +16,7 @@ from PIL import Image
 from stub_server import StubServer
 from wire import Request, strings
 
-from hf_triton.pipeline.kinds import ELSEWHERE, KINDS
+from hf_triton.pipeline.items import ELSEWHERE, KINDS
 from hf_triton.pipeline.loading import kind_of_pipeline
 from hf_triton.runtime.errors import LoadError
 from tests.model.pipeline.conftest import Serve
