@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -23,27 +24,28 @@ from hf_triton.text_generation.loading import (
 from hf_triton.text_generation.options import Options as EngineOptions
 from hf_triton.text_generation.request.bad_words import word_tokenizer
 
-from .languages import Languages, find_languages
 from .options import Options
-from .source import SourceReader, SourceTokenizer
+from .source import Languages, SourceReader, SourceTokenizer, find_languages
 
 _MAX_TOKENS = 128
-
 _LONGEST = 1_000_000  # tokenizers without a limit say 10^30
 
 
 def load_text2text(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
-    """Loads everything and starts the engine.
-
-    Raises:
-        LoadError: with the one line that the operator reads.
-    """
+    """Loads everything and starts the engine. Raises LoadError."""
     options = served.read_options(Options)
     parts = load_parts(served, placement, _require_encoder_decoder)
     own_prefix = apply_task_params(parts.model, options.task_specific_params)
-    languages = _languages(parts, options)
+    languages = find_languages(
+        parts.tokenizer,
+        parts.decoder_start,
+        is_forced=parts.model.generation_config.forced_bos_token_id is not None,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+    )
     _log_what_may_surprise(served.name, parts, options)
-    min_tokens = default_min_tokens(parts.model.generation_config)  # the engine clears it
+    own = parts.model.generation_config  # lengths count the decoder's start; the engine clears them
+    min_tokens = max(int(own.min_new_tokens or 0), int(own.min_length or 0) - 1, 0)
     engine = start_engine(
         served.name, parts, _engine_options(parts, options), placement, num_threads
     )
@@ -73,26 +75,21 @@ def _require_encoder_decoder(config: Any) -> None:
         )
 
 
-def _languages(parts: ModelParts, options: Options) -> Languages:
-    return find_languages(
-        parts.tokenizer,
-        parts.decoder_start,
-        is_forced=parts.model.generation_config.forced_bos_token_id is not None,
-        source_lang=options.source_lang,
-        target_lang=options.target_lang,
-    )
-
-
 def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
-    """The options for the engine, with the model's own defaults filled in."""
     own, beams = parts.model.generation_config, options.num_beams
+    longest = own.max_length and max(1, own.max_length - 1)  # it counts the decoder's start
+    own_max_tokens = int(own.max_new_tokens or longest or _MAX_TOKENS)
+    max_model_len, limit = options.max_model_len, parts.tokenizer.model_max_length
+    if max_model_len is None and limit <= _LONGEST:
+        with contextlib.suppress(LoadError):  # the model can't hold as much
+            max_model_len = max_lengths(parts.config, limit)[0]
     return EngineOptions(
         engine="generate" if beams > 1 else "auto",
-        max_model_len=options.max_model_len or _tokenizer_limit(parts),
+        max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs or (max(32, beams) if beams > 1 else None),
         max_queue_size=options.max_queue_size,
         kv_cache_gib=options.kv_cache_gib,
-        default_max_tokens=options.default_max_tokens or default_max_tokens(own),
+        default_max_tokens=options.default_max_tokens or own_max_tokens,
         default_timeout_ms=options.default_timeout_ms,
         max_timeout_ms=options.max_timeout_ms,
         max_grammar_s=options.max_grammar_s,
@@ -101,35 +98,26 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
     )
 
 
-def _tokenizer_limit(parts: ModelParts) -> int | None:
-    """The tokenizer's longest text, where it has one that the model can hold."""
-    limit = parts.tokenizer.model_max_length
-    if limit > _LONGEST:
-        return None
-    try:
-        return max_lengths(parts.config, limit)[0]
-    except LoadError:
-        return None
-
-
 def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTokenizer:
     def count_unknown(number: int) -> None:
         engine.metrics.num_unknown_tokens += number
 
-    assert engine.max_source_len is not None
-    source = SourceTokenizer(
+    max_length = engine.max_source_len
+    assert max_length is not None
+    framings = (languages.special_tokens, *languages.special_tokens_by_source.values())
+    most = max(special_tokens.size for special_tokens in framings)
+    if most >= max_length:
+        raise LoadError(f"max_model_len: got {max_length}, but special tokens alone are {most}")
+    return SourceTokenizer(
         parts.tokenizer,
-        max_length=engine.max_source_len,
+        max_length=max_length,
         vocab_size=vocab_size(parts.model),
         count_unknown=count_unknown,
     )
-    for special_tokens in (languages.special_tokens, *languages.special_tokens_by_source.values()):
-        source.require_room_for(special_tokens)
-    return source
 
 
 def _target_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of outputs; Marian's is the same one in another mode."""
+    """The tokenizer of outputs: Marian's is in another mode."""
     if not hasattr(tokenizer, "spm_target"):
         return tokenizer
     target = copy.deepcopy(tokenizer)
@@ -138,9 +126,6 @@ def _target_tokenizer(tokenizer: Any) -> Any:
 
 
 def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> None:
-    """Logs a line for each of the model's own settings that is ignored unless an option sets it,
-    and for what an option takes the in-flight engine away for.
-    """
     own_beams = parts.model.generation_config.num_beams or 1
     if own_beams > 1 and options.num_beams == 1:
         log.info(
@@ -157,10 +142,7 @@ def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> No
 
 def apply_task_params(model: Any, name: str | None) -> str:
     """Changes the model's settings for generation to those of its ``task_specific_params`` of that
-    name; returns the prefix that goes with them, else the model's own, which may be empty.
-
-    Raises:
-        LoadError: the model has none of that name.
+    name; returns their prefix, else the model's own, which may be empty. Raises LoadError.
     """
     known = getattr(model.config, "task_specific_params", None) or {}
     if name is not None and name not in known:
@@ -173,15 +155,3 @@ def apply_task_params(model: Any, name: str | None) -> str:
     except (ValueError, TypeError) as error:
         raise LoadError(f"task_specific_params: {name}: {reason(error)}") from error
     return str(prefix or "")
-
-
-def default_max_tokens(own: Any) -> int:
-    """The output length of a generation config; its max_length counts the decoder's start."""
-    if own.max_new_tokens:
-        return int(own.max_new_tokens)
-    return max(1, int(own.max_length) - 1) if own.max_length else _MAX_TOKENS
-
-
-def default_min_tokens(own: Any) -> int:
-    """The shortest output of a generation config; its min_length counts the decoder's start."""
-    return max(int(own.min_new_tokens or 0), int(own.min_length or 0) - 1, 0)

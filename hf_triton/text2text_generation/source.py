@@ -1,14 +1,21 @@
 """Reads a request's rows for an encoder-decoder: languages, prefix, truncation, beams, and texts to
 the tokens that the encoder reads, within its longest input.
+
+Three kinds of tokenizer: with language codes (M2M100, NLLB, mBART), where the source language is a
+special token around the input and the target language the first token of the output; with marks
+(Marian's ``>>fra<<``), the target language at the beginning of the input; and without languages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.request.tensors import shown
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
 from hf_triton.text_generation.loading import check_tokens
@@ -16,9 +23,175 @@ from hf_triton.text_generation.request.parsing import Prompt, PromptReader, requ
 from hf_triton.text_generation.request.row_options import RowFields
 from hf_triton.text_generation.request.sampling_json import lenient_boolean
 from hf_triton.text_generation.sequence.request_options import OPTIONS
+from hf_triton.text_generation.sequence.sequence import DecoderStart
 from hf_triton.text_generation.structured.constraint import Constraint
 
-from .languages import Languages, SpecialTokens
+_PROBE = "a b"
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def around(self, token_ids: list[int]) -> list[int]:
+        return [*self.before, *token_ids, *self.after]
+
+
+def special_tokens_of(tokenizer: Any) -> SpecialTokens:
+    """What the tokenizer, with its present source language, puts around a text. Raises LoadError
+    where special tokens change the text's own tokens.
+    """
+    plain = tokenizer(_PROBE, add_special_tokens=False).input_ids
+    whole = tokenizer(_PROBE).input_ids
+    for start in range(len(whole) - len(plain) + 1):
+        end = start + len(plain)
+        if whole[start:end] == plain:
+            return SpecialTokens(tuple(whole[:start]), tuple(whole[end:]))
+    raise LoadError("the tokenizer's special tokens can't be told from those of a text")
+
+
+_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
+_MARK = re.compile(r">>([^<>]+)<<")
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Languages:
+    """``special_tokens_by_source`` has an entry for each source language, ``token_ids`` and
+    ``marks`` for each target language. A request that names no language gets the defaults, and
+    ``special_tokens`` where the model has no source languages.
+
+    ``starts_with_language``: the decoder's start token is the target language itself (mBART's
+    first models). ``needs_target``: without one the output would be in any language.
+    """
+
+    special_tokens: SpecialTokens
+    special_tokens_by_source: Mapping[str, SpecialTokens]
+    token_ids: Mapping[str, int]
+    marks: Mapping[str, str]
+    own_start: DecoderStart | None
+    starts_with_language: bool
+    needs_target: bool
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+    @property
+    def targets(self) -> list[str]:
+        return sorted((*self.token_ids, *self.marks))
+
+    def special_tokens_for(self, source_lang: str | None) -> SpecialTokens:
+        code = source_lang or self.source_lang
+        if code is None:
+            return self.special_tokens
+        if code not in self.special_tokens_by_source:
+            raise RequestError(_unknown("source_lang", code, self.special_tokens_by_source))
+        return self.special_tokens_by_source[code]
+
+    def marked(self, text: str, target_lang: str | None) -> str:
+        own = _MARK.match(text)
+        if own is None or own.group(1) not in self.marks:
+            code = _bare(target_lang or self.target_lang or "")
+            return f"{self.marks[code]} {text}" if code in self.marks else text
+        if target_lang and _bare(target_lang) != own.group(1):
+            raise RequestError(
+                f"target_lang: got {short(target_lang)}, but text_input begins with "
+                f"{own.group()}; send one of them"
+            )
+        return text
+
+    def decoder_start(self, target_lang: str | None) -> DecoderStart | None:
+        code = _bare(target_lang or self.target_lang or "")
+        if code and code not in self.token_ids and code not in self.marks:
+            raise RequestError(_unknown("target_lang", code, self.targets))
+        if not code and self.needs_target:
+            raise RequestError(f"target_lang: missing, allowed: {_some('', self.targets)}")
+        if code not in self.token_ids:
+            return self.own_start
+        if self.starts_with_language or self.own_start is None:
+            return DecoderStart(self.token_ids[code])
+        return DecoderStart(self.own_start.token_id, self.token_ids[code])
+
+
+def find_languages(
+    tokenizer: Any,
+    own_start: DecoderStart | None,
+    *,
+    is_forced: bool,
+    source_lang: str | None,
+    target_lang: str | None,
+) -> Languages:
+    """The languages that the tokenizer knows, with the options as defaults. ``is_forced``: the
+    model's settings for generation force a first token. Raises LoadError for an unknown language.
+    """
+    codes, plain = _codes(tokenizer), special_tokens_of(tokenizer)
+    own: str | None = getattr(tokenizer, "src_lang", None)
+    by_source: dict[str, SpecialTokens] = {}
+    for code in codes:
+        tokenizer.src_lang = code
+        by_source[code] = special_tokens_of(tokenizer)
+    if codes:
+        tokenizer.src_lang = own
+    marks = () if codes else getattr(tokenizer, "supported_language_codes", None) or ()
+    starts_with_language = own_start is not None and own_start.token_id in codes.values()
+    languages = Languages(
+        special_tokens=plain,
+        special_tokens_by_source=by_source,
+        token_ids=codes,
+        marks={found.group(1): mark for mark in marks if (found := _MARK.fullmatch(mark))},
+        own_start=own_start,
+        starts_with_language=starts_with_language,
+        needs_target=bool(codes) and not (is_forced or starts_with_language),
+        source_lang=source_lang or (own if codes else None),
+        target_lang=target_lang,
+    )
+    try:
+        languages.special_tokens_for(source_lang)
+        if target_lang is not None:
+            languages.decoder_start(None)
+    except RequestError as error:
+        raise LoadError(str(error)) from None
+    return languages
+
+
+def _codes(tokenizer: Any) -> dict[str, int]:
+    """Language codes to token ids; empty for a tokenizer without a source language."""
+    if not hasattr(tokenizer, "src_lang"):
+        return {}
+    codes = getattr(tokenizer, "lang_code_to_id", None)
+    if codes is None:  # NLLB: codes are special tokens like others
+        added = tokenizer.added_tokens_encoder
+        codes = {token: id_ for token, id_ in added.items() if _CODE.fullmatch(token)}
+    return {str(code): int(token_id) for code, token_id in codes.items()}
+
+
+def _bare(code: str) -> str:
+    """Removes a mark's brackets: ``fra`` for ``>>fra<<``."""
+    found = _MARK.fullmatch(code)
+    return found.group(1) if found else code
+
+
+def _unknown(field: str, code: str, known: Iterable[str]) -> str:
+    allowed = _some(code, known)
+    if not allowed:
+        return f"{field}: got {short(code)}, but this model has no languages to choose from there"
+    return f"{field}: got {short(code)}, allowed: {allowed}"
+
+
+def _some(code: str, known: Iterable[str]) -> str:
+    """Some known codes for an error; those that begin like ``code`` come first."""
+    codes = sorted(known)
+    near = [other for other in codes if code and other.lower().startswith(code[:2].lower())]
+    near = [*difflib.get_close_matches(code, codes, 3), *near]
+    ordered = list(dict.fromkeys((*near, *codes)))
+    rest = len(ordered) - _SHOWN
+    shown = ", ".join(ordered[:_SHOWN])
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
 
 _CUT = "send truncate: true to cut it"
 
@@ -37,29 +210,19 @@ class SourceTokenizer:
         """``max_length`` counts special tokens; ``count_unknown`` gets each text's number of
         unknown tokens.
         """
-        self._tokenizer = tokenizer
-        self._max_length = max_length
-        self._vocab_size = vocab_size
-        self._count_unknown = count_unknown
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._vocab_size, self._count_unknown = vocab_size, count_unknown
         self._cuts_left = getattr(tokenizer, "truncation_side", "right") == "left"
 
-    def require_room_for(self, special_tokens: SpecialTokens) -> None:
-        """Raises LoadError where special tokens leave no room for a text."""
-        if special_tokens.size >= self._max_length:
-            raise LoadError(
-                f"max_model_len: got {self._max_length}, but special tokens alone are "
-                f"{special_tokens.size}"
-            )
-
     def encode(self, text: str, special_tokens: SpecialTokens, *, truncate: bool) -> list[int]:
-        """The text's tokens between their special tokens.
-
-        Raises:
-            RequestError: too long and not to be cut, or nothing to read.
+        """The text's tokens between special ones. Raises RequestError for one that is too long and
+        not to be cut, and for nothing to read.
         """
         room = self._max_length - special_tokens.size
         if truncate:
-            token_ids = self._cut(text, room)
+            keeps_end = self._cuts_left
+            token_ids = tokens_of_part("text_input", text, room, self._ids, keeps_end=keeps_end)
+            token_ids = token_ids[-room:] if keeps_end else token_ids[:room]
         else:
             check_characters("text_input", len(text), room, _CUT)
             token_ids = self._ids(text)
@@ -69,17 +232,12 @@ class SourceTokenizer:
                 f"text_input: got {len(token_ids) + special_tokens.size} tokens, this model takes "
                 f"at most {self._max_length}; {_CUT}"
             )
-        unknown_id = self._tokenizer.unk_token_id
-        self._count_unknown(token_ids.count(unknown_id))
+        self._count_unknown(token_ids.count(self._tokenizer.unk_token_id))
         return special_tokens.around(token_ids)
 
     def _ids(self, text: str) -> list[int]:
         found: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
         return found
-
-    def _cut(self, text: str, room: int) -> list[int]:
-        found = tokens_of_part("text_input", text, room, self._ids, keeps_end=self._cuts_left)
-        return found[-room:] if self._cuts_left else found[:room]
 
 
 _FIELDS = RowFields(

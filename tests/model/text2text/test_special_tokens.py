@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text2text_generation.languages import (
+from hf_triton.text2text_generation.source import (
+    SourceTokenizer,
     SpecialTokens,
     find_languages,
     special_tokens_of,
 )
-from hf_triton.text2text_generation.source import SourceTokenizer
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.model.text2text.conftest import Folders, References
 from tests.support.text2text.reference import Reference
