@@ -1,5 +1,5 @@
 """One request's answer: transcribes each of its sounds window by window, and sends the text. Knows
-the contract's outputs and the engine as a place to submit sequences to; knows no model.
+no model.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class Sound:
         )
 
     def take(self, update: Update, *, streams: bool) -> None:
-        """Adds what is new of the window; ``finish_reason`` is set where nothing comes after it."""
+        """Adds the new tokens of the window; ``finish_reason`` is set where no other follows."""
         assert self._window is not None
         self._token_ids += (token.id for token in update.tokens)
         if streams and self._window.is_plain:
             self.text += update.read_text()
         elif streams:
-            self._tell(self.transcript.begun(self._token_ids))
+            self._add(self.transcript.begun(self._token_ids))
         if update.finish_reason is None:
             return
         segments = self.transcript.ended(self._token_ids)
-        self._tell(segments, with_text=not (streams and self._window.is_plain))
+        self._add(segments, with_text=not (streams and self._window.is_plain))
         self._was_cut |= bool(segments) and update.finish_reason == "length"
         if update.finish_reason == "timeout":
             self.finish_reason = "timeout"
@@ -84,11 +84,7 @@ class Sound:
     def end(self) -> None:
         self.finish_reason = self.finish_reason or ("length" if self._was_cut else "stop")
 
-    def sent(self) -> None:
-        """Marks new segments as sent."""
-        self.text, self.segments = "", []
-
-    def _tell(self, segments: list[Segment], *, with_text: bool = True) -> None:
+    def _add(self, segments: list[Segment], *, with_text: bool = True) -> None:
         for segment in segments[self._num_begun :]:
             text = self.speech.text(segment.token_ids)
             times = {"start": round(segment.start, 2), "end": round(segment.end, 2)}
@@ -112,7 +108,6 @@ class Answer(OneAnswer):
         streams: bool,
         batched: bool,
     ) -> None:
-        """``submit`` takes the sequence of a window after the first."""
         super().__init__(responder)
         self.streams = streams
         self._sounds, self._wanted = sounds, wanted
@@ -121,7 +116,6 @@ class Answer(OneAnswer):
         self._running: dict[Sequence, Sound] = {}
 
     def begin(self) -> list[Sequence]:
-        """Returns the sequences of the first windows."""
         for sound in self._sounds:
             sequence = sound.next_sequence(self)
             assert sequence is not None
@@ -130,11 +124,10 @@ class Answer(OneAnswer):
 
     @property
     def sequences(self) -> list[Sequence]:
-        """The sequences of the windows in the engine."""
         return list(self._running)
 
     def take(self, update: Update) -> None:
-        """Takes what is new of a window; at its end has the next one read."""
+        """Takes new tokens of a window; at its end submits the next one."""
         if update.error is not None:
             self.fail(update.error)
         if self.is_closed:
@@ -148,7 +141,10 @@ class Answer(OneAnswer):
             sound.end()
         else:
             self._running[following] = sound
-            self._go_on(following)
+            try:
+                self._submit([following])
+            except RuntimeModelError as error:  # the engine has died, or is being unloaded
+                self.fail(error)
         del self._running[update.sequence]
 
     def flush(self) -> None:
@@ -159,28 +155,21 @@ class Answer(OneAnswer):
             return
         outputs = {name: self._output(name).reshape(self._shape) for name in self._wanted}
         for sound in self._sounds:
-            sound.sent()
+            sound.text, sound.segments = "", []
         self._responder.send(outputs, final=done)
         if done:
             self._on_close(self, None)
 
-    def _go_on(self, sequence: Sequence) -> None:
-        try:
-            self._submit([sequence])
-        except RuntimeModelError as error:  # the engine has died, or is being unloaded
-            self.fail(error)
-
     def _output(self, name: str) -> npt.NDArray[Any]:
-        sounds = self._sounds
-        if name == "text_output":
-            return strings([sound.text for sound in sounds])
-        if name == "segments":
-            return strings([written(sound.segments) for sound in sounds])
-        if name == "language":
-            return strings([sound.transcript.language for sound in sounds])
         if name == "duration":
-            return np.array([sound.duration for sound in sounds], dtype=np.float32)
-        return strings([sound.finish_reason for sound in sounds])
+            return np.array([sound.duration for sound in self._sounds], dtype=np.float32)
+        read: dict[str, Callable[[Sound], str]] = {
+            "text_output": lambda sound: sound.text,
+            "segments": lambda sound: written(sound.segments),
+            "language": lambda sound: sound.transcript.language,
+            "finish_reason": lambda sound: sound.finish_reason,
+        }
+        return strings([*map(read[name], self._sounds)])
 
 
 def wanted_outputs(listed: frozenset[str], *, timestamps: bool) -> frozenset[str]:

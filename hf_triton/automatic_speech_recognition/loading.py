@@ -47,19 +47,27 @@ class LoadedSpeech:
 
 
 def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> LoadedSpeech:
-    """Loads everything and starts the engine.
-
-    Raises:
-        LoadError: with the one line that the operator reads.
-    """
+    """Loads everything and starts the engine. Raises LoadError."""
     options = served.read_options(Options)
     parts, speech = _load(served, options, placement)
-    _check_options(speech, options)
+    try:
+        speech.check(Wanted(options.language, options.speech_task))
+    except RequestError as error:
+        raise LoadError(f"options: {error}") from None
     media, longest = parts.media, options.max_audio_s
+    engine_options = EngineOptions(
+        engine="in_flight",
+        max_num_seqs=options.max_num_seqs,
+        max_queue_size=options.max_queue_size,
+        kv_cache_gib=options.kv_cache_gib,
+        prefix_cache=False,
+        unload_grace_s=options.unload_grace_s,
+        watchdog_s=options.watchdog_s,
+    )
     engine = start_engine(
         served.name,
         parts,
-        _engine_options(options),
+        engine_options,
         placement,
         num_threads,
         largest_prompt=None if media is None else partial(media.largest_prompt, longest),
@@ -79,46 +87,25 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
 def _load(
     served: ServedModel, options: Options, placement: Placement
 ) -> tuple[ModelParts, SpeechModel]:
-    """Loads the files, and chooses how the model transcribes."""
     files = model_files(served)
     config = load_config(served, files)
     if not config.is_encoder_decoder and has_media_class(config):
         parts = load_media_parts(served, files, config, placement)
         assert parts.media is not None
-        own = parts.model.generation_config.max_new_tokens
-        max_tokens = own or _USUAL_TOKENS
-        heard = AudioTextModel(parts.media, parts.tokenizer, options.instruction, max_tokens)
-        return parts, heard
+        max_tokens = parts.model.generation_config.max_new_tokens or _USUAL_TOKENS
+        model = AudioTextModel(parts.media, parts.tokenizer, options.instruction, max_tokens)
+        return parts, model
     if config.model_type not in _ENCODER_DECODERS:
         raise LoadError(
             f"task automatic-speech-recognition: {config.model_type} can't run in flight; serve it "
             "with task: pipeline, options: {pipeline: automatic-speech-recognition}"
         )
     processor = load_processor(served, files)
-    model = load_model(served, files, AutoModelForSpeechSeq2Seq, config, placement)
+    loaded = load_model(served, files, AutoModelForSpeechSeq2Seq, config, placement)
     kind = WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
-    speech = kind(model, processor)
+    speech = kind(loaded, processor)
     sources = tuple(speech.trial_sources())
     if config.model_type == "whisper":
-        own = model.generation_config  # each window's rule applies these
+        own = loaded.generation_config  # each window's rule applies these
         own.suppress_tokens = own.begin_suppress_tokens = own.forced_decoder_ids = None
-    return ModelParts(config, processor.tokenizer, model, sources=sources), speech
-
-
-def _check_options(speech: SpeechModel, options: Options) -> None:
-    try:
-        speech.check(Wanted(options.language, options.speech_task))
-    except RequestError as error:
-        raise LoadError(f"options: {error}") from None
-
-
-def _engine_options(options: Options) -> EngineOptions:
-    return EngineOptions(
-        engine="in_flight",
-        max_num_seqs=options.max_num_seqs,
-        max_queue_size=options.max_queue_size,
-        kv_cache_gib=options.kv_cache_gib,
-        prefix_cache=False,
-        unload_grace_s=options.unload_grace_s,
-        watchdog_s=options.watchdog_s,
-    )
+    return ModelParts(config, processor.tokenizer, loaded, sources=sources), speech

@@ -1,6 +1,5 @@
-"""Transcribes with models that read a whole sound at once: audio-text models, decoders that get a
-sound within a prompt that asks for a transcript; and encoder-decoders such as Moonshine and
-Speech2Text.
+"""Transcribes with models that read a whole sound at once: audio-text models, decoders whose prompt
+holds a sound and asks for a transcript; encoder-decoders such as Moonshine and Speech2Text.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ _TRANSLATE = "Translate the speech to English."
 
 @dataclass(frozen=True)
 class AudioTextModel:
-    """Makes prompts with one loaded processor. ``instruction`` is the option; ``max_tokens``
-    applies to requests without one.
-    """
+    """``instruction`` is the option; ``max_tokens`` is for requests that set none."""
 
     media: MediaProcessor
     tokenizer: Any
@@ -53,16 +50,14 @@ class AudioTextModel:
         prompt, source = self.media.read(
             text, sounds=[sound], add_special_tokens=not (bos and text.startswith(bos))
         )
-        return OneWindow(
-            Window(
-                prompt_token_ids=prompt,
-                source=source,
-                max_tokens=wanted.max_tokens or self.max_tokens,
-                is_plain=not hasattr(self.media.processor, "extract_transcription"),
-                continues_prompt=True,
-            ),
-            len(sound) / self.sampling_rate,
+        window = Window(
+            prompt_token_ids=prompt,
+            source=source,
+            max_tokens=wanted.max_tokens or self.max_tokens,
+            is_plain=not hasattr(self.media.processor, "extract_transcription"),
+            continues_prompt=True,
         )
+        return OneWindow(window, len(sound) / self.sampling_rate)
 
     def text(self, token_ids: list[int]) -> str:
         written = str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
@@ -87,18 +82,16 @@ class AudioTextModel:
             raise RequestError(f"language: {reason(error)}") from error
 
     def _instructed(self, instruction: str) -> str:
-        processor, tokenizer = self.media.processor, self.tokenizer
-        sound = getattr(processor, "audio_token", "")
-        content: Any = f"{sound}{instruction}"
-        render = tokenizer
-        if getattr(processor, "chat_template", None):
-            render = processor
-            content = [{"type": "audio"}, {"type": "text", "text": instruction}]
-        elif not tokenizer.chat_template:
-            return str(content)
+        renderer: Any = self.media.processor
+        content: Any = [{"type": "audio"}, {"type": "text", "text": instruction}]
+        if not getattr(renderer, "chat_template", None):
+            content = f"{getattr(renderer, 'audio_token', '')}{instruction}"
+            renderer = self.tokenizer
+            if not renderer.chat_template:
+                return str(content)
         messages = [{"role": "user", "content": content}]
-        text = render.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return str(text)
+        options = {"add_generation_prompt": True, "tokenize": False}
+        return str(renderer.apply_chat_template(messages, **options))
 
 
 def _instruction(wanted: Wanted) -> str:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
 from hf_triton.text_generation.options import same_option
 
-# Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
+# Read by generator/spec/task_folders.py.
 STREAMS = True
-# Whether weights may be quantized; read by generator/spec/task_folders.py.
 QUANTIZES = True
-# What model.py imports beside hf_triton.runtime; read by generator/spec/task_folders.py.
 PACKAGES = ("text_generation",)
 
 
@@ -73,5 +71,4 @@ class Options:
     watchdog_s: float = step_watchdog()
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
         return above_limit(self, "default_timeout_ms", "max_timeout_ms")

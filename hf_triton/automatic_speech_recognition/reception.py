@@ -1,6 +1,5 @@
 """Receives requests and follows them until they are answered. Sounds are decoded, and their
-features computed, on a few threads of their own. Knows the engine only as a place to submit and
-cancel sequences.
+features computed, on a few threads of their own.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ from .request import SpeechRow
 
 
 class Reception(PooledReception):
-    """The open requests of one engine."""
-
     def __init__(self, loaded: LoadedSpeech, *, batched: bool) -> None:
-        """``batched`` where max_batch_size is above 0."""
         options = loaded.options
         self.loaded, self._engine, self._batched = loaded, loaded.engine, batched
         self._files = FileThreads(options.num_reader_threads)
@@ -49,13 +45,9 @@ class Reception(PooledReception):
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     def families(self) -> Iterable[Family]:
-        """All metrics of the engine and of the held sounds."""
         return self._engine.families()
 
     def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
-        thread.
-        """
         super().stop(grace_s)
         self._engine.stop(0.0)  # sends its last text
         self._watch.close()
@@ -124,7 +116,6 @@ class Reception(PooledReception):
         )
 
     def _closed(self, answer: Answer, error: Exception | None) -> None:
-        """Forgets an answered request and its remaining sequences."""
         self._memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
@@ -133,8 +124,7 @@ class Reception(PooledReception):
 
     def _ask_all(self) -> int:
         """Cancels sequences whose callers have disconnected; returns the number of open ones."""
-        answers = list(self._open)
-        for answer in answers:
+        for answer in (answers := list(self._open)):
             if not answer.is_closed and answer.is_cancelled():
                 answer.fail(CancelledError("the request was cancelled"))
         return len(answers)

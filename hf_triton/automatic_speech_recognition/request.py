@@ -1,5 +1,5 @@
 """Reads the sounds of a Triton request, one a row, and checks each field. Triton's memory is
-copied; sounds are decoded later, on another thread. Knows no engine.
+copied; sounds are decoded later, on another thread.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ _TIMES = {**dict.fromkeys(("none", "false"), ""), "true": "segments"}
 
 @dataclass(frozen=True)
 class SpeechRow:
-    """One sound as it came, and what is wanted of it. ``params`` are any window's but for its
-    max_tokens.
-    """
+    """One sound as it came. ``params`` are any window's but for its max_tokens."""
 
     sound: bytes | str | Samples
     sampling_rate: int | None
@@ -57,7 +55,6 @@ class SpeechRow:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the encoded sound in bytes."""
         return self.sound.nbytes if isinstance(self.sound, np.ndarray) else len(self.sound)
 
     def samples(self, sampling_rate: int, limits: MediaLimits) -> Samples:
@@ -70,27 +67,28 @@ class SpeechRow:
 
 @dataclass(frozen=True)
 class SpeechReader:
-    """Reads requests with the options as defaults; ``check`` raises RequestError for what the model
-    does not support.
-    """
+    """Reads requests with the options as defaults; ``check`` is the model's."""
 
     options: Options
     check: Callable[[Wanted], None]
 
     def read(self, fields: RequestFields) -> list[SpeechRow]:
-        """The rows of a request.
-
-        Raises:
-            RequestError: names the field, what was got and what is allowed.
-        """
         fields.check_parameters((*_OPTIONS, *_SHARED, *_SOUNDS))
         num_rows = fields.count_rows(*_SOUNDS)
-        files = fields.raw_lists("audio")
-        arrays = _arrays(fields, num_rows)
+        files, array = fields.raw_lists("audio"), fields.array("samples")
+        arrays: list[Samples | None] = [None] * num_rows
+        if array is not None:
+            arrays = [*np.asarray(array, dtype=np.float32).reshape(num_rows, -1)]
         columns = {name: fields.values(name, *option) for name, option in _OPTIONS.items()}
         columns |= {name: read_option(fields, name) for name in _SHARED}
         rows = [{name: column[n] for name, column in columns.items()} for n in range(num_rows)]
-        self._check_size(files, arrays)
+        num_bytes = sum(len(file) for row in files for file in row)
+        num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        if num_bytes > self.options.max_input_mib * _MIB:
+            raise RequestError(
+                f"audio: got {num_bytes / _MIB:.1f} MiB, at most {self.options.max_input_mib:g} "
+                "(max_input_mib)"
+            )
         return [
             self._row(row, file[0] if file else None, array, f" in row {n}" if num_rows > 1 else "")
             for n, (row, file, array) in enumerate(zip(rows, files, arrays, strict=True))
@@ -117,52 +115,29 @@ class SpeechReader:
         self.check(wanted)
         check_on_timeout(row["on_timeout"])
         limits_ms = self.options.default_timeout_ms, self.options.max_timeout_ms
+        params = SamplingParams(
+            max_tokens=1 if row["max_tokens"] is None else row["max_tokens"],
+            temperature=row["temperature"] or 0.0,
+            top_k=row["top_k"],
+            top_p=row["top_p"],
+            seed=row["seed"],
+        )
         return SpeechRow(
             sound=sound,
             sampling_rate=row["sampling_rate"],
             wanted=wanted,
-            params=_params(row),
+            params=params,
             timeout_ms=timeout_ms(row["timeout_ms"], *limits_ms),
             fails_on_timeout=row["on_timeout"] == "error",
             streams=row["stream"],
         )
 
-    def _check_size(self, files: list[list[Any]], arrays: list[Samples | None]) -> None:
-        num_bytes = sum(len(file) for row in files for file in row)
-        num_bytes += sum(array.nbytes for array in arrays if array is not None)
-        if num_bytes > self.options.max_input_mib * _MIB:
-            raise RequestError(
-                f"audio: got {num_bytes / _MIB:.1f} MiB, at most {self.options.max_input_mib:g} "
-                "(max_input_mib)"
-            )
-
-
-def _arrays(fields: RequestFields, num_rows: int) -> list[Samples | None]:
-    array = fields.array("samples")
-    if array is None:
-        return [None] * num_rows
-    return list(np.asarray(array, dtype=np.float32).reshape(num_rows, -1))
-
-
-def _params(row: dict[str, Any]) -> SamplingParams:
-    """The sampling parameters that all windows share."""
-    max_tokens = 1 if row["max_tokens"] is None else row["max_tokens"]
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=row["temperature"] or 0.0,
-        top_k=row["top_k"],
-        top_p=row["top_p"],
-        seed=row["seed"],
-    )
-
 
 def _timestamps(name: str, value: Any) -> str:
-    """In which segments with times a transcript is wanted; empty for none."""
     word = str(value).lower() if isinstance(value, bool) else text(name, value)
     word = _TIMES.get(word, word)
     if word not in ("", "segments", _VERBOSE):
-        hint = (
-            "; times of words are answered by task: pipeline" if word in ("word", "words") else ""
-        )
+        of_words = word in ("word", "words")
+        hint = "; times of words are answered by task: pipeline" if of_words else ""
         raise RequestError(f"{name}: got {short(word)}, allowed: none, segments or verbose{hint}")
     return word

@@ -1,4 +1,4 @@
-"""The interface of transcripts, for every kind of model. No torch."""
+"""The interface of transcripts, for every kind of model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a sound is to be transcribed. None: as the model does by itself. ``verbose`` beside
-    ``timestamps`` asks for all that OpenAI tells of a segment, and for the language's name;
-    ``max_tokens`` are those of a window.
+    """How a sound is to be transcribed; None: as the model does by itself. ``verbose`` asks for all
+    fields of OpenAI's segments and the language's name; ``max_tokens`` are those of a window.
     """
 
     language: str | None = None
@@ -47,8 +46,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Segment:
-    """Words between two times, in seconds from the sound's beginning; ``more`` is what else is told
-    of them.
+    """Words between two times, in seconds from the sound's beginning; ``more`` are OpenAI's other
+    fields.
     """
 
     start: float
@@ -62,11 +61,11 @@ class Transcript(Protocol):
 
     @property
     def language(self) -> str:
-        """The code or name of the language that is spoken; empty where the model says none."""
+        """The code or name of the language; empty where the model says none."""
 
     @property
     def num_bytes(self) -> int:
-        """The memory held for the sound."""
+        """The memory held."""
 
     def next_window(self) -> Window | None:
         """The next window; None at the end of the sound."""
@@ -75,7 +74,7 @@ class Transcript(Protocol):
         """The complete segments of a window's tokens so far."""
 
     def ended(self, token_ids: list[int]) -> list[Segment]:
-        """The segments of a finished window (end of text included); moves on to the next."""
+        """The segments of a finished window; moves on to the next."""
 
 
 class SpeechModel(Protocol):
@@ -86,14 +85,10 @@ class SpeechModel(Protocol):
         """In Hz, of the sounds that the model reads."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raises RequestError for what the model does not support; called before the sound is
-        decoded.
-        """
+        """Called before the sound is decoded; raises RequestError."""
 
     def transcript(self, sound: Samples, wanted: Wanted) -> Transcript:
-        """A transcript of samples (num_samples,) at ``sampling_rate``. Raises RequestError for a
-        sound that the model can't read.
-        """
+        """A transcript of (num_samples,) at ``sampling_rate``. Raises RequestError."""
 
     def text(self, token_ids: list[int]) -> str:
         """The words of a segment."""
@@ -101,8 +96,6 @@ class SpeechModel(Protocol):
 
 @dataclass(eq=False)
 class OneWindow:
-    """The transcript of a model that reads a whole sound at once."""
-
     window: Window
     seconds: float
     language: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,35 +46,26 @@ class WhisperTokens:
         return self.no_timestamps - 1
 
     def language_of(self, token_id: int) -> str:
-        """The code of a language's token."""
         return next((code for code, own in self.languages.items() if own == token_id), "")
 
     def language_code(self, language: str) -> str:
-        """The code for ``en``, ``English`` or ``<|en|>``.
-
-        Raises:
-            RequestError: the model has no such language.
-        """
+        """The code for ``en``, ``English`` or ``<|en|>``. Raises RequestError."""
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
         bare = language.lower().removeprefix("<|").removesuffix("|>")
         code = TO_LANGUAGE_CODE.get(bare, bare)
         if not self.is_multilingual or not self.languages:
-            raise RequestError(
-                f"language: got {short(language)}, but this model knows one language alone: send "
-                "none"
-            )
+            problem = "but this model knows one language alone: send none"
+            raise RequestError(f"language: got {short(language)}, {problem}")
         if code not in self.languages:
             allowed = ", ".join(sorted(self.languages))
             raise RequestError(f"language: got {short(language)}, allowed: {allowed}")
         return code
 
     def check_task(self, task: str) -> None:
-        """Raises RequestError for a task that the model does not have."""
         if not self.is_multilingual or not self.tasks:
-            raise RequestError(
-                f"task: got {short(task)}, but this model can only transcribe: send none"
-            )
+            problem = "but this model can only transcribe: send none"
+            raise RequestError(f"task: got {short(task)}, {problem}")
         if task not in self.tasks:
             allowed = ", ".join(sorted(self.tasks))
             raise RequestError(f"task: got {short(task)}, allowed: {allowed}")
@@ -103,54 +94,44 @@ class WhisperTokens:
 
 
 def language_name(code: str) -> str:
-    """The name of a language, ``english``; the code where it is not known."""
+    """``english``; the code where it is not known."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     return LANGUAGES.get(code, code)
 
 
 def whisper_tokens(model: Any) -> WhisperTokens:
-    """The tokens of a loaded Whisper.
-
-    Raises:
-        LoadError: its generation config lacks what every output begins with.
-    """
+    """Raises LoadError where the generation config lacks what every output begins with."""
     own, config = model.generation_config, model.config
+
+    def get(name: str) -> Any:
+        """A field that only Whisper's generation configs have."""
+        return getattr(own, name, None)
+
     start, ends = own.decoder_start_token_id, token_ids_of(own.eos_token_id)
     if start is None or not ends:
         raise LoadError("generation_config.json names no decoder_start_token_id or eos_token_id")
-    languages = {_bare(token): int(id_) for token, id_ in (_get(own, "lang_to_id") or {}).items()}
-    language = _get(own, "language")
-    forced = _get(own, "forced_decoder_ids") or getattr(config, "forced_decoder_ids", None)
+    languages = {_bare(token): int(id_) for token, id_ in (get("lang_to_id") or {}).items()}
+    language = get("language")
+    forced = get("forced_decoder_ids") or getattr(config, "forced_decoder_ids", None) or []
+    if [position for position, _ in forced] != list(range(1, len(forced) + 1)):
+        raise LoadError(f"forced_decoder_ids: got {forced}, expected positions from 1 on")
     return WhisperTokens(
         start=int(start),
         end=ends[0],
-        no_timestamps=_get(own, "no_timestamps_token_id"),
+        no_timestamps=get("no_timestamps_token_id"),
         languages=languages,
-        tasks=dict(_get(own, "task_to_id") or {}),
-        own_start=tuple(_from_first(forced or [])),
+        tasks=dict(get("task_to_id") or {}),
+        own_start=tuple(token_id for _, token_id in forced),
         own_language=_bare(language) if isinstance(language, str) else None,
-        own_task=_get(own, "task"),
+        own_task=get("task"),
         suppressed=token_ids_of(own.suppress_tokens),
         suppressed_at_first=token_ids_of(own.begin_suppress_tokens),
-        max_initial_timestamp=_get(own, "max_initial_timestamp_index"),
+        max_initial_timestamp=get("max_initial_timestamp_index"),
         is_multilingual=bool(getattr(own, "is_multilingual", True)),
         vocab_size=int(config.vocab_size),
     )
 
 
-def _get(own: Any, name: str) -> Any:
-    """A field that only Whisper's generation configs have."""
-    return getattr(own, name, None)
-
-
 def _bare(token: str) -> str:
     return token.removeprefix("<|").removesuffix("|>")
-
-
-def _from_first(forced: list[Any]) -> Iterator[int | None]:
-    """The tokens of [position, token] pairs, as long as positions go on from 1."""
-    for position, (place, token_id) in enumerate(forced, start=1):
-        if place != position:
-            raise LoadError(f"forced_decoder_ids: got {forced}, expected positions from 1 on")
-        yield token_id

@@ -1,9 +1,8 @@
 """How Whisper reads a sound: 30 seconds at a time, each window from where the last one ended.
 
-The windows are those of WhisperForConditionalGeneration.generate: features of the whole sound,
-and the next window begins at the last timestamp. Longer sounds need timestamps, whether asked for
-or not. A window's tokens become segments as in its _retrieve_segment, which follows section 3.8
-of https://arxiv.org/abs/2212.04356.
+Windows and segments are those of WhisperForConditionalGeneration.generate and _retrieve_segment,
+which follow section 3.8 of https://arxiv.org/abs/2212.04356: features of the whole sound, and the
+next window begins at the last timestamp, which longer sounds need, whether asked for or not.
 
 What the decoder may write next (no suppressed token, and timestamps in pairs) is the rule of
 transformers' SuppressTokensLogitsProcessor, SuppressTokensAtBeginLogitsProcessor and
@@ -39,8 +38,6 @@ _FRAMES_A_STEP = 2
 
 
 class WhisperModel:
-    """Makes transcripts with one loaded Whisper."""
-
     def __init__(self, model: Any, processor: Any) -> None:
         self.tokens = whisper_tokens(model)
         self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
@@ -52,8 +49,8 @@ class WhisperModel:
         self.window_frames = self.num_positions * stride
         self._max_length = int(config.max_target_positions)
         self._most_prompt_tokens = self._max_length // 2 - 1
-        self._own_max_length = own.max_length
-        self._own_max_tokens = own.max_new_tokens
+        # Its max_length leaves out what the decoder begins with.
+        self._own_max_tokens = own.max_new_tokens or own.max_length
 
     def check(self, wanted: Wanted) -> None:
         if wanted.language is not None:
@@ -82,7 +79,7 @@ class WhisperModel:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def max_tokens(self, num_initial: int, wanted: Wanted) -> int:
-        """The most tokens of a window whose decoder begins with ``num_initial``."""
+        """The most of a window whose decoder begins with ``num_initial``. Raises RequestError."""
         room = self._max_length - num_initial
         asked = wanted.max_tokens or self._own_max_tokens
         if wanted.max_tokens is not None and wanted.max_tokens > room:
@@ -90,18 +87,15 @@ class WhisperModel:
                 f"max_tokens: got {wanted.max_tokens}, at most {room} after {num_initial} tokens "
                 "of prompt, language and task"
             )
-        if asked is None and self._own_max_length is not None:
-            asked = self._own_max_length  # which leaves out what the decoder begins with
         return room if asked is None else min(room, asked)
 
     def trial_sources(self) -> list[Source]:
-        """Sounds to try an engine with."""
         draw = np.random.default_rng(0)
         sounds = (draw.normal(0, 0.1, self.sampling_rate).astype(np.float32) for _ in range(3))
         return [self.source(self._features(sound), 0) for sound in sounds]
 
     def source(self, features: npt.NDArray[np.float32], start: int) -> Source:
-        """A window of features (mel bins, frames) from a frame on, silence after their end."""
+        """A window of features (mel bins, frames) from a frame on; silence after their end."""
         part = features[:, start : start + self.window_frames]
         padded = np.pad(part, ((0, 0), (0, self.window_frames - part.shape[1])))
         inputs = {"input_features": torch.from_numpy(padded)[None]}
@@ -121,7 +115,7 @@ class WhisperModel:
         return features
 
     def _prompt(self, text: str) -> list[int]:
-        """The tokens before the start; <|startofprev|> and the text's."""
+        """<|startofprev|> and the text's tokens, which come before the start."""
         if not text.strip():
             return []
         try:
@@ -182,7 +176,7 @@ class WhisperTranscript:
             prompt, after = [*self.prompt, tokens.start], self._initial[1:]
             forced = [(one,) for one in after]
         self._num_forced = len(forced)
-        self._confidence = Confidence(tokens.no_speech) if self.wanted.verbose else None
+        self._confidence = Confidence() if self.wanted.verbose else None
         return Window(
             prompt_token_ids=prompt,
             source=self.model.source(self.features, self._seek),
@@ -205,34 +199,22 @@ class WhisperTranscript:
         own = token_ids[self._num_forced :]
         if own and own[-1] == self.model.tokens.end:
             own = own[:-1]
-        num_frames = min(self.features.shape[1] - self._seek, self.model.window_frames)
+        num_frames, seek = self.features.shape[1] - self._seek, self._seek
         begin = self.model.tokens.timestamp_begin
-        found = split(own, begin, self._seek * FRAME_S, num_frames)
-        more = self._more(token_ids, own)
-        self._seek += found.num_frames
-        if not more:
-            return found.segments
-        return [replace(one, more={**more, "tokens": one.token_ids}) for one in found.segments]
-
-    def _more(self, token_ids: list[int], own: list[int]) -> dict[str, Any]:
-        """What is told of all segments of the window, as openai/whisper's transcribe.py does."""
+        num_frames = min(num_frames, self.model.window_frames)
+        segments, num_read = split(own, begin, seek * FRAME_S, num_frames)
+        self._seek += num_read
         if self._confidence is None:
-            return {}
+            return segments
+        # As openai/whisper's transcribe.py, of all segments of the window.
         text = self.model.text(own).strip().encode()
-        return {
-            "seek": self._seek,
-            "avg_logprob": self._confidence.sum_of(token_ids) / (len(own) + 1),
+        more = {
+            "seek": seek,
+            "avg_logprob": float(self._confidence.sum_of(token_ids)) / (len(own) + 1),
             "compression_ratio": len(text) / len(zlib.compress(text)),
             "no_speech_prob": float(self._confidence.no_speech_prob),
         }
-
-
-@dataclass(frozen=True)
-class Split:
-    """``num_frames`` are those that the next window leaves out."""
-
-    segments: list[Segment]
-    num_frames: int
+        return [replace(one, more={**more, "tokens": one.token_ids}) for one in segments]
 
 
 def complete_segments(token_ids: list[int], begin: int, offset_s: float) -> list[Segment]:
@@ -242,20 +224,26 @@ def complete_segments(token_ids: list[int], begin: int, offset_s: float) -> list
     return [_timed(part, begin, offset_s) for part in _parts(token_ids, _ends(token_ids, begin))]
 
 
-def split(token_ids: list[int], begin: int, offset_s: float, num_frames: int) -> Split:
-    """The segments of a finished window of ``num_frames``, without its end of text."""
+def split(
+    token_ids: list[int], begin: int, offset_s: float, num_frames: int
+) -> tuple[list[Segment], int]:
+    """The segments of a finished window of ``num_frames``, without its end of text, and how many
+    frames the next window leaves out.
+    """
     ends = _ends(token_ids, begin)
-    if not ends:
-        last_s = offset_s + _last_time(token_ids, begin, num_frames) * TIME_STEP_S
-        return Split([Segment(offset_s, last_s, token_ids)], num_frames)
+    if not ends:  # to the last time that is not 0, else the window's end
+        last = next((token_id for token_id in reversed(token_ids) if token_id >= begin), begin)
+        num_steps = last - begin or num_frames // _FRAMES_A_STEP
+        segment = Segment(offset_s, offset_s + num_steps * TIME_STEP_S, token_ids)
+        return [segment], num_frames
     is_time = [token_id >= begin for token_id in token_ids]
     if is_time[-2:] == [False, True]:  # no speech after the last time
         parts = _parts(token_ids, [*ends, len(token_ids)])
-        return Split([_timed(part, begin, offset_s) for part in parts], num_frames)
+        return [_timed(part, begin, offset_s) for part in parts], num_frames
     # What follows the last whole segment is cut off in the middle: the next window reads it again.
     segments = complete_segments(token_ids, begin, offset_s)
     last = token_ids[ends[-1] - 1] - begin
-    return Split(segments, last * _FRAMES_A_STEP or num_frames)
+    return segments, last * _FRAMES_A_STEP or num_frames
 
 
 def _ends(token_ids: list[int], begin: int) -> list[int]:
@@ -273,49 +261,32 @@ def _timed(part: list[int], begin: int, offset_s: float) -> Segment:
     return Segment(offset_s + start, offset_s + end, part)
 
 
-def _last_time(token_ids: list[int], begin: int, num_frames: int) -> int:
-    """In steps: the last time that was written and is not 0, else the window's end."""
-    last = next((token_id for token_id in reversed(token_ids) if token_id >= begin), begin)
-    return last - begin or num_frames // _FRAMES_A_STEP
-
-
 @dataclass(eq=False)
 class Confidence:
-    """How sure a model is of a window: as openai/whisper's decoding.py counts it, of what the rule
-    allows, and before it the probability of ``no_speech``.
+    """How sure a model is of a window, as openai/whisper's decoding.py: log-probabilities of what
+    the rule allows, and the probability of silence without it.
     """
 
-    no_speech: int
     no_speech_prob: torch.Tensor | float = 0.0
     _sum: torch.Tensor | float = 0.0
     _logprobs: torch.Tensor | None = None  # of the token after the first _num_tokens
     _num_tokens: int = 0
 
-    def begin(self, logits: torch.Tensor) -> None:
-        """Takes the first logits (vocab,), before the rule."""
-        self.no_speech_prob = logits.softmax(dim=-1)[self.no_speech]
-
     def expect(self, logits: torch.Tensor, token_ids: Sequence[int]) -> None:
-        """Takes those of the token after ``token_ids``, with the rule."""
+        """Takes the logits (vocab,) of the token after ``token_ids``, with the rule."""
+        self.sum_of(token_ids)
         self._logprobs, self._num_tokens = logits.log_softmax(dim=-1), len(token_ids)
 
-    def sum_of(self, token_ids: Sequence[int]) -> float:
-        """The log-probabilities of the tokens so far, all together."""
-        self.take(token_ids)
-        return float(self._sum)
-
-    def take(self, token_ids: Sequence[int]) -> None:
-        """Adds that of the token that was expected, where it has come."""
+    def sum_of(self, token_ids: Sequence[int]) -> torch.Tensor | float:
         if self._logprobs is not None and len(token_ids) > self._num_tokens:
             self._sum = self._sum + self._logprobs[token_ids[self._num_tokens]]
             self._logprobs = None
+        return self._sum
 
 
 @dataclass(frozen=True)
 class WhisperRule:
-    """``forced`` are the first tokens of the output, each one of several; ``confidence`` is told of
-    the logits.
-    """
+    """``forced`` are the first tokens of the output, each one of several."""
 
     tokens: WhisperTokens
     forced: tuple[tuple[int, ...], ...] = ()
@@ -324,24 +295,23 @@ class WhisperRule:
 
     def restrict(self, logits: Any, token_ids: Sequence[int]) -> None:
         """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""
-        if self.confidence is not None and not token_ids:
-            self.confidence.begin(logits)
-        self._restrict(logits, token_ids)
-        if self.confidence is not None and len(token_ids) >= len(self.forced):
-            self.confidence.take(token_ids)
-            self.confidence.expect(logits, token_ids)
-
-    def _restrict(self, logits: torch.Tensor, token_ids: Sequence[int]) -> None:
-        step = len(token_ids)
+        step, confidence = len(token_ids), self.confidence
+        if confidence is not None and not step:
+            confidence.no_speech_prob = logits.softmax(dim=-1)[self.tokens.no_speech]
         if step < len(self.forced):
-            _only(logits, self.forced[step])
-            return
-        own = token_ids[len(self.forced) :]
-        _forbid(logits, self.tokens.suppressed)
-        if not own:
-            _forbid(logits, self.tokens.suppressed_at_first)
-        if self.timestamps:
-            self._restrict_times(logits, own)
+            index = _index(self.forced[step], logits.device)
+            kept = logits[index] if len(index) > 1 else 0.0
+            logits.fill_(_NEVER)
+            logits[index] = kept
+        else:
+            own = token_ids[len(self.forced) :]
+            _forbid(logits, self.tokens.suppressed)
+            if not own:
+                _forbid(logits, self.tokens.suppressed_at_first)
+            if self.timestamps:
+                self._restrict_times(logits, own)
+        if confidence is not None and step >= len(self.forced):
+            confidence.expect(logits, token_ids)
 
     def _restrict_times(self, logits: torch.Tensor, own: Sequence[int]) -> None:
         begin, text = self.tokens.timestamp_begin, logits[: self.tokens.timestamp_begin]
@@ -353,7 +323,10 @@ class WhisperRule:
             times.fill_(_NEVER)
         elif last_is_time:
             text[: self.tokens.end].fill_(_NEVER)
-        times[: self._num_passed(own)].fill_(_NEVER)
+        last = next((token for token in reversed(own) if token >= begin), None)
+        if last is not None:  # those before the last one, which may come again to open a segment
+            opens = last_is_time and not one_before_is_time
+            times[: last - begin + (0 if opens else 1)].fill_(_NEVER)
         if not own:
             text.fill_(_NEVER)
             if self.tokens.max_initial_timestamp is not None:
@@ -362,26 +335,10 @@ class WhisperRule:
         likelier = times.logsumexp(dim=0) > text.max()
         text.masked_fill_(likelier, _NEVER)
 
-    def _num_passed(self, own: Sequence[int]) -> int:
-        """How many times are before the last; that one itself may come again to open a segment."""
-        begin = self.tokens.timestamp_begin
-        last = next((token for token in reversed(own) if token >= begin), None)
-        if last is None:
-            return 0
-        opens = own[-1] >= begin and not (len(own) < 2 or own[-2] >= begin)
-        return last - begin + (0 if opens else 1)
-
 
 def _forbid(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
     if token_ids:
         logits.index_fill_(0, _index(token_ids, logits.device), _NEVER)
-
-
-def _only(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
-    index = _index(token_ids, logits.device)
-    kept = logits[index] if len(token_ids) > 1 else 0.0
-    logits.fill_(_NEVER)
-    logits[index] = kept
 
 
 @lru_cache(maxsize=256)
