@@ -15,8 +15,9 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime import collect_normally, log
 from hf_triton.runtime.heartbeat import Heartbeat
-
-from .forwarding import Front
+from hf_triton.runtime.link.engine_pool import EnginePool
+from hf_triton.runtime.link.frames import LinkRequest
+from hf_triton.runtime.request.responder import TritonResponder, answer_failure
 
 
 class FrontModel:
@@ -33,21 +34,33 @@ class FrontModel:
         except (OSError, ValueError, KeyError, TypeError) as error:
             text = f"{name}: {path.name}: {error}; write it anew with `hf-triton generate`"
             raise pb_utils.TritonModelException(text) from None
-        self.front = Front(engine, pb_utils)
+        self.engines = EnginePool(engine)
         self.heartbeat = Heartbeat(self.is_ready)
         log.info(f"{name}: passes requests on to {engine}")
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; the engine's answers go there later."""
         for request in requests:
-            self.front.forward(request)
+            forward(request, self.engines)
 
     def is_ready(self) -> bool:
         """Whether there is an engine to pass requests on to; asked by servers from 26.03 on."""
-        return self.front.engines.is_any_reachable()
+        return self.engines.is_any_reachable()
 
     def finalize(self) -> None:
         """Answers what still waits with UNAVAILABLE, and ends every thread."""
-        if hasattr(self, "front"):
-            self.front.close()
+        if hasattr(self, "engines"):
+            self.engines.close()
             self.heartbeat.stop()
+
+
+def forward(request: Any, engines: EnginePool) -> None:
+    """Forwards a request, or answers it with the error that prevents that; never raises."""
+    responder = TritonResponder(request, pb_utils)
+    try:
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        outputs = request.requested_output_names()
+        parameters, request_id = request.parameters() or "{}", request.request_id()
+        engines.forward(LinkRequest(tensors, parameters, outputs, request_id), responder)
+    except Exception as error:
+        answer_failure(responder, error, "a request was not forwarded")

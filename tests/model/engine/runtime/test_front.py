@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from hf_triton.front import model as front_model
-from hf_triton.front.forwarding import Front
+from hf_triton.front.model import FrontModel, forward
 from hf_triton.runtime.errors import DeadlineError, EngineError, OverloadedError, RequestError
 from hf_triton.runtime.link import frames
+from hf_triton.runtime.link.engine_pool import EnginePool
 from hf_triton.runtime.link.frames import Frame
 from hf_triton.runtime.link.listener import ForwardedRequest
 from tests.support.link_engine import LinkEngine
@@ -118,20 +118,22 @@ def engine() -> Iterator[LinkEngine]:
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
-    forwarder = Front("m_stream", pb_utils)
+def front() -> Iterator[EnginePool]:
+    forwarder = EnginePool("m_stream")
     yield forwarder
     forwarder.close()
 
 
-def ask(front: Front, *texts: str) -> list[AskedRequest]:
+def ask(front: EnginePool, *texts: str) -> list[AskedRequest]:
     requests = [AskedRequest(text) for text in texts]
     for request in requests:
-        front.forward(request)
+        forward(request, front)
     return requests
 
 
-def test_a_request_is_passed_on_as_it_is_and_answered(engine: LinkEngine, front: Front) -> None:
+def test_a_request_is_passed_on_as_it_is_and_answered(
+    engine: LinkEngine, front: EnginePool
+) -> None:
     (request,) = ask(front, "ü€😀")
     engine.waits_for(1)
     (taken,) = engine.taken
@@ -160,7 +162,7 @@ def test_a_request_is_passed_on_as_it_is_and_answered(engine: LinkEngine, front:
     ],
 )
 def test_errors_keep_their_status_and_text(
-    error: Exception, expected: tuple[str, str], engine: LinkEngine, front: Front
+    error: Exception, expected: tuple[str, str], engine: LinkEngine, front: EnginePool
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
@@ -168,19 +170,19 @@ def test_errors_keep_their_status_and_text(
     assert request.result() == expected
 
 
-def test_without_an_engine_the_answer_says_what_to_load(front: Front) -> None:
+def test_without_an_engine_the_answer_says_what_to_load(front: EnginePool) -> None:
     (request,) = ask(front, "x")
     wanted = "no engine runs that could answer: load the model m_stream"
     assert request.result() == ("UNAVAILABLE", wanted)
-    assert not front.engines.is_any_reachable()
+    assert not front.is_any_reachable()
     engine = LinkEngine(echo)
     assert ask(front, "x")[0].result() == "x"
-    assert front.engines.is_any_reachable()
+    assert front.is_any_reachable()
     engine.listener.close()
 
 
 def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
-    engine: LinkEngine, front: Front
+    engine: LinkEngine, front: EnginePool
 ) -> None:
     requests = ask(front, *"abc")
     engine.waits_for(3)
@@ -192,7 +194,7 @@ def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
 
 
 def test_a_cancelled_request_is_answered_and_the_engine_is_told(
-    engine: LinkEngine, front: Front
+    engine: LinkEngine, front: EnginePool
 ) -> None:
     request, other = ask(front, "a", "b")
     engine.waits_for(2)
@@ -206,7 +208,7 @@ def test_a_cancelled_request_is_answered_and_the_engine_is_told(
 
 
 def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
-    engine: LinkEngine, front: Front
+    engine: LinkEngine, front: EnginePool
 ) -> None:
     requests = ask(front, "a", "b", "c")
     engine.waits_for(3)
@@ -234,7 +236,7 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
 
 
 def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
-    engine: LinkEngine, front: Front
+    engine: LinkEngine, front: EnginePool
 ) -> None:
     (first,) = ask(front, "first")
     engine.waits_for(1)
@@ -248,7 +250,7 @@ def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
     second.listener.close()
 
 
-def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: Front) -> None:
+def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: EnginePool) -> None:
     second = LinkEngine()
     ask(front, "x")
     assert eventually(lambda: _usable(front) == [True, True])
@@ -257,7 +259,7 @@ def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: Front) 
     second.waits_for(4)
     for taken in second.taken:
         echo(taken)
-    assert eventually(lambda: sum(len(c.pending) for c in front.engines.clients()) == 4)
+    assert eventually(lambda: sum(len(c.pending) for c in front.clients()) == 4)
     requests = ask(front, *"hijk")
     second.waits_for(8)
     second.vanish()
@@ -270,9 +272,9 @@ def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: Front) 
     second.listener.close()
 
 
-def _usable(front: Front) -> list[bool]:
+def _usable(front: EnginePool) -> list[bool]:
     """Whether each engine takes requests, those first that were found first."""
-    return [client.is_usable for client in front.engines.clients()]
+    return [client.is_usable for client in front.clients()]
 
 
 @pytest.mark.threat("link-socket")
@@ -281,7 +283,7 @@ def test_another_users_process_is_never_sent_a_request(
 ) -> None:
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    front = Front("m_stream", pb_utils)
+    front = EnginePool("m_stream")
     status, text = ask(front, "x", "y")[0].result()
     assert status == "UNAVAILABLE"
     assert f"can't be reached: peer is of user {uid}, allowed: {uid + 1}" in text
@@ -291,7 +293,7 @@ def test_another_users_process_is_never_sent_a_request(
 
 
 def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one_is_made(
-    engine: LinkEngine, front: Front, log_lines: list[str]
+    engine: LinkEngine, front: EnginePool, log_lines: list[str]
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
@@ -306,7 +308,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
 
 
 def test_a_request_too_large_is_its_callers_fault(
-    engine: LinkEngine, front: Front, monkeypatch: pytest.MonkeyPatch
+    engine: LinkEngine, front: EnginePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "x")
     monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 1000)
@@ -320,7 +322,9 @@ def test_a_request_too_large_is_its_callers_fault(
     assert first.result() == "x"
 
 
-def test_a_thousand_requests_wait_without_a_thread_each(engine: LinkEngine, front: Front) -> None:
+def test_a_thousand_requests_wait_without_a_thread_each(
+    engine: LinkEngine, front: EnginePool
+) -> None:
     ask(front, "first")
     engine.waits_for(1)
     before = threading.active_count()
@@ -335,7 +339,7 @@ def test_a_thousand_requests_wait_without_a_thread_each(engine: LinkEngine, fron
 
 
 def test_closing_answers_what_waits(engine: LinkEngine) -> None:
-    front = Front("m_stream", pb_utils)
+    front = EnginePool("m_stream")
     requests = ask(front, "a", "b")
     engine.waits_for(2)
     front.close()
@@ -345,7 +349,9 @@ def test_closing_answers_what_waits(engine: LinkEngine) -> None:
     assert eventually(engine.taken[0].responder.is_cancelled)
 
 
-def test_every_request_is_answered_once_through_reloads_and_cancellations(front: Front) -> None:
+def test_every_request_is_answered_once_through_reloads_and_cancellations(
+    front: EnginePool,
+) -> None:
     chance = random.Random(1)
     delays = threading.Semaphore(0)
 
@@ -373,7 +379,7 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(front:
 def test_the_model_reads_its_folder_and_serves(
     engine: LinkEngine, tmp_path: Path, log_lines: list[str]
 ) -> None:
-    model = front_model.FrontModel()
+    model = FrontModel()
     model.finalize()  # Triton may, where initialize failed
     arguments = _written(tmp_path, {"name": "m", "engine": "m_stream", "max_batch_size": 0})
     model.initialize(arguments)
@@ -391,7 +397,7 @@ def test_the_model_reads_its_folder_and_serves(
 def test_a_folder_that_was_not_generated_fails_to_load_in_one_line(tmp_path: Path) -> None:
     arguments = _written(tmp_path, {"name": "m"})
     with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; write"):
-        front_model.FrontModel().initialize(arguments)
+        FrontModel().initialize(arguments)
 
 
 def _written(folder: Path, values: dict[str, object]) -> dict[str, str]:
