@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.tritonserver.child_process import (
@@ -32,7 +32,6 @@ _SWITCH_S = 0.001  # after which a thread that reads a large body lets the event
 
 
 def main() -> int:
-    """Serves until told to stop; returns the exit code."""
     settings = settings_as(ProxySettings)
     if settings.openai and settings.openai.verbose:
         logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
@@ -42,13 +41,13 @@ def main() -> int:
 
 
 async def _serve(settings: ProxySettings, parent: Parent) -> None:
-    asyncio.get_running_loop().set_exception_handler(_tell_bug)
-    repeats = Repeats(settings.abandoned_requests, say_line)
-    parent.follow(repeats.follow)
-    await serve_ports(settings, parent.stop, tell_ready, repeats)
+    asyncio.get_running_loop().set_exception_handler(_report_bug)
+    retries = RetryCoordinator(settings.abandoned_requests, say_line)
+    parent.follow(retries.follow)
+    await serve_ports(settings, parent.stop, tell_ready, retries)
 
 
-def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Only the place: a message could quote a request."""
     error = context.get("exception")
     frames = traceback.extract_tb(error.__traceback__) if error else None

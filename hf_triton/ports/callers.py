@@ -10,17 +10,17 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 
 from generator.spec.access import Limits
-from hf_triton.ports.abandoned_requests import LEFT_S
+from hf_triton.ports.call_files import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access, Caller
 
 _SCHEME = b"bearer "
-_MOST_KNOWN = 10_000  # addresses whose requests are counted
+_MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
 
 
@@ -32,7 +32,7 @@ class Account:
     alias: str = ""
     num_running: int = 0
     tokens: float = 0.0
-    filled_at_s: float = field(default=0.0)
+    filled_at_s: float = 0.0
 
     def enter(self, now: float) -> None:
         """Counts a request that begins. Raises RefusedError (429) where it is one too many."""
@@ -52,7 +52,6 @@ class Account:
         self.num_running += 1
 
     def leave(self) -> None:
-        """The request is answered, or its caller has gone."""
         self.num_running -= 1
 
 
@@ -61,18 +60,15 @@ class Callers:
 
     def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
         self._access, self._clock = access, clock
-        self._by_digest = {
-            _digest(caller.key.encode()): self._account_of(caller) for caller in access.callers
-        }
+        self._by_digest = dict(map(self._by_key_of, access.callers))
         self._by_address: OrderedDict[str, Account] = OrderedDict()
         self._are_limited = access.limits != Limits()
 
     def and_also(self, caller: Caller) -> Callers:
         """The same accounts, and that of one who may not ask the other ports."""
         both = copy.copy(self)
-        account = self._account_of(caller)
-        own = {_digest(caller.key.encode()): account}
-        both._by_digest = {**own, **self._by_digest}  # noqa: SLF001, of this class
+        digest, account = self._by_key_of(caller)
+        both._by_digest = {digest: account, **self._by_digest}  # noqa: SLF001, of this class
         return both
 
     @property
@@ -85,16 +81,8 @@ class Callers:
 
         Raises RefusedError (401) where a key is needed and ``authorization`` has none.
         """
-        if self._by_digest:
-            return self._by_key(authorization)
-        return self._of_address(address) if self._are_limited else None
-
-    def enter(self, account: Account | None) -> None:
-        """Counts a request that begins. Raises RefusedError (429)."""
-        if account:
-            account.enter(self._clock())
-
-    def _by_key(self, authorization: bytes | None) -> Account:
+        if not self._by_digest:
+            return self._of_address(address) if self._are_limited else None
         given = authorization or b""
         token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else b""
         found = self._by_digest.get(_digest(token))
@@ -104,18 +92,22 @@ class Callers:
             raise RefusedError(401, text, {"WWW-Authenticate": "Bearer"})
         return found
 
-    def _account_of(self, caller: Caller) -> Account:
-        limits = caller.limits or self._access.limits
-        return Account(limits, caller.alias, 0, limits.requests_per_minute, self._clock())
+    def enter(self, account: Account | None) -> None:
+        if account:
+            account.enter(self._clock())
+
+    def _by_key_of(self, caller: Caller) -> tuple[bytes, Account]:
+        account = self._new_account(caller.limits or self._access.limits, caller.alias)
+        return _digest(caller.key.encode()), account
+
+    def _new_account(self, limits: Limits, alias: str = "") -> Account:
+        return Account(limits, alias, 0, limits.requests_per_minute, self._clock())
 
     def _of_address(self, address: str) -> Account:
         address = of_one_caller(address)
-        account = self._by_address.pop(address, None)
-        if account is None:
-            limits = self._access.limits
-            account = Account(limits, "", 0, limits.requests_per_minute, self._clock())
+        account = self._by_address.pop(address, None) or self._new_account(self._access.limits)
         self._by_address[address] = account
-        if len(self._by_address) > _MOST_KNOWN:
+        if len(self._by_address) > _MAX_KNOWN:
             self._by_address.popitem(last=False)
         return account
 
@@ -127,7 +119,7 @@ def _digest(token: bytes) -> bytes:
     return hmac.digest(_SECRET, token, "sha256")
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
+@lru_cache(maxsize=_MAX_KNOWN)
 def of_one_caller(address: str) -> str:
     """What all addresses of one caller have in common: of IPv6 everybody has a whole /64."""
     try:

@@ -26,7 +26,6 @@ def headers(access: Access, origin: str | None) -> dict[str, str]:
 
 
 def lines(access: Access, origin: str | None) -> bytes:
-    """The same as they are sent."""
     found = headers(access, origin)
     return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")
 

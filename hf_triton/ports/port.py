@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from hf_triton.ports import connections
+from generator.errors import ServerError
+from generator.spec.access import Tls
 from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
-from hf_triton.tritonserver.listen import listening_socket, most_connections
+from hf_triton.tritonserver.listen import listening_socket
 
 # How long a client may take: for a head, between two pieces of a body, for a whole body, until its
 # next request, until it has read what was written, and to read a last answer.
@@ -34,10 +38,20 @@ _SPARE_DESCRIPTORS = 64
 # A client's connection and one to tritonserver on each of two HTTP ports, on gRPC's the client's
 # and both ends of the one to its server, and on OpenAI's the client's.
 _DESCRIPTORS_EACH = 8
+_LOOKED_UP_AT_ONCE = 256
 
 
-class Connection(connections.Connection, Protocol):
-    """A client's; its deadline is in seconds of ``now``."""
+class Connection(Protocol):
+    """A client's; ``deadline`` is the time of ``Port.now`` by which it must have got on."""
+
+    deadline: float
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request, or not all of one."""
+
+    def abort(self) -> None:
+        """Closes at once."""
 
     def time_out(self, now: float) -> None:
         """Ends what takes too long to come."""
@@ -46,23 +60,70 @@ class Connection(connections.Connection, Protocol):
         """Closes once what is under way is answered."""
 
 
+class Connections:
+    """At most ``most``. One more, and the idle one is closed whose time ends first, so that slow
+    senders keep nobody out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: set[Connection] = set()
+        self._next: list[tuple[float, Connection]] = []  # to be closed, the first one last
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(tuple(self._open))
+
+    def add(self, connection: Connection) -> None:
+        closed = self._idle_one() or connection if len(self) >= self.most else None
+        self._open.add(connection)
+        if closed:
+            self._open.discard(closed)
+            closed.abort()
+
+    def remove(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def _idle_one(self) -> Connection | None:
+        """Looks through all for some at once: a flood of clients would have it do nothing else."""
+        while True:
+            if not self._next:
+                idle = ((one.deadline, one) for one in self._open if one.is_idle)
+                self._next = nsmallest(_LOOKED_UP_AT_ONCE, idle, key=itemgetter(0))[::-1]
+            if not self._next:
+                return None
+            deadline, found = self._next.pop()
+            if found in self._open and found.is_idle and found.deadline == deadline:
+                return found
+
+
+def max_connections() -> int:
+    """How many connections a port may have, by the file descriptors of this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return max(1, min(_MAX_CONNECTIONS, (soft - _SPARE_DESCRIPTORS) // _DESCRIPTORS_EACH))
+
+
 @dataclass(frozen=True)
 class Shared:
     """What the ports of a process have together, so that it counts once."""
 
     access: Access
     callers: Callers
-    repeats: Repeats
+    retries: RetryCoordinator
     bodies: Bodies
     admin_key: str = ""
 
 
 def shared(
-    access: Access = EVERYBODY, admin_key: str = "", repeats: Repeats | None = None
+    access: Access = EVERYBODY, admin_key: str = "", retries: RetryCoordinator | None = None
 ) -> Shared:
     """That of a process in which nothing has been counted."""
     callers, bodies = Callers(access), Bodies(access.max_body_mib)
-    return Shared(access, callers, repeats or Repeats(), bodies, admin_key)
+    return Shared(access, callers, retries or RetryCoordinator(), bodies, admin_key)
 
 
 class Port:
@@ -70,23 +131,20 @@ class Port:
 
     def __init__(self, shared: Shared) -> None:
         self.access, self.callers = shared.access, shared.callers
-        self.repeats, self.bodies = shared.repeats, shared.bodies
+        self.retries, self.bodies = shared.retries, shared.bodies
         self.is_stopping = False
         self.now: Callable[[], float] = time.monotonic
-        self._admin_key = shared.admin_key.encode()
-        most = most_connections(_MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH)
-        self.connections = connections.Connections[Connection](most)
+        self._admin_key = shared.admin_key
+        self.connections = Connections(max_connections())
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs it beside the others."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def sweep(self) -> None:
-        """Ends what takes too long to come, on all connections."""
         now = self.now()
         for connection in self.connections:
             connection.time_out(now)
@@ -94,7 +152,7 @@ class Port:
     def begin_stop(self) -> None:
         """Connections close after the answers that are under way."""
         self.is_stopping = True
-        self.repeats.begin_stop()
+        self.retries.begin_stop()
         for connection in self.connections:
             connection.stop()
 
@@ -117,8 +175,17 @@ async def serve(
     """Serves until ``stop``; then accepts no client any more, and waits until what is under way has
     ended, GRACE_S at most. Raises ServerError where a port can't be listened on.
     """
-    servers = [await _accept(door, host) for door in doors]
-    ports = [door.port for door in doors]
+    loop, ports = asyncio.get_running_loop(), [door.port for door in doors]
+    servers = [
+        await loop.create_server(
+            door.new,
+            sock=listening_socket(host, door.number, door.flag),
+            backlog=_BACKLOG,
+            ssl=door.tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if door.tls else None,
+        )
+        for door in doors
+    ]
     on_ready()
     while not stop.is_set():
         for port in ports:
@@ -138,11 +205,19 @@ async def serve(
         await asyncio.sleep(0.05)
 
 
-async def _accept(door: Door, host: str) -> asyncio.AbstractServer:
-    return await asyncio.get_running_loop().create_server(
-        door.new,
-        sock=listening_socket(host, door.number, door.flag),
-        backlog=_BACKLOG,
-        ssl=door.tls,
-        ssl_handshake_timeout=_HANDSHAKE_S if door.tls else None,
-    )
+def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
+    """What a port speaks TLS with, None where it speaks none. Raises ServerError for files that
+    can't be used.
+    """
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # nobody is asked
+    except OSError as error:  # SSLError is one
+        is_tls = isinstance(error, ssl.SSLError)
+        reason = "no PEM, encrypted, or not a pair" if is_tls else error.strerror
+        raise ServerError(
+            f"models.yaml's server.tls: {tls.certificate} and {tls.key} can't be used: {reason}"
+        ) from None
+    return context

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER, HEADER_PREFIX
+
 # What the gRPC port says of a method that it does not have; Triton itself has no text for that.
 NO_METHOD = "got a method that this server does not have"
+# The headers with the admin key, for which tritonserver itself asks.
+HTTP_ADMIN_HEADER = ADMIN_KEY_HEADER
+GRPC_ADMIN_HEADER = HEADER_PREFIX + ADMIN_KEY_HEADER
 
 
 class RefusedError(Exception):
@@ -33,3 +38,11 @@ def refusal_of(error: BaseException) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
     return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")
+
+
+def needs_admin_key(header: str) -> RefusedError:
+    return RefusedError(
+        403,
+        f"This protocol is restricted: it needs the header {header} with the admin key "
+        "(HF_TRITON_ADMIN_KEY or --admin-key-file), or a server with --open-admin-apis",
+    )

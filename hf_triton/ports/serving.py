@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.grpc.server import grpc_door
+from hf_triton.ports.call_files import AbandonedRequests
+from hf_triton.ports.grpc.calls import grpc_door
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.openai.server import openai_door
-from hf_triton.ports.port import Door, Shared, serve, shared
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import ProxySettings, TritonPorts
-from hf_triton.ports.tls import tls_context
+from hf_triton.ports.port import Door, serve, shared, tls_context
+from hf_triton.ports.retries import RetryCoordinator
+from hf_triton.ports.settings import ProxySettings
 
 
 async def serve_ports(
     settings: ProxySettings,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    repeats: Repeats | None = None,
+    retries: RetryCoordinator | None = None,
 ) -> None:
     """Serves until ``stop``; then accepts nothing more, and lets what is in flight end.
 
     Raises ServerError where a port can't be listened on, or a Triton elsewhere can't be reached.
     """
-    together = shared(settings.access, settings.admin_key, repeats)
+    common = shared(settings.access, settings.admin_key, retries)
     doors: list[Door] = []
     async with AsyncExitStack() as stack:
-        if settings.triton:
+        listen = settings.listen
+        if listen.sockets:
             left = AbandonedRequests(settings.abandoned_requests)
-            doors += _http_doors(settings.triton, together, left)
-            grpc = grpc_door(settings.triton, together, left)
-            doors.append(await stack.enter_async_context(grpc))
+            proxy = HttpProxy(common, listen.http_socket, left)
+            tls = tls_context(common.access.tls)
+            # For scrapers of one's own network, as the health port is.
+            metrics = HttpProxy(shared(), listen.metrics_socket)
+            scraped = partial(HttpConnection, metrics)
+            doors += [
+                Door(proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port", tls),
+                Door(metrics, scraped, listen.metrics_port, "--metrics-port", None),
+                await stack.enter_async_context(grpc_door(listen, common, left)),
+            ]
         if settings.openai:
-            openai = openai_door(settings.openai, together, settings.abandoned_requests)
+            openai = openai_door(settings.openai, common, settings.abandoned_requests)
             doors.append(await stack.enter_async_context(openai))
-        await serve(doors, settings.host, stop, on_ready)
-
-
-def _http_doors(ports: TritonPorts, together: Shared, left: AbandonedRequests) -> Iterator[Door]:
-    new = partial(partial, HttpConnection)
-    triton = HttpProxy(together, ports.http_socket, left)
-    tls = tls_context(together.access.tls)
-    yield Door(triton, new(triton), ports.http_port, "--http-port", tls)
-    # For scrapers of one's own network, as the health port is.
-    metrics = HttpProxy(shared(), ports.metrics_socket)
-    yield Door(metrics, new(metrics), ports.metrics_port, "--metrics-port", None)
+        await serve(doors, listen.host, stop, on_ready)

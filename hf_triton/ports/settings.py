@@ -1,6 +1,4 @@
-"""What the process of the ports is told: where it listens and where Triton does, who may ask, how
-much.
-"""
+"""The settings of the ports' process: where it listens and where Triton does, who may ask what."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from generator.spec.access import Limits, Tls
+from hf_triton.tritonserver.listen import Listen
 
 MIB = 1 << 20
 
@@ -50,17 +49,6 @@ class Access(msgspec.Struct, frozen=True):
 EVERYBODY = Access()
 
 
-class TritonPorts(msgspec.Struct, frozen=True):
-    """Triton's public ports, and the Unix sockets at which tritonserver itself listens."""
-
-    http_port: int
-    metrics_port: int
-    grpc_port: int
-    http_socket: str
-    metrics_socket: str
-    grpc_socket: str
-
-
 class OpenAiPort(msgspec.Struct, frozen=True):
     """OpenAI's API on ``port``, in front of the gRPC target ``triton_address``; its repository and
     the Unix socket of its metrics, where they are here. ``media_hosts`` are those from which images
@@ -81,13 +69,13 @@ class OpenAiPort(msgspec.Struct, frozen=True):
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """The ports of one process, all of ``host``. Without ``admin_key`` Triton's admin APIs are
-    open. The files by which models learn who has left have paths that begin with
-    ``abandoned_requests``, empty where Triton is elsewhere.
+    """The ports of one process: Triton's in front of the sockets of ``listen``, where it has some,
+    and OpenAI's. Without ``admin_key`` Triton's admin APIs are open. The files by which models
+    learn who has left have paths that begin with ``abandoned_requests``, empty where Triton is
+    elsewhere.
     """
 
-    host: str
-    triton: TritonPorts | None = None
+    listen: Listen
     openai: OpenAiPort | None = None
     abandoned_requests: str = ""
     access: Access = EVERYBODY

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -22,19 +23,29 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.infer_timeout import timeout_s_of
+from hf_triton.ports.call_files import AbandonedRequests, new_name
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
-from hf_triton.ports.repeats import DIED, UNREACHABLE, Held, Repeats
-from hf_triton.ports.streams import new_name
-from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
+from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
 
 SERVICE = "/inference.GRPCInferenceService/"
 INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"
 Metadata = tuple[tuple[str, str | bytes], ...]
 # Of one client's request: the calls that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
+QUESTION_TIMEOUT_S = 5.0
 
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A Triton that comes back is found within a second, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A test or a second port in this process has its own connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Prompts are not for the proxy that the environment may name for what is outside.
+    ("grpc.enable_http_proxy", 0),
+]
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
 # The proxy of a gRPC port refuses it in words of its own.
 _NO_METHOD_OF_TRITONS = f"{SERVICE}AskProxy"
@@ -44,7 +55,13 @@ _NO_CONNECTION = re.compile(
     r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
     re.IGNORECASE,
 )
-_ERROR_MESSAGE, _MOST_ERROR_BYTES = b"\x0a", 4096  # field 1 of a ModelStreamInferResponse, a text
+_ERROR_MESSAGE, _MAX_ERROR_BYTES = b"\x0a", 4096  # field 1 of a ModelStreamInferResponse, a text
+_TIMEOUT = "timeout_ms"
+
+
+def triton_channel(address: str) -> Any:
+    """The gRPC connection to tritonserver, used within one event loop; to be closed in the end."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
 @dataclass(eq=False)
@@ -75,7 +92,7 @@ def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
 
 def error_in(response: bytes) -> str:
     """The error that a ModelStreamInferResponse consists of; "" for an answer."""
-    if response[:1] != _ERROR_MESSAGE or len(response) > _MOST_ERROR_BYTES:
+    if response[:1] != _ERROR_MESSAGE or len(response) > _MAX_ERROR_BYTES:
         return ""
     try:
         return str(service_pb2.ModelStreamInferResponse.FromString(response).error_message)
@@ -86,9 +103,11 @@ def error_in(response: bytes) -> str:
 class TritonCalls:
     """The calls to one Triton. All raise RefusedError, and AioRpcError with Triton's status."""
 
-    def __init__(self, channel: Any, left: AbandonedRequests | None, repeats: Repeats) -> None:
+    def __init__(
+        self, channel: Any, left: AbandonedRequests | None, retries: RetryCoordinator
+    ) -> None:
         """``left`` is None where Triton is elsewhere."""
-        self._channel, self._left, self._repeats = channel, left, repeats
+        self._channel, self._left, self._retries = channel, left, retries
         self._ending: set[asyncio.Task[None]] = set()
         self._methods: dict[str, Any] = {}
         self._stream = channel.unary_stream(STREAM)
@@ -100,20 +119,28 @@ class TritonCalls:
 
     async def unary(self, method: str, asked: Asked, metadata: Metadata = ()) -> bytes:
         """The answer to a call of a method that answers once."""
-        tries = _Tries(self._repeats, asked, self._left)
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(method)
+        tries = _Tries(self._retries, asked, self._left)
         try:
             while True:
                 message = await tries.begin()
+                call = self._methods[method](message, metadata=metadata)
                 try:
-                    return await self._unary_once(method, message, metadata, tries)
+                    await tries.until_done(call)
+                    answer: bytes = await call
+                    return answer
                 except (grpc.aio.AioRpcError, _LostError) as error:
                     tries.go_on_after(error)
+                finally:
+                    if not call.done():
+                        self._leave(tries.name, call, call)
         finally:
-            tries.end()
+            tries.in_flight.end()
 
     async def stream(self, asked: Asked, metadata: Metadata = ()) -> AsyncGenerator[bytes, None]:
         """The ModelStreamInferResponses to a ModelInferRequest; an error is the last."""
-        tries = _Tries(self._repeats, asked, self._left, streams=True)
+        tries = _Tries(self._retries, asked, self._left, streams=True)
         try:
             while True:
                 message = await tries.begin()
@@ -125,21 +152,7 @@ class TritonCalls:
                 except (grpc.aio.AioRpcError, _LostError) as error:
                     tries.go_on_after(error)
         finally:
-            tries.end()
-
-    async def _unary_once(
-        self, method: str, message: bytes, metadata: Metadata, tries: _Tries
-    ) -> bytes:
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(method)
-        call = self._methods[method](message, metadata=metadata)
-        try:
-            await tries.until_done(call)
-            answer: bytes = await call
-            return answer
-        finally:
-            if not call.done():
-                self._leave(tries.name, call, call)
+            tries.in_flight.end()
 
     async def _stream_once(
         self, message: bytes, metadata: Metadata, tries: _Tries
@@ -149,7 +162,8 @@ class TritonCalls:
         try:
             while True:
                 answer = asyncio.ensure_future(call.read())
-                response = await tries.first(answer)
+                await tries.until_done(answer)
+                response = answer.result()
                 if response is grpc.aio.EOF:
                     return
                 error = error_in(response)
@@ -178,12 +192,14 @@ class TritonCalls:
         ending.add_done_callback(self._ending.discard)
 
     async def _read_to_end(self, name: str, call: Any, answer: Any, may_cancel: bool) -> None:
+        """Reads on from the ``answer`` that is awaited, or cancels the call where it may."""
         try:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 if may_cancel and await self._asks_proxy():
                     call.cancel()
                 else:
-                    await _rest(call, answer)
+                    while await answer is not grpc.aio.EOF and not call.done():
+                        answer = call.read()
         finally:
             if self._left:
                 self._left.forget(name)
@@ -211,7 +227,7 @@ class _Tries:
 
     def __init__(
         self,
-        repeats: Repeats,
+        retries: RetryCoordinator,
         asked: Asked,
         left: AbandonedRequests | None,
         *,
@@ -220,7 +236,7 @@ class _Tries:
         self._asked, self._is_named = asked, left is not None and asked.is_ours
         stream = new_name() if self._is_named and streams else ""
         self.name = ""
-        self.held = Held(repeats, asked.model, self._lose, self._describe, stream)
+        self.in_flight = InFlight(retries, asked.model, self._lose, self._describe, stream)
         self._is_first, self._is_lost = True, False
         self._waiting: asyncio.Future[Any] | None = None
 
@@ -230,22 +246,17 @@ class _Tries:
 
     async def begin(self) -> bytes:
         """Waits until it may be asked; returns what is sent. Raises RefusedError."""
-        may_go = self._is_first and self.held.may_go()
+        may_send = self._is_first and self.in_flight.send_now()
         self._is_first = self._is_lost = False
-        if not may_go and self._asked.model:
-            await self.held.turn()
+        if not may_send and self._asked.model:
+            await self.in_flight.wait_until_sendable()
         message = self._asked.message or b""
         if not self._asked.may_keep():
             self._asked.message = None
         if self._is_named:
             self.name = new_name()
-            message += parameter(CALL, string_param=self.held.call_text(self.name))
+            message += parameter(CALL, string_param=self.in_flight.call_text(self.name))
         return message
-
-    async def first(self, answer: asyncio.Future[Any]) -> Any:
-        """The answer. Raises _LostError where the model dies before."""
-        await self.until_done(answer)
-        return answer.result()
 
     async def until_done(self, answer: Any) -> None:
         """Returns when there is an answer, which goes on where whoever waits for it is cancelled:
@@ -264,18 +275,17 @@ class _Tries:
         await waiting
 
     def passed_on(self) -> None:
-        """Its caller has one more response of a stream."""
-        had_begun = self.held.has_begun
-        self.held.passed_on()
+        had_begun = self.in_flight.has_begun
+        self.in_flight.passed_on()
         if not had_begun:
             self._may_go_on()
 
     def is_again_after(self, error: str) -> bool:
         """Whether it is asked again, because an error says that its model is away."""
-        return self._may_go_on() and self.held.is_away(error)
+        return self._may_go_on() and self.in_flight.is_retryable(error)
 
     def _may_go_on(self) -> bool:
-        if not self.held.may_go_on:
+        if not self.in_flight.may_go_on:
             self._asked.message = None
         return self._asked.message is not None
 
@@ -286,16 +296,12 @@ class _Tries:
         if isinstance(error, _LostError):
             if not self._may_go_on():
                 raise RefusedError(503, DIED) from None
-            self.held.lost()
+            self.in_flight.lost()
         elif is_unreachable(error):
             if not self.is_again_after(UNREACHABLE):
                 raise RefusedError(503, UNREACHABLE) from None
         elif not self.is_again_after(error.details() or ""):
             raise error
-
-    def end(self) -> None:
-        """It is answered, or left."""
-        self.held.end()
 
     def _lose(self) -> None:
         self._is_lost = True
@@ -303,7 +309,20 @@ class _Tries:
             self._waiting.set_exception(_LostError())
 
 
-async def _rest(call: Any, answer: Any) -> None:
-    """Reads on from the ``answer`` that is awaited."""
-    while await answer is not grpc.aio.EOF and not call.done():
-        answer = call.read()
+def timeout_s_of(request: Any) -> float:
+    """The timeout that a ModelInferRequest asks for; infinite where it asks for none, or for none
+    that is a number.
+    """
+    timeout_ms = 0
+    if _TIMEOUT in request.parameters:
+        timeout_ms = request.parameters[_TIMEOUT].int64_param
+    else:
+        for place, tensor in enumerate(request.inputs):
+            if tensor.name != _TIMEOUT:
+                continue
+            if listed := tensor.contents.int_contents:
+                timeout_ms = listed[0]
+            elif place < len(request.raw_input_contents):
+                raw = request.raw_input_contents[place]
+                timeout_ms = int.from_bytes(raw[:4], "little", signed=True)
+    return timeout_ms / 1000 if timeout_ms > 0 else math.inf

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from generator.errors import RepositoryError, ServerError
 from generator.render.manifest import ADAPTERS_FILE, WEIGHTS_FOLDER
@@ -49,12 +49,12 @@ def changes_adapters(plan: ModelPlan) -> bool:
 def taken_away(plan: ModelPlan) -> list[str]:
     """The adapters that a request has loaded and that are not in the folder's new adapters.json."""
     path = renumbered_path(ADAPTERS_FILE, plan.version)
-    lists = [(one.old, one.new) for one in plan.changes if one.path == path and one.old and one.new]
     with contextlib.suppress(ValueError, TypeError, KeyError):  # edited by hand
-        for old, new in lists:
-            kept = json.loads(new)
-            loaded = (one for one in json.loads(old) if "loaded_at" in one)
-            return [str(one["name"]) for one in loaded if one not in kept]
+        for change in plan.changes:
+            if change.path == path and change.old and change.new:
+                kept = json.loads(change.new)
+                loaded = (one for one in json.loads(change.old) if "loaded_at" in one)
+                return [str(one["name"]) for one in loaded if one not in kept]
     return []
 
 
@@ -91,46 +91,35 @@ def change(plan: ModelPlan, model: str) -> str:
 
 
 def _wait_served(plan: ModelPlan, model: str) -> None:
-    """Waits until each process serves adapters.json. Raises ServerError."""
     path = plan.folder / renumbered_path(ADAPTERS_FILE, plan.version)
     wanted = hashlib.sha256(path.read_bytes()).hexdigest()
     statuses = plan.folder.parent / model / WEIGHTS_FOLDER / "adapters"
     began = time.monotonic()
     while True:
-        found = list(_said(statuses, f"{plan.name}-{plan.version}-*.json"))
-        if found and all(one.get("read") == wanted for one in found):
-            refusals = filter(None, (str(one.get("refusal", "")) for one in found))
-            for refusal in refusals:
-                raise AdaptersRefusedError(refusal)
+        found = list(_statuses(statuses, f"{plan.name}-{plan.version}-*.json"))
+        if found and all(status.get("read") == wanted for status in found):
+            for refusal in (str(status.get("refusal", "")) for status in found):
+                if refusal:
+                    raise AdaptersRefusedError(refusal)
             return
-        if not found and time.monotonic() - began > _SHOWN_WITHIN_S:
+        waited_s = time.monotonic() - began
+        if not found and waited_s > _SHOWN_WITHIN_S:
             message = f"{plan.name}: none of its processes says that it follows {path.name}"
             raise ServerError(message)
-        if time.monotonic() - began > _READ_WITHIN_S:
+        if waited_s > _READ_WITHIN_S:
             message = f"{plan.name}: not read within {_READ_WITHIN_S:.0f} s: {path.name}"
             raise ServerError(message)
         time.sleep(_POLL_S)
 
 
-def _said(folder: Path, pattern: str) -> Iterator[Mapping[str, Any]]:
-    """What each process that runs has said last; of one that has said nothing yet, nothing."""
+def _statuses(folder: Path, pattern: str) -> Iterator[Mapping[str, Any]]:
+    """What each process that runs has written last, {} where it has written nothing yet."""
     for path in sorted(folder.glob(pattern)):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if _is_locked(file):
-                yield _parsed(file.read())
-
-
-def _is_locked(file: IO[bytes]) -> bool:
-    """Whether the process that has made the file runs."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _parsed(content: bytes) -> Mapping[str, Any]:
-    with contextlib.suppress(ValueError):
-        found = json.loads(content)
-        return found if isinstance(found, dict) else {}
-    return {}
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # the process that has made it runs
+                found = None
+                with contextlib.suppress(ValueError):
+                    found = json.loads(file.read())
+                yield found if isinstance(found, dict) else {}

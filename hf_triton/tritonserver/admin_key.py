@@ -16,6 +16,11 @@ from pathlib import Path
 from generator.errors import ServerError
 from generator.yaml_file.regular_file import read_regular
 
+VARIABLE = "HF_TRITON_ADMIN_KEY"
+FLAG = "--admin-key-file"
+_MAX_BYTES = 2**16
+_NUM_RANDOM_BYTES = 32
+
 
 @dataclass(frozen=True)
 class KeySource:
@@ -36,7 +41,11 @@ class KeySource:
         key, where = environment.pop(self.variable, None), self.variable
         if file is not None:
             where = f"{self.flag} {file}"
-            key = _content(file, where)
+            try:
+                key = read_regular(file, _MAX_BYTES).decode("utf-8")
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not a text"
+                raise ServerError(f"{where}: can't be read: {reason}") from None
         if key is None:
             return None
         key = key.strip()
@@ -45,18 +54,6 @@ class KeySource:
         return key
 
 
-def _content(file: Path, where: str) -> str:
-    try:
-        return read_regular(file, _MOST_BYTES).decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text"
-        raise ServerError(f"{where}: can't be read: {reason}") from None
-
-
-_MOST_BYTES = 2**16
-VARIABLE = "HF_TRITON_ADMIN_KEY"
-FLAG = "--admin-key-file"
-_NUM_RANDOM_BYTES = 32
 # What base64, hex and UUIDs are written in, of which nothing parts the values of Triton's flag.
 # Shorter ones could be guessed, and masking them would take words out of the log.
 _SOURCE = KeySource(
@@ -73,5 +70,4 @@ def take_admin_key(file: Path | None, environment: MutableMapping[str, str]) -> 
 
 
 def new_admin_key() -> str:
-    """One that nobody can guess."""
     return secrets.token_urlsafe(_NUM_RANDOM_BYTES)

@@ -79,27 +79,21 @@ def embedded(scratch: str = "") -> Binary:
         raise ServerError(f"{_WHEEL} is installed without its server ({server}); {_INSTALL}")
     libraries = home.parent.parent / "nvidia_pytriton.libs"
     backends = _backends_folder(home, scratch)
-    command = (
-        str(server),
-        f"--backend-directory={backends}",
-        f"--cache-directory={home / 'caches'}",
-    )
+    flags = (f"--backend-directory={backends}", f"--cache-directory={home / 'caches'}")
     paths = [*_libpython_folder(libraries), str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {
         **_python_environment(),
-        "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         NUMPY_VARIABLE: _NUMPY_BELOW,
     }
-    return Binary(command, f"{_WHEEL} {wheel.version}", environment)
+    return Binary((str(server), *flags), f"{_WHEEL} {wheel.version}", environment)
 
 
+# An embedded Python looks for ``python3`` on PATH to find out where it is installed, and reads the
+# ``pyvenv.cfg`` beside it (https://docs.python.org/3/library/sys_path_init.html). PYTHONPATH would
+# do too, but it would also reach models with an environment of their own.
 def _python_environment() -> dict[str, str]:
-    """Makes the Python inside the stubs take this interpreter's packages as its own.
-
-    An embedded Python looks for ``python3`` on PATH to find out where it is installed, and reads
-    the ``pyvenv.cfg`` beside it (https://docs.python.org/3/library/sys_path_init.html).
-    PYTHONPATH would do too, but it would also reach models with an environment of their own.
-    """
+    """Makes the Python inside the stubs take this interpreter's packages as its own."""
     folder = str(Path(sys.executable).parent)
     environment = {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
     if sys.prefix != sys.base_prefix:
@@ -143,19 +137,16 @@ def _libpython_folder(libraries: Path) -> list[str]:
 
 
 def _backends_folder(home: Path, scratch: str) -> Path:
-    """A backend directory with the Python backend and the stub of this interpreter's version.
-
-    The wheel keeps the two apart. The folder holds links only and is kept in the user's cache, one
-    for each wheel and version; where that can't be written, or can be by others, in ``scratch`` or
-    a new temporary folder.
+    """A backend directory of links to the Python backend and this interpreter's stub, which the
+    wheel keeps apart. It is kept in the user's cache, one for each wheel and version; where that
+    can't be written, or can be by others, in ``scratch`` or a new temporary folder.
     """
     version = f"3.{sys.version_info.minor}"
     stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
-        have = sorted((path.name for path in stub.parent.parent.iterdir()), key=_as_numbers)
-        raise ServerError(
-            f"{_WHEEL} can't serve models on Python {version}; it can on {', '.join(have)}"
-        )
+        names = (path.name for path in stub.parent.parent.iterdir())
+        have = ", ".join(sorted(names, key=lambda name: (len(name), name)))
+        raise ServerError(f"{_WHEEL} can't serve models on Python {version}; it can on {have}")
     parts = [path for path in (home / "backends" / "python").iterdir() if path.is_file()]
     parts.append(stub)
     digest = hashlib.sha256(f"{home} {version}".encode()).hexdigest()[:16]
@@ -168,10 +159,6 @@ def _backends_folder(home: Path, scratch: str) -> Path:
     folder = Path(scratch or tempfile.mkdtemp(prefix="hf-triton-"), "backends")
     _link_all(parts, folder / "python")
     return folder
-
-
-def _as_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _link_all(files: list[Path], folder: Path) -> None:

@@ -2,9 +2,9 @@
 
 What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
 nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
-stops at SIGTERM after what is in flight. To its stdin its parent writes lines that it follows, and
-lines to stdout tell its parent how it is; it ends at once when its stdin closes: then whoever
-started it is gone. Knows no HTTP.
+stops at SIGTERM after what is in flight. Its parent writes lines about the models to its stdin, and
+reads lines of JSON from its stdout; it ends at once when its stdin closes, because its parent is
+gone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
 _START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
 _BEAT_EVERY_S, _BEAT = 1.0, b"."
-_MOST_UNSAID = 1 << 16
+_MAX_UNWRITTEN = 1 << 16
 
 Settings = TypeVar("Settings")
 
 
 class ChildProcess:
     """One process; ``name`` is what it is in messages, such as ``the OpenAI API``. The ``ports``
-    that it listens on stay open while it is started again.
+    that it listens on stay open while it is started again. ``why_not_up`` says why nobody listens
+    at its ports, "" where it does.
     """
 
     def __init__(
@@ -50,17 +51,16 @@ class ChildProcess:
         ports: HeldPorts | None = None,
     ) -> None:
         self.name, self._ports = name, ports
+        self.why_not_up = ""
         self._command, self._environment = command, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(policy or RestartPolicy())
         self._start_at_s: float | None = None  # where it has died
         self._is_starting = False
         self._heard_at_s = 0.0
-        self._why_not_up = ""
-        self._line = b""
-        self._untold = b""  # of the line
+        self._line = self._unwritten = b""
         self._is_mid_line = False
-        self._heard = self._last_said = b""
+        self._unread = self._last_line = b""
 
     def start(self) -> None:
         """Starts it and waits until it listens. Raises ServerError."""
@@ -84,40 +84,38 @@ class ChildProcess:
         self._heard_at_s, self._is_starting = time.monotonic(), True
         if self._process.stdin:
             os.set_blocking(self._process.stdin.fileno(), False)
-        self._untold, self._is_mid_line = self._line, False
-        self._heard = self._last_said = b""
-        self._tell_rest()
+        self._unwritten, self._is_mid_line = self._line, False
+        self._unread = self._last_line = b""
+        self._write_rest()
 
     def tell(self, line: bytes) -> None:
         """Sends it a line about the models; a new process gets the last line when it starts."""
         if line != self._line:
             self._line = line
-            self._untold = b"\n" * self._is_mid_line + line  # the rest of the one before is dropped
-        self._tell_rest()
+            self._unwritten = b"\n" * self._is_mid_line + line  # the line before is dropped
+        self._write_rest()
 
-    def _tell_rest(self) -> None:
-        if self._untold and self._process and self._process.stdin:
+    def _write_rest(self) -> None:
+        if self._unwritten and self._process and self._process.stdin:
             with contextlib.suppress(OSError):  # it reads slowly, or has died
-                num_told = os.write(self._process.stdin.fileno(), self._untold)
-                self._is_mid_line = num_told < len(self._untold)
-                self._untold = self._untold[num_told:]
+                num_written = os.write(self._process.stdin.fileno(), self._unwritten)
+                self._is_mid_line = num_written < len(self._unwritten)
+                self._unwritten = self._unwritten[num_written:]
 
     def wait_until_it_listens(self) -> None:
         """Raises ServerError where it ends before, or takes too long."""
-        process = self._process
-        if process is None or not self._says_something(process, _START_TIMEOUT_S):
+        if not self._read(_START_TIMEOUT_S):
             self.kill()
             raise ServerError(f"{self.name} did not start (see above)")
-        self._listens()
+        self._note_listening()
 
-    def _listens(self) -> None:
+    def _note_listening(self) -> None:
         self._heard_at_s, self._is_starting = time.monotonic(), False
         self._restarts.lives()
-        self._why_not_up = ""
+        self.why_not_up = ""
 
     @property
     def pid(self) -> int | None:
-        """None where it does not run."""
         return self._process.pid if self._process else None
 
     @property
@@ -125,80 +123,68 @@ class ChildProcess:
         """Seconds since its last sign of life; 0 before the first."""
         if self._process is None or self._is_starting:
             return 0.0
-        self._hear(self._process)
+        if self._read():
+            self._heard_at_s = time.monotonic()
         return time.monotonic() - self._heard_at_s
 
     @property
     def said(self) -> bytes:
         """The last line of JSON that it has sent, b"" before the first."""
-        if self._process and not self._is_starting:
-            self._hear(self._process)
-        return self._last_said
-
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
-        if self._says_something(process, 0.0):
+        if not self._is_starting and self._read():
             self._heard_at_s = time.monotonic()
+        return self._last_line
 
-    def _says_something(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-        """Whether it writes to stdout before it ends, or the time is over; takes all there is."""
-        if process.stdout is None:
+    def _read(self, timeout_s: float = 0.0) -> bool:
+        """Reads what it has written to stdout; whether that is anything within ``timeout_s``."""
+        stdout = self._process.stdout if self._process else None
+        if stdout is None:
             return False
         ready = select.poll()
-        ready.register(process.stdout, select.POLLIN)
+        ready.register(stdout, select.POLLIN)
         if not ready.poll(timeout_s * 1000):
             return False
-        data = process.stdout.read(1 << 16)
-        *lines, self._heard = (self._heard + data).split(b"\n")
-        self._heard = self._heard.lstrip(_BEAT)
-        told = [line.lstrip(_BEAT) for line in lines]
-        self._last_said = next((one for one in reversed(told) if one[:1] == b"{"), self._last_said)
+        data = stdout.read(1 << 16)
+        *lines, rest = (self._unread + data).split(b"\n")
+        self._unread = rest.lstrip(_BEAT)
+        for line in lines:
+            found = line.lstrip(_BEAT)
+            if found.startswith(b"{"):
+                self._last_line = found
         return data != b""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it does not run."""
         return self._process is None or self._process.poll() is not None
-
-    @property
-    def why_not_up(self) -> str:
-        """Why nobody listens at its port, "" where somebody does."""
-        return self._why_not_up
 
     def revive(self) -> str | None:
         """Restarts it if it has died, after a longer delay each time, for ever. Returns a line to
         report, or None.
         """
+        process = self._process
         if self._start_at_s is not None:
             if time.monotonic() >= self._start_at_s:
                 self.begin_start()
                 self._start_at_s = None
-        elif self._process and self._process.poll() is not None:
-            code = self._process.returncode
-            died = "did not start (see above)" if self._is_starting else f"died (exit code {code})"
-            return self.end_now(died)
-        elif self._process and self._is_starting:
-            return self._follow_start(self._process)
-        return None
-
-    def _follow_start(self, process: subprocess.Popen[bytes]) -> str | None:
-        if self._says_something(process, 0.0):
-            self._listens()
-            return f"{self.name} is back"
-        if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
-            return self.end_now("did not start in time")
+        elif process and process.poll() is not None:
+            died = f"died (exit code {process.returncode})"
+            return self.end_now("did not start (see above)" if self._is_starting else died)
+        elif process and self._is_starting:
+            if self._read():
+                self._note_listening()
+                return f"{self.name} is back"
+            if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
+                return self.end_now("did not start in time")
         return None
 
     def end_now(self, why: str) -> str:
         """Ends it at once, to be started again by ``revive``. Returns a line to report."""
         self._end_process()
-        return self._note_death(f"{self.name} {why}")
-
-    def _note_death(self, what: str) -> str:
         delay_s = self._restarts.died()
         self._start_at_s = time.monotonic() + delay_s
         when = f" in {delay_s:g} s" if delay_s else ""
-        self._why_not_up = f"{what} and is started again{when} ({self._restarts.count})"
-        return self._why_not_up
+        again = f"is started again{when} ({self._restarts.count})"
+        self.why_not_up = f"{self.name} {why} and {again}"
+        return self.why_not_up
 
     def begin_stop(self) -> None:
         """Has it accept no more connections; requests in flight go on while Triton answers."""
@@ -217,38 +203,35 @@ class ChildProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Ends it at once."""
         if self._ports:
             self._ports.close()
         self._end_process()
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream:
+        if process:
+            process.kill()
+            process.wait()
+            for stream in filter(None, (process.stdin, process.stdout)):
                 stream.close()
 
 
 def environment_for(settings: object) -> dict[str, str]:
-    """The environment of a child that is told ``settings``: only its user can read it, and keys are
-    in them.
+    """The environment of a child with ``settings``: only its user can read it, and keys are in
+    them.
     """
     text = msgspec.json.encode(settings, enc_hook=str).decode()
     return {**os.environ, _SETTINGS: text}
 
 
 def settings_as(kind: type[Settings]) -> Settings:
-    """In the child: what ``environment_for`` was told; the environment loses it."""
+    """In the child: the settings of ``environment_for``, which the environment loses."""
     text = os.environ.pop(_SETTINGS)
     return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
 
 
 class Parent:
-    """In the child, on its event loop: what it is told. ``stop`` comes with SIGTERM."""
+    """In the child, on its event loop: the lines of its parent. SIGTERM sets ``stop``."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -271,7 +254,7 @@ class Parent:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     loop.call_soon_threadsafe(self._note, line)
-            os._exit(EXIT_OK)  # whoever started it is gone
+            os._exit(EXIT_OK)  # its parent is gone
 
     def _note(self, line: bytes) -> None:
         self._line = line
@@ -288,11 +271,11 @@ def run_child(
     closes. Returns the exit code; an error goes to stderr.
     """
 
-    async def until_told() -> None:
+    async def begin() -> None:  # a Parent needs the loop
         await serve(Parent())
 
     try:
-        run(until_told())
+        run(begin())
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: {name}: {error}\n")
         return error.exit_code
@@ -300,8 +283,8 @@ def run_child(
 
 
 def tell_ready() -> None:
-    """In the child, on its event loop, once it listens: says so, and from then on that it gets on,
-    for as long as the loop does.
+    """In the child, on its event loop, once it listens: writes so, and then a beat a second, for as
+    long as the loop runs.
     """
     print("ready", flush=True)
     os.set_blocking(sys.stdout.fileno(), False)  # nobody may read for a while
@@ -309,20 +292,20 @@ def tell_ready() -> None:
 
 
 def _beat() -> None:
-    _say(_BEAT)
+    _write(_BEAT)
     asyncio.get_running_loop().call_later(_BEAT_EVERY_S, _beat)
 
 
-_unsaid = bytearray()
+_unwritten = bytearray()
 
 
 def say_line(line: bytes) -> None:
-    """In the child: tells its parent how it is, in JSON. Once nobody has read for long, no more."""
-    if len(_unsaid) < _MOST_UNSAID:
-        _say(line + b"\n")
+    """In the child: sends its parent a line of JSON; dropped once much is unread."""
+    if len(_unwritten) < _MAX_UNWRITTEN:
+        _write(line + b"\n")
 
 
-def _say(data: bytes) -> None:
-    _unsaid.extend(data)
-    with contextlib.suppress(OSError):  # the rest is said with what comes next
-        del _unsaid[: os.write(sys.stdout.fileno(), _unsaid)]
+def _write(data: bytes) -> None:
+    _unwritten.extend(data)
+    with contextlib.suppress(OSError):  # the rest is written with what comes next
+        del _unwritten[: os.write(sys.stdout.fileno(), _unwritten)]

@@ -34,30 +34,37 @@ _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after 
 
 
 def main(shared_memory_prefix: str, sockets: str, program: str, *arguments: str) -> None:
-    """Runs ``program`` to its end."""
     prctl = ctypes.CDLL(None).prctl
-    secret = _first_line()
+    secret = ""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        secret += byte.decode()
     child = os.fork()
     if child == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         give_deep_stacks()
-        _exec(program, [argument.replace(SECRET, secret) for argument in arguments])
+        try:
+            given = [argument.replace(SECRET, secret) for argument in arguments]
+            os.execv(program, [program, *given])  # noqa: S606
+        except OSError as error:
+            print(f"{program}: {error.strerror}", flush=True)
+            os._exit(_NOT_RUN)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
-    watch = threading.Thread(
-        target=_follow_input,
-        args=(shared_memory_prefix, sockets, child, secret.encode()),
-        daemon=True,
-    )
-    watch.start()
+    watched = (shared_memory_prefix, sockets, child, secret.encode())
+    threading.Thread(target=_follow_input, args=watched, daemon=True).start()
     status = os.waitpid(child, 0)[1]
     _end_orphans()
-    _exit_like(status)
+    if os.WIFSIGNALED(status):  # ends alike
+        number = os.WTERMSIG(status)
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
 
 
 def give_deep_stacks() -> None:
@@ -83,21 +90,6 @@ def _most_addresses() -> int | None:
             lines = Path("/proc/meminfo").read_text().splitlines()
             found += [int(one.split()[1]) << 10 for one in lines if one.startswith("CommitLimit:")]
     return min(found, default=None)
-
-
-def _first_line() -> str:
-    line = b""
-    while (byte := os.read(0, 1)) not in (b"", b"\n"):
-        line += byte
-    return line.decode()
-
-
-def _exec(program: str, arguments: list[str]) -> None:
-    try:
-        os.execv(program, [program, *arguments])  # noqa: S606
-    except OSError as error:
-        print(f"{program}: {error.strerror}", flush=True)
-        os._exit(_NOT_RUN)
 
 
 def _follow_input(shared_memory_prefix: str, sockets: str, child: int, secret: bytes) -> None:
@@ -130,15 +122,6 @@ def _end_orphans() -> None:
         with contextlib.suppress(OSError):
             if pid != os.getpid() and os.getpgid(pid) == group:
                 os.kill(pid, signal.SIGKILL)
-
-
-def _exit_like(status: int) -> None:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.WEXITSTATUS(status))
 
 
 if __name__ == "__main__":

@@ -66,20 +66,21 @@ class ServerApi:
     answer_timeout_s: float = 10.0
 
     def is_live(self) -> bool:
-        """Whether the server answers at all."""
         return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a model, or one version of it, is loaded and, from 26.03 on, says that it is
         ready; one that does not say is not.
         """
-        part = f"/versions/{version}" if version else ""
-        path = f"/v2/models/{_quoted(name)}{part}/ready"
+        path = f"{_model_path(name, version)}/ready"
         return self._call("GET", path, timeout_s=_READY_TIMEOUT_S)[0] == 200
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        _wait_apart()
+        global _next_load_s
+        with _load_lock:
+            time.sleep(max(0.0, _next_load_s - time.monotonic()))
+            _next_load_s = time.monotonic() + _LOADS_APART_S
         if self.listen.grpc_port:
             with contextlib.suppress(NoGrpcError):
                 error = load_over_grpc(self.listen.triton_grpc, name, self.admin_key)
@@ -94,7 +95,6 @@ class ServerApi:
 
     def index(self) -> list[ModelVersion]:
         """Every version that the server knows, loaded or not any more. Raises ServerError."""
-        versions = self._index()
         return [
             ModelVersion(
                 str(entry["name"]),
@@ -102,20 +102,19 @@ class ServerApi:
                 str(entry.get("state", "")),
                 str(entry.get("reason", "")),
             )
-            for entry in versions
+            for entry in self._json("POST", "/v2/repository/index")
             if "version" in entry
         ]
 
     def lists_folder(self, name: str) -> bool:
         """Whether a folder is there where the server's models come from. Raises ServerError."""
-        return any(entry["name"] == name for entry in self._index())
+        return any(entry["name"] == name for entry in self._json("POST", "/v2/repository/index"))
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
         """The configuration that a loaded model runs with, or one version of it; None of one that
         is not loaded.
         """
-        part = f"/versions/{version}" if version else ""
-        path = f"/v2/models/{_quoted(name)}{part}/config"
+        path = f"{_model_path(name, version)}/config"
         status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
         return _parsed(body) if status == 200 else None
 
@@ -138,10 +137,6 @@ class ServerApi:
         finally:
             connection.close()
 
-    def _index(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._json("POST", "/v2/repository/index")
-        return found
-
     def _control(self, name: str, action: str) -> str | None:
         path = f"/v2/repository/models/{_quoted(name)}/{action}"
         status, body = self._call("POST", path, timeout_s=None)
@@ -154,17 +149,16 @@ class ServerApi:
         return _parsed(body)
 
     def _connection(
-        self, port: int, path: str, timeout_s: float | None
+        self, port: int, socket_path: str, timeout_s: float | None
     ) -> http.client.HTTPConnection:
-        """To a Unix socket, where ``path`` is one's."""
-        if path:
-            return _UnixConnection(path, timeout_s)
+        if socket_path:
+            return _UnixConnection(socket_path, timeout_s)
         return http.client.HTTPConnection(self.listen.client_host(), port, timeout=timeout_s)
 
     def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
         listen = self.listen
-        path_of_socket = listen.http_socket if listen.sockets else ""
-        connection = self._connection(listen.http_port, path_of_socket, timeout_s)
+        socket_path = listen.http_socket if listen.sockets else ""
+        connection = self._connection(listen.http_port, socket_path, timeout_s)
         headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
         try:
             connection.request(method, path, headers=headers)
@@ -174,14 +168,6 @@ class ServerApi:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
-
-
-def _wait_apart() -> None:
-    """Sleeps until a moment after this process' last load began."""
-    global _next_load_s
-    with _load_lock:
-        time.sleep(max(0.0, _next_load_s - time.monotonic()))
-        _next_load_s = time.monotonic() + _LOADS_APART_S
 
 
 def patiently(ask: Callable[[], T]) -> T:
@@ -195,14 +181,11 @@ def patiently(ask: Callable[[], T]) -> T:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
     def __init__(self, path: str, timeout_s: float | None) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        """Connects to the socket. Raises OSError."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -219,8 +202,12 @@ def _quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
+def _model_path(name: str, version: str) -> str:
+    return f"/v2/models/{_quoted(name)}" + (f"/versions/{version}" if version else "")
+
+
 def error_in(body: bytes | str) -> str:
-    """What an error of Triton's says; "" where it says nothing."""
+    """The message in an error of Triton's; "" where there is none."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
@@ -252,25 +239,22 @@ def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options=options) as channel:
         triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        def is_live() -> bool:
+            try:
+                triton.ServerLive(service_pb2.ServerLiveRequest(), timeout=_CONNECT_TIMEOUT_S)
+            except grpc.RpcError:
+                return False
+            return True
+
         metadata = [(HEADER_PREFIX + ADMIN_KEY_HEADER, admin_key)] if admin_key else None
-        if not _is_live(triton):
+        if not is_live():
             raise NoGrpcError
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
         try:
             triton.RepositoryModelLoad(request, metadata=metadata)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE and not _is_live(triton):
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not is_live():
                 raise ConnectionError(error.details()) from None
             return str(error.details())
     return None
-
-
-def _is_live(triton: Any) -> bool:
-    import grpc
-    from tritonclient.grpc import service_pb2
-
-    try:
-        triton.ServerLive(service_pb2.ServerLiveRequest(), timeout=_CONNECT_TIMEOUT_S)
-    except grpc.RpcError:
-        return False
-    return True

@@ -35,7 +35,6 @@ _REQUEST = re.compile(r"\[request id: ([^\]]*)\]")
 
 
 def start() -> None:
-    """Starts it, until the end of the process."""
     reading, writing = os.pipe()
     stderr = os.dup(_STDERR)
     os.set_inheritable(stderr, False)
@@ -65,7 +64,7 @@ def _pass_on(reading: int, stderr: int) -> None:
 
 def _write(stderr: int, lines: list[bytes]) -> None:
     now = datetime.now(timezone.utc)
-    texts = (line.decode("utf-8", errors="replace").rstrip("\r") for line in lines)
+    texts = (line.decode(errors="replace").rstrip("\r") for line in lines)
     data = "".join(f"{to_json(text, now)}\n" for text in texts if text.strip()).encode()
     with contextlib.suppress(OSError):  # nobody reads it; who writes must not block
         while data:
@@ -76,18 +75,26 @@ def record(line: str, now: datetime) -> dict[str, str]:
     """The line's record: ``time`` (UTC), ``level``, ``logger`` and ``message``, and where they are
     known ``source``, ``model`` and ``request_id``.
     """
-    match = TRITON_LINE.match(line)
-    if match:
-        found = _of_triton(match)
+    message, model = line, None
+    if match := TRITON_LINE.match(line):
+        message, is_model = _unquoted(match["message"]), match["file"].endswith(".py")
+        model = _OWN_MODEL.match(message) if is_model else _MODEL.search(message)
+        found = {"level": _LEVELS[match["severity"]]}
+        found["logger"] = "model" if is_model else "tritonserver"
+        found["source"] = f"{match['file']}:{match['line']}"
     elif line.startswith(_OUR_PREFIX):
-        found = _of_ours(line.removeprefix(_OUR_PREFIX))
+        message = line.removeprefix(_OUR_PREFIX)
+        model = _MODEL.search(message)
+        found = {"level": "error" if _FAILURE.search(message) else "info", "logger": "hf-triton"}
     elif match := _OPENTELEMETRY.match(line):
-        found = {**match.groupdict(), "level": match["level"].lower(), "logger": "opentelemetry"}
+        message, found = match["message"], {"level": match["level"].lower()}
+        found |= {"logger": "opentelemetry", "source": match["source"]}
     else:
-        level = "error" if _ERROR.match(line) else "info"
-        found = {"level": level, "logger": "output", "message": line}
-    request = _REQUEST.search(found["message"])
-    if request:
+        found = {"level": "error" if _ERROR.match(line) else "info", "logger": "output"}
+    found["message"] = message
+    if model:
+        found["model"] = next(filter(None, model.groups()))
+    if request := _REQUEST.search(message):
         found["request_id"] = request[1]
     time = now.astimezone(timezone.utc).isoformat(timespec="milliseconds")
     return {"time": time.replace("+00:00", "Z"), **found}
@@ -96,33 +103,6 @@ def record(line: str, now: datetime) -> dict[str, str]:
 def to_json(line: str, now: datetime) -> str:
     text = json.dumps(record(line, now), ensure_ascii=False)
     return text.encode(errors="backslashreplace").decode()  # half a character: as JSON escapes it
-
-
-def _of_triton(match: re.Match[str]) -> dict[str, str]:
-    is_model = match["file"].endswith(".py")
-    message = _unquoted(match["message"])
-    found = {
-        "level": _LEVELS[match["severity"]],
-        "logger": "model" if is_model else "tritonserver",
-        "message": message,
-        "source": f"{match['file']}:{match['line']}",
-    }
-    model = _OWN_MODEL.match(message) if is_model else _MODEL.search(message)
-    if model:
-        found["model"] = model[1]
-    return found
-
-
-def _of_ours(message: str) -> dict[str, str]:
-    found = {
-        "level": "error" if _FAILURE.search(message) else "info",
-        "logger": "hf-triton",
-        "message": message,
-    }
-    model = _MODEL.search(message)
-    if model:
-        found["model"] = model[1] or model[2]
-    return found
 
 
 def _unquoted(message: str) -> str:

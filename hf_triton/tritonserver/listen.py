@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import shutil
 import socket
 import stat
@@ -46,19 +45,6 @@ def socket_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_again(folder: Path) -> None:
-    """Makes a folder of sockets again that somebody has cleared away. Raises ServerError where
-    another user has made it meanwhile.
-    """
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        seen = folder.lstat()
-    except OSError as error:
-        raise ServerError(f"{folder} is gone and can't be made again: {error.strerror}") from None
-    if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
-        raise ServerError(f"{folder} is not this user's alone: start serve again")
-
-
 @dataclass(frozen=True)
 class Listen:
     """One address and its ports; ``openai_port`` and ``health_port`` are 0 where OpenAI's API and
@@ -78,14 +64,12 @@ class Listen:
 
     @property
     def shared_memory(self) -> str:
-        """What the names of the server's files in shared memory begin with, where this process
-        has started it.
-        """
+        """The prefix of the server's files in shared memory, where this process started it."""
         return f"hf_triton_{os.getpid()}_{self.http_port}_"
 
     @property
     def abandoned_requests(self) -> str:
-        """What the paths of the files begin with by which its models learn who has left."""
+        """The prefix of the paths of the files that tell its models of abandoned requests."""
         return f"{SHARED_MEMORY / self.shared_memory}left_"
 
     @property
@@ -95,21 +79,18 @@ class Listen:
 
     @property
     def http_socket(self) -> str:
-        """The Unix socket of tritonserver's HTTP."""
         return f"{self.sockets}/http"
 
     @property
     def grpc_socket(self) -> str:
-        """That of its gRPC, to whose name Triton adds the port."""
+        """Triton adds the port to its name."""
         return f"{self.sockets}/grpc:{self.grpc_port}"
 
     @property
     def metrics_socket(self) -> str:
-        """That of its metrics."""
         return f"{self.sockets}/metrics"
 
     def remove_sockets(self) -> None:
-        """Removes tritonserver's sockets where it has ended without."""
         if self.sockets:
             for path in (self.http_socket, self.grpc_socket, self.metrics_socket):
                 Path(path).unlink(missing_ok=True)
@@ -121,15 +102,11 @@ class Listen:
             file.unlink(missing_ok=True)
 
     def triton_flags(self) -> list[str]:
-        """The addresses and ports for tritonserver's command line."""
         flags = []
-        for kind, port in (
-            ("http", self.http_port),
-            ("grpc", self.grpc_port),
-            ("metrics", self.metrics_port),
-        ):
+        for flag, port in self.triton_ports().items():
+            kind = flag.removeprefix("--").removesuffix("-port")
             address = f"unix:{self.sockets}/{kind}" if self.sockets else self.host
-            flags += [f"--{kind}-address={address}", f"--{kind}-port={port}"]
+            flags += [f"--{kind}-address={address}", f"{flag}={port}"]
         return flags
 
     def ports(self) -> dict[str, int]:
@@ -138,7 +115,6 @@ class Listen:
         return {**self.triton_ports(), **{flag: port for flag, port in further.items() if port}}
 
     def triton_ports(self) -> dict[str, int]:
-        """Those that tritonserver itself listens on."""
         return {
             "--http-port": self.http_port,
             "--grpc-port": self.grpc_port,
@@ -150,9 +126,7 @@ class Listen:
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
 
     def address(self, port: int) -> str:
-        """``host:port`` for a client on this machine."""
-        host = self.client_host()
-        return f"{bracketed(host)}:{port}"
+        return f"{bracketed(self.client_host())}:{port}"
 
     def check(self) -> None:
         """Raises ServerError, naming the flag to change, where a port can't be listened on."""
@@ -161,23 +135,29 @@ class Listen:
             if port in seen:
                 raise ServerError(f"{seen[port]} and {flag} are both {port}: each needs its own")
             seen[port] = flag
-            self._check_port(port, flag)
+            listening_socket(self.host, port, flag).close()
 
     def check_triton(self) -> None:
-        """Checks tritonserver's ports alone, while what runs beside it may have its own."""
-        if self.sockets:  # it has none
-            _make_again(Path(self.sockets))
+        """Checks tritonserver's ports alone, or makes the folder of its sockets again that somebody
+        has cleared away. Raises ServerError, also where another user has made that meanwhile.
+        """
+        folder = Path(self.sockets)
+        if not self.sockets:
+            for flag, port in self.triton_ports().items():
+                listening_socket(self.host, port, flag).close()
             return
-        for flag, port in self.triton_ports().items():
-            self._check_port(port, flag)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            seen = folder.lstat()
+        except OSError as error:
+            text = f"{folder} is gone and can't be made again: {error.strerror}"
+            raise ServerError(text) from None
+        if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
+            raise ServerError(f"{folder} is not this user's alone: start serve again")
 
     def free_port(self) -> int:
-        """One that nobody listens on."""
         with listening_socket(self.host, 0, "--host") as found:
             return int(found.getsockname()[1])
-
-    def _check_port(self, port: int, flag: str) -> None:
-        listening_socket(self.host, port, flag).close()
 
 
 class HeldPorts:
@@ -191,24 +171,20 @@ class HeldPorts:
 
     def open(self) -> None:
         """Listens, if it does not. Raises ServerError where a port can't be listened on."""
-        ports = self._listen.ports()
         for flag in self._flags:
-            if ports[flag] not in self._sockets:
-                found = listening_socket(self._listen.host, ports[flag], flag)
-                self._sockets[ports[flag]] = found
+            port = self._listen.ports()[flag]
+            if port not in self._sockets:
+                self._sockets[port] = listening_socket(self._listen.host, port, flag)
 
     def descriptors(self) -> list[int]:
-        """What the child inherits."""
-        return [one.fileno() for one in self._sockets.values()]
+        return [held.fileno() for held in self._sockets.values()]
 
     def environment(self) -> dict[str, str]:
-        """By which ``listening_socket`` finds them in the child."""
-        return {_HELD: json.dumps({port: one.fileno() for port, one in self._sockets.items()})}
+        return {_HELD: json.dumps({port: held.fileno() for port, held in self._sockets.items()})}
 
     def close(self) -> None:
-        """Accepts no more connections."""
-        for one in self._sockets.values():
-            one.close()
+        for held in self._sockets.values():
+            held.close()
         self._sockets.clear()
 
 
@@ -219,32 +195,20 @@ def listening_socket(host: str, port: int, flag: str) -> socket.socket:
     held = json.loads(os.environ.get(_HELD, "{}")).get(str(port))
     if held is not None:
         return socket.socket(fileno=held)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, _, _, address = found[0]
-        listening = socket.socket(family, kind)
-    except (socket.gaierror, UnicodeError):
-        raise ServerError(f"'{host}' is not an address; see --host") from None
-    except OSError as error:
-        raise ServerError(_reason(error, host, port, flag)) from None
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise ServerError(_reason(error, host, port, flag)) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, kind, _, _, address = found[0]
+            listening = stack.enter_context(socket.socket(family, kind))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except (socket.gaierror, UnicodeError):
+            raise ServerError(f"'{host}' is not an address; see --host") from None
+        except OSError as error:
+            raise ServerError(_reason(error, host, port, flag)) from None
+        stack.pop_all()
     return listening
-
-
-def most_connections(most: int, spare: int, each: int = 1) -> int:
-    """How many connections may be open at once, ``most`` at most: each takes ``each`` of the file
-    descriptors that this process may have, and ``spare`` are for everything else.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return most
-    return max(1, min(most, (soft - spare) // each))
 
 
 def _reason(error: OSError, host: str, port: int, flag: str) -> str:

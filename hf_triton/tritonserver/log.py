@@ -24,8 +24,8 @@ _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
 _NOW_AND_THEN = {_PROGRESS_BAR: _PROGRESS_EVERY_S, _NO_COLLECTOR: 60.0}
 _NUM_TAIL_LINES = 20
 # Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.
-_MOST_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
-_MOST_KINDS = 1000
+_MAX_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
+_MAX_KINDS = 1000
 _LONGEST_EXAMPLE = 120
 _DIGITS = re.compile(r"\d+")
 MASK = "***"
@@ -38,109 +38,82 @@ _SHORTEST = 8  # a shorter one would take words out of the log
 
 
 class LogFilter:
-    """Takes the server's output line by line and says which to show; remembers the last ones."""
+    """Takes the server's output line by line. ``tail`` has the last warnings, errors and lines of
+    models, oldest first: why a server has died.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
+        self.tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
         self._inside_traceback = False
-        self._held: list[str] = []  # until the next line tells whether they are worth a look
-        self._due: list[str] = []
+        self._abort = ""  # held until the next line tells whether it is worth a look
         self._due_at_s = {_PROGRESS_BAR: clock() + _PROGRESS_EVERY_S}
-        self._alike = AlikeLines(clock)
+        self._alike_until_s = 0.0
+        self._num_alike: dict[str, int] = {}
 
-    def show(self, line: str) -> bool:
-        """Whether ``line`` is for the reader, after what is ``left_out``."""
-        self._follow_aborts(line)
-        if self._held:
-            return False
-        shown = self._is_shown(line)
-        if (shown or line.startswith(("W", "E", "F"))) and not self._alike.is_one_too_many(line):
-            self._tail.append(line)
-            return shown
-        return False
-
-    def left_out(self, is_over: bool = False) -> list[str]:
-        """Lines that were held back, and the number of each kind that came too often; from time to
-        time, and at the end.
-        """
-        if is_over:
-            self._follow_aborts("")
-        due, self._due = self._due, []
-        return due + self._alike.left_out(is_over)
-
-    def _follow_aborts(self, line: str) -> None:
+    def feed(self, line: str) -> list[str]:
+        """What to show now: lines that were held back, and ``line`` if it is for the reader."""
+        now = self._clock()
+        found = list[str]()
+        if now >= self._alike_until_s or len(self._num_alike) > _MAX_KINDS:
+            found += self._repetitions()
+            self._alike_until_s = now + _ALIKE_WITHIN_S
         if not line.startswith(AT_THE_END):
-            self._due += self._held
-            self._tail.extend(self._held)
-        self._held = [line] if line.startswith(ABORT) else []
+            found += self._held_abort()
+        self._abort = line if line.startswith(ABORT) else ""
+        if self._abort:
+            return found
+        is_shown = self._is_shown(line, now)
+        if (is_shown or line.startswith(("W", "E", "F"))) and not self._is_repeated(line):
+            self.tail.append(line)
+            found += [line] * is_shown
+        return found
 
-    def tail(self) -> list[str]:
-        """The last warnings, errors and lines of models, oldest first: why a server has died."""
-        return list(self._tail)
+    def end(self) -> list[str]:
+        return [*self._held_abort(), *self._repetitions()]
 
-    def _is_shown(self, line: str) -> bool:
+    def _held_abort(self) -> list[str]:
+        held, self._abort = [self._abort] if self._abort else [], ""
+        self.tail.extend(held)
+        return held
+
+    def _is_shown(self, line: str, now: float) -> bool:
         match = TRITON_LINE.match(line)
-        if match is None:
-            return self._is_shown_unlabelled(line)
-        # A stub that can't import its model logs the traceback over several lines, unquoted.
-        failed = LOAD_FAILED.search(match["message"]) is not None
-        self._inside_traceback = failed and not match["message"].startswith('"')
-        if failed or NOISE.search(match["message"]):
+        if match:
+            # A stub that can't import its model logs the traceback over several lines, unquoted.
+            has_failed = LOAD_FAILED.search(match["message"]) is not None
+            self._inside_traceback = has_failed and not match["message"].startswith('"')
+            is_worth_it = match["severity"] in "WEF" or match["file"].endswith(".py")
+            return is_worth_it and not has_failed and not NOISE.search(match["message"])
+        if self._inside_traceback or not line.strip():
             return False
-        return match["severity"] in "WEF" or match["file"].endswith(".py")
-
-    def _is_shown_unlabelled(self, line: str) -> bool:
-        if self._inside_traceback:
-            return False
-        if not line.strip() or line.startswith(("+-", "|", "Signal (", AT_THE_END)):
+        if line.startswith(("+-", "|", "Signal (", AT_THE_END)):
             return False
         for kind, every_s in _NOW_AND_THEN.items():
             if kind.search(line):
-                return self._is_due(kind, every_s)
+                is_due = now >= self._due_at_s.get(kind, 0.0)
+                if is_due:
+                    self._due_at_s[kind] = now + every_s
+                return is_due
         return NOISE.search(line) is None
 
-    def _is_due(self, kind: re.Pattern[str], every_s: float) -> bool:
-        now = self._clock()
-        if now < self._due_at_s.get(kind, 0.0):
-            return False
-        self._due_at_s[kind] = now + every_s
-        return True
-
-
-class AlikeLines:
-    """Counts equal lines; lines of Triton's logger may differ in digits."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._over_at_s = 0.0
-        self._counts: dict[str, int] = {}
-        self._finished: list[str] = []
-
-    def is_one_too_many(self, line: str) -> bool:
-        """Whether enough lines like this one have come within the last seconds."""
-        now = self._clock()
-        if now >= self._over_at_s or len(self._counts) > _MOST_KINDS:
-            self._finish()
-            self._over_at_s = now + _ALIKE_WITHIN_S
+    def _is_repeated(self, line: str) -> bool:
+        """Whether enough lines like this one have come within the last seconds; lines of Triton's
+        logger may differ in digits.
+        """
         match = TRITON_LINE.match(line)
         kind = _DIGITS.sub("0", match["message"]) if match else line
-        count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        return count > _MOST_ALIKE
+        num = self._num_alike[kind] = self._num_alike.get(kind, 0) + 1
+        return num > _MAX_ALIKE
 
-    def left_out(self, is_over: bool) -> list[str]:
-        """What there is to tell of lines that were too many."""
-        if is_over or self._clock() >= self._over_at_s:
-            self._finish()
-        told, self._finished = self._finished, []
-        return told
-
-    def _finish(self) -> None:
-        for kind, count in self._counts.items():
-            if count > _MOST_ALIKE:
-                num = f"{count - _MOST_ALIKE:,} more lines like this"
-                self._finished.append(f"hf-triton: left out {num}: {kind[:_LONGEST_EXAMPLE]}")
-        self._counts = {}
+    def _repetitions(self) -> list[str]:
+        counts, self._num_alike = self._num_alike, {}
+        return [
+            f"hf-triton: left out {num - _MAX_ALIKE:,} more lines like this: "
+            f"{kind[:_LONGEST_EXAMPLE]}"
+            for kind, num in counts.items()
+            if num > _MAX_ALIKE
+        ]
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
@@ -150,7 +123,6 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_colours(line: str) -> str:
-    """``line`` without a terminal's control sequences."""
     return _CONTROL.sub("", line)
 
 

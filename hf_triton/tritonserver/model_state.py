@@ -126,7 +126,6 @@ class ModelState:
 
     @property
     def was_ready(self) -> bool:
-        """Whether it ever was."""
         return self.generation > 0
 
     @property
@@ -145,7 +144,6 @@ class ModelState:
         return f"{self._what}{self.reason}{self._retry}"
 
     def tell_retry(self, delay_s: float) -> str:
-        """``told``, from now on with when it is loaded again."""
         with self._lock:
             when = f" in {delay_s:g} s" if delay_s else ""
             self._retry = f"; it is loaded again{when} ({self.restarts.count})"
@@ -156,11 +154,10 @@ class ModelState:
         with self._lock:
             self.in_hand = in_hand
             if self.state is not State.HEALING:
-                self.restarts.begins()
+                self.restarts.num_failed = 0
             self._take(Event.LOAD, Cause.NONE, LOADING)
 
     def ready(self) -> None:
-        """A version is ready."""
         with self._lock:
             self.in_hand = False
             if self.state is not State.READY:
@@ -212,19 +209,16 @@ class ModelState:
             self._take(Event.LOAD_FAILED, cause, reason)
 
     def unloaded(self, reason: str = NOT_LOADED) -> None:
-        """Somebody has unloaded it."""
         with self._lock:
             self.in_hand = False
             self._take(Event.UNLOADED, Cause.NONE, reason)
 
     def server_ended(self) -> None:
-        """Whatever was loaded ended with the server."""
         with self._lock:
             self.in_hand = False
             self._take(Event.SERVER_ENDED, Cause.SERVER_ENDED, LOADING)
 
     def see(self, seen: Seen) -> None:
-        """What Triton says of it."""
         with self._lock:
             if self.in_hand:
                 return
@@ -276,15 +270,12 @@ class ModelStates:
             return self._models[folder]
 
     def of(self, folders: Iterable[str]) -> list[ModelState]:
-        """The states of some of them."""
         return [self[folder] for folder in folders]
 
     def are_ready(self, folders: Iterable[str]) -> bool:
-        """Whether each of them is."""
         return all(model.state is State.READY for model in self.of(folders))
 
     def any(self, *states: State) -> bool:
-        """Whether any model is in one of these states."""
         with self._lock:
             return any(model.state in states for model in self._models.values())
 
@@ -313,19 +304,16 @@ class ModelStates:
             return delay_s
 
     def server_died(self, cause: Cause, reason: str) -> None:
-        """By itself, with all requests in flight."""
         with self._lock:
             self.num_server_deaths += 1
             self.server_death = LastDeath(next(self._numbers), cause, reason)
             self.server_ended()
 
     def server_ended(self) -> None:
-        """All models ended with the server."""
         with self._lock:
             for model in self._models.values():
                 model.server_ended()
 
     def last_death(self, folders: Iterable[str]) -> LastDeath:
-        """The last one that any of these models met, or the server."""
         deaths = [self.server_death, *(model.last_death for model in self.of(folders))]
         return max(deaths, key=lambda death: death.number)

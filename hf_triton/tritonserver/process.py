@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from typing import IO, cast
 
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
@@ -50,8 +50,12 @@ class TritonServer:
     """One tritonserver and its Python stubs, in a process group of their own.
 
     So the terminal's Ctrl-C does not reach them: only ``stop`` and ``kill`` end them, or the
-    death of this process. Used as a context, it is started, and stopped at the end.
+    death of this process. Used as a context, it is started, and stopped at the end, or killed where
+    an exception ends the block.
     """
+
+    _process: subprocess.Popen[str]  # from ``start`` on, as is its reader
+    _reader: threading.Thread
 
     def __init__(
         self,
@@ -75,21 +79,14 @@ class TritonServer:
         self._log, self.loads = LogFilter(), Loads()
         self._secrets = [admin_key, *secrets_of(os.environ)]
         self.shared_memory_prefix = self.listen.shared_memory
-        self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
         self._is_cleared_away = False  # and its number may be another process' by now
 
     def __enter__(self) -> TritonServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stops the server gracefully; at once where an exception ends the block."""
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.stop()
         else:
             self.kill()
@@ -101,9 +98,7 @@ class TritonServer:
 
     @property
     def heartbeats(self) -> str:
-        """What the paths of the files begin with in which models' processes show that they get on;
-        a process' number follows.
-        """
+        """The beginning of the paths of the models' heartbeats; a process' number follows."""
         return f"{SHARED_MEMORY / self.shared_memory_prefix}beat_"
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
@@ -113,7 +108,7 @@ class TritonServer:
         binary = server_binary.find(self.listen.sockets)
         left = (self.shared_memory_prefix, self.listen.sockets)
         guard = [sys.executable, "-IS", server_guard.__file__, *left]
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
             env={
                 **binary.full_environment(),
@@ -130,18 +125,19 @@ class TritonServer:
             # Its stubs import from there first; a model.json of vLLM's has paths that start there.
             cwd=self.repository if model_data.is_used_in(self.repository) else ROOT_FOLDER,
         )
-        reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
-        self._started, self._is_cleared_away = (process, reader), False
-        reader.start()
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
+        self._is_cleared_away = False
+        self._reader.start()
         try:
-            self._tell_guard(f"{self.api.admin_key}\n")
+            self._write_to_guard(f"{self.api.admin_key}\n")
             self._wait_live(time.monotonic() + timeout_s)
-            self._tell_guard("\n")  # its arguments are read: the key can go from its command line
+            # Its arguments are read: the key can go from its command line.
+            self._write_to_guard("\n")
         except BaseException:
             self.kill()
             raise
 
-    def _tell_guard(self, text: str) -> None:
+    def _write_to_guard(self, text: str) -> None:
         pipe = self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has ended, and that is told elsewhere
             if pipe:
@@ -216,7 +212,7 @@ class TritonServer:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def exit_code(self) -> int | None:
-        """How the server ended, negative for a signal; None where it still runs."""
+        """Negative for a signal; None where it still runs."""
         return self._process.poll()
 
     def keep_memory_private(self) -> None:
@@ -229,18 +225,15 @@ class TritonServer:
 
     def log_tail(self) -> list[str]:
         """The last lines of its log that are worth a look, oldest first."""
-        return self._log.tail()
+        return list(self._log.tail)
 
     def exit_message(self, what: str) -> str:
-        """``what``, how the process ended, and the last lines of its log."""
-        code = self.exit_code()
-        if code is None:
-            how = ""
-        else:
+        code, how = self.exit_code(), ""
+        if code is not None:
             self._kill_group()  # stubs that compute outlive a killed guard, and hold the log open
             self._reader.join(_LAST_LINES_TIMEOUT_S)  # its last lines may still be on their way
-            killer = signal.Signals(-code).name if code < 0 else ""
-            how = f" (killed by {killer})" if killer else f" (exit code {code})"
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            how = f" ({how})"
         lines = "".join(f"\n    {line}" for line in self.log_tail())
         return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
 
@@ -275,36 +268,19 @@ class TritonServer:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
-        pipe = process.stdout
-        if pipe is None:
-            return
-        with pipe:  # nobody else closes it: they might while it is read
+    def _read_log(self, process: subprocess.Popen[str]) -> None:
+        with cast(IO[str], process.stdout) as pipe:  # only closed here, where it is read
             for line in pipe:
                 text = mask(without_colours(line.rstrip("\n")), self._secrets)
                 self.loads.follow(text)
-                shown = [text] if self._log.show(text) else []
-                shown = [*self._log.left_out(), *shown]
-                self._write(*([text] if self.verbose else shown))
-            if not self.verbose:
-                self._write(*self._log.left_out(is_over=True))
+                shown = self._log.feed(text)
+                self._write([text] if self.verbose else shown)
+        self._write([] if self.verbose else self._log.end())
 
-    def _write(self, *lines: str) -> None:
+    def _write(self, lines: list[str]) -> None:
         for line in lines:
             with contextlib.suppress(OSError):  # nobody reads it; the server must not block
                 self.write_log(line)
-
-    @property
-    def _process(self) -> subprocess.Popen[str]:
-        if self._started is None:
-            raise RuntimeError("start() comes first")
-        return self._started[0]
-
-    @property
-    def _reader(self) -> threading.Thread:
-        if self._started is None:
-            raise RuntimeError("start() comes first")
-        return self._started[1]
 
 
 def _reap_group(group: int) -> None:

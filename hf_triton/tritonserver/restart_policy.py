@@ -25,43 +25,35 @@ class RestartPolicy:
 
 
 class Restarts:
-    """Counts the deaths and failed starts of one process or model."""
+    """Counts the deaths and failed starts of one process or model; ``num_failed`` are those in a
+    row in which it did not get ready.
+    """
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._policy = policy
-        self._clock = clock
+        self._policy, self._clock = policy, clock
+        self.num_failed, self._max_failed = 0, policy.max_restarts
         self._deaths_s: list[float] = []
         self._num_in_a_row = 0
-        self._num_failed, self._most = 0, policy.max_restarts
         self._living_since_s: float | None = None
 
     @property
     def count(self) -> str:
         """How often it failed in a row to start, else how often it died lately; for messages."""
-        if self._num_failed:
-            return f"{self._num_failed} of at most {self._most}"
+        if self.num_failed:
+            return f"{self.num_failed} of at most {self._max_failed}"
         minutes = self._policy.window_s / 60
         return f"{times(len(self._deaths_s), 'death')} within {minutes:g} minutes"
-
-    @property
-    def num_failed(self) -> int:
-        """How often in a row it failed to start."""
-        return self._num_failed
 
     def lives(self) -> None:
         """It is ready, and may have been for a while."""
         if self._living_since_s is None:
             self._living_since_s = self._clock()
-        self._num_failed = 0
+        self.num_failed = 0
 
     def died(self) -> float:
         """It was ready, and died: the seconds to wait before it is started again."""
-        self._num_failed = 0
+        self.num_failed = 0
         return self._delay_s()
-
-    def begins(self) -> None:
-        """Somebody tries anew: failures before are forgiven."""
-        self._num_failed = 0
 
     def killed(self) -> float:
         """It did not get ready because somebody killed it: the seconds to wait."""
@@ -71,10 +63,10 @@ class Restarts:
         """It did not get ready: seconds to wait, None where it failed too often in a row: more
         than ``most`` times, or as the policy says.
         """
-        self._num_failed += 1
-        self._most = self._policy.max_restarts if most is None else most
+        self.num_failed += 1
+        self._max_failed = self._policy.max_restarts if most is None else most
         delay_s = self._delay_s()
-        return None if self._num_failed > self._most else delay_s
+        return None if self.num_failed > self._max_failed else delay_s
 
     def _delay_s(self) -> float:
         now, since, policy = self._clock(), self._living_since_s, self._policy
@@ -82,10 +74,9 @@ class Restarts:
             self._num_in_a_row = 0
         self._living_since_s = None
         self._deaths_s = [at for at in self._deaths_s if now - at < policy.window_s] + [now]
-        longest_s, num = policy.longest_delay_s, self._num_in_a_row
-        self._num_in_a_row += 1
+        num, self._num_in_a_row = self._num_in_a_row, self._num_in_a_row + 1
         # 2 ** 1024 is no float.
-        return min(2.0 ** min(num - 1, 64), longest_s) if num else 0.0
+        return min(2.0 ** min(num - 1, 64), policy.longest_delay_s) if num else 0.0
 
 
 def times(num: int, what: str) -> str:

@@ -43,20 +43,15 @@ def forwarding(arguments: Sequence[str]) -> list[str]:
     """The user's own arguments for tritonserver, with those by which a request's caller reaches its
     model: Triton holds each to one pattern, so a user's own gets an alternative.
     """
-    widened = []
-    for argument in arguments:
+    found = [f"{name}={_CALLER_PATTERN}" for name in _FORWARDING]
+    for argument in arguments:  # the last one of a flag counts
         flag, _, pattern = argument.partition("=")
-        is_pattern = any(_stands_for(flag, name) for name in _FORWARDING)
-        widened.append(f"{flag}={_or_caller(pattern)}" if is_pattern else argument)
-    return [*(f"{name}={_CALLER_PATTERN}" for name in _FORWARDING), *widened]  # the last one counts
-
-
-def _stands_for(flag: str, name: str) -> bool:
-    return len(flag) >= _FORWARDING[name] and name.startswith(flag)
-
-
-def _or_caller(pattern: str) -> str:
-    return f"(?:{pattern})|{_CALLER_PATTERN}" if pattern else _CALLER_PATTERN
+        lengths = (num for name, num in _FORWARDING.items() if name.startswith(flag))
+        if any(len(flag) >= num for num in lengths):
+            either = f"(?:{pattern})|{_CALLER_PATTERN}" if pattern else _CALLER_PATTERN
+            argument = f"{flag}={either}"
+        found.append(argument)
+    return found
 
 
 def refuse_clashes(arguments: Sequence[str], *, has_key: bool) -> None:
@@ -69,13 +64,12 @@ def refuse_clashes(arguments: Sequence[str], *, has_key: bool) -> None:
         for name, instead in _OF_SERVE.items():
             if len(flag) >= _SHORTEST and (name.startswith(flag) or flag.startswith(name)):
                 raise UsageError(f"{flag}: leave it out, and use {instead}")
-        if len(flag) < _SHORTEST or not (
-            _HTTP_FLAG.startswith(flag) or _GRPC_FLAG.startswith(flag)
+        if len(flag) < _SHORTEST or not any(
+            name.startswith(flag) for name in (_HTTP_FLAG, _GRPC_FLAG)
         ):
             continue
         for api in value.partition(":")[0].split(","):  # the rest holds a key
-            reason = _clash(api.strip(), has_key)
-            if reason:
+            if reason := _clash(api.strip(), has_key):
                 raise UsageError(f"{flag}: {api.strip()} {reason}")
 
 

@@ -39,12 +39,11 @@ class ServerState:
     @property
     def is_running(self) -> bool:
         """Whether its process is there; one of another user counts."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
+        with contextlib.suppress(PermissionError):
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                return False
         return True
 
 
@@ -65,7 +64,6 @@ def write_state(repository: Path, state: ServerState) -> None:
 
 
 def remove_state(repository: Path, http_port: int) -> None:
-    """Removes the file of the server that listens on ``http_port``, if there is one."""
     with contextlib.suppress(OSError):
         _path(repository, http_port).unlink()
 
@@ -75,7 +73,7 @@ def running_servers(repository: Path) -> list[ServerState]:
     is none of ours, is no server.
     """
     found = []
-    for path in sorted(repository.glob(f"{STATE_PREFIX}*.json")):
+    for path in repository.glob(f"{STATE_PREFIX}*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             state = ServerState(**read_json(path))
             if state.is_running:
@@ -85,11 +83,8 @@ def running_servers(repository: Path) -> list[ServerState]:
 
 def unreadable_states(repository: Path) -> list[Path]:
     """The files of servers that somebody else has started: only who did may read them."""
-    return [
-        path
-        for path in sorted(repository.glob(f"{STATE_PREFIX}*.json"))
-        if not os.access(path, os.R_OK)
-    ]
+    paths = sorted(repository.glob(f"{STATE_PREFIX}*.json"))
+    return [path for path in paths if not os.access(path, os.R_OK)]
 
 
 def _path(repository: Path, http_port: int) -> Path:

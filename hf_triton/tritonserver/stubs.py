@@ -44,9 +44,7 @@ def find_stubs(group: int) -> frozenset[Stub]:
     for process in _processes(group):
         pids.add(process.pid)
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            program, model_file = [*process.cmdline(), "", ""][
-                :2
-            ]  # no arguments: it starts or ends
+            program, model_file, *_ = [*process.cmdline(), "", ""]  # without any it starts or ends
             if program.endswith(_STUB) and model_file and process.status() not in _ENDED:
                 version = Path(model_file).parent
                 found[Stub(version.parent.name, version.name, process.pid)] = process.ppid()
@@ -56,14 +54,12 @@ def find_stubs(group: int) -> frozenset[Stub]:
 
 def still_alive(stubs: Iterable[Stub]) -> frozenset[Stub]:
     """Those of ``stubs`` that have not ended; cheaper than a look at every process there is."""
-    return frozenset(stub for stub in stubs if _is_alive(stub.pid))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in _ENDED
-    except psutil.Error:
-        return False
+    found = set()
+    for stub in stubs:
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(stub.pid).status() not in _ENDED:
+                found.add(stub)
+    return frozenset(found)
 
 
 def cpu_seconds(group: int) -> dict[int, float]:
@@ -94,17 +90,20 @@ class End:
 def started_s(pid: int) -> float:
     """When a process began, on the machine's clock (CLOCK_BOOTTIME), in hundredths."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return int(_stat_fields(pid)[19]) / os.sysconf("SC_CLK_TCK")
     return -math.inf
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """What /proc tells of a process after its name, from its state on. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
     """Whether a tritonserver has a living process beside those of its models."""
     with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(tritonserver).children():
-            if child.pid not in stubs and child.status() != psutil.STATUS_ZOMBIE:
-                return True
+        others = (c for c in psutil.Process(tritonserver).children() if c.pid not in stubs)
+        return any(child.status() != psutil.STATUS_ZOMBIE for child in others)
     return False
 
 
@@ -132,7 +131,6 @@ class StubEnds:
         return found
 
     def how(self, pid: int) -> End:
-        """How a process ended."""
         noted = self._ends.get(pid)
         return noted[2] if noted else how_it_ended(pid, None)
 
@@ -176,9 +174,9 @@ def how_it_ended(pid: int, is_memory: bool | None) -> End:
     """
     try:
         # psutil has no exit status of a process that is not our child.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
-        state, status = fields.split()[0], int(fields.split()[-1])
-    except (OSError, ValueError, IndexError):
+        state, *_, code = _stat_fields(pid)
+        status = int(code)
+    except (OSError, ValueError):
         return End()
     if state != "Z":  # another process has its number
         return End()

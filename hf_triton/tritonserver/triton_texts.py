@@ -69,7 +69,6 @@ class Loads:
         self._began_s: dict[tuple[str, str], float] = {}
 
     def follow(self, line: str) -> None:
-        """Takes a line of the log."""
         if begins := _LOAD_BEGINS.search(line):
             self._began_s[begins[1], begins[2]] = time.clock_gettime(time.CLOCK_BOOTTIME)
         elif ends := _LOAD_ENDS.search(line):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.retries import Model as Told
 from hf_triton.tritonserver.model_state import State
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator

@@ -170,8 +170,8 @@ def _listen(args: argparse.Namespace) -> Listen:
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
     """The access rules of the public ports. Raises ServerError for unusable TLS files."""
     from generator.spec.access import Tls
+    from hf_triton.ports.port import tls_context
     from hf_triton.ports.settings import Access
-    from hf_triton.ports.tls import tls_context
 
     files, base = settings.tls, config.resolve().parent
     tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None

@@ -1,31 +1,47 @@
-"""How the calls of the public gRPC port are answered: each checked, passed on to tritonserver or
-refused.
+"""The public gRPC port's server, and how its calls are answered: each checked, passed on to
+tritonserver or refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import EMPTY_FINAL
-from hf_triton.ports.bodies import Bodies
+from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
-from hf_triton.ports.grpc.triton import GrpcTriton
+from hf_triton.ports.port import GRACE_S, Door, Shared, tls_context
 from hf_triton.ports.refusal import RefusedError, refusal_of
-from hf_triton.ports.repeats import Held
-from hf_triton.ports.triton_calls import LEFT, STREAM, Asked, Metadata, TritonCalls, parameter
+from hf_triton.ports.retries import UNREACHABLE, InFlight
+from hf_triton.ports.triton_calls import (
+    LEFT,
+    QUESTION_TIMEOUT_S,
+    STREAM,
+    Asked,
+    Metadata,
+    TritonCalls,
+    is_unreachable,
+    parameter,
+    triton_channel,
+)
+from hf_triton.tritonserver.listen import Listen
 
 Result = TypeVar("Result")
-_MOST_AT_ONCE = 64  # requests of one stream
+_MAX_AT_ONCE = 64  # requests of one stream
+_MAX_CALLS = 1024  # of one connection at once
+_MAX_PENDING = 1 << 30  # calls; those of each connection have their limit
+_HANDSHAKE_MS = 10_000
+_PING_EVERY_MS = 1000  # so often a client may ask whether its connection lives
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 # A model that is told in vain sends no more than a flag.
 _SAYS_EMPTY_FINAL = parameter(EMPTY_FINAL, bool_param=True)
@@ -43,9 +59,49 @@ _CODES = {
 }
 
 
+@contextlib.asynccontextmanager
+async def grpc_door(listen: Listen, shared: Shared, left: AbandonedRequests) -> AsyncIterator[Door]:
+    """What answers behind the port while the block runs; at its end no call is under way."""
+    channel = triton_channel(listen.triton_grpc)
+    calls = TritonCalls(channel, left, shared.retries)
+    port = GrpcPort(shared)
+    handlers = Handlers(port, GrpcTriton(channel), calls)
+    server_socket = f"{listen.grpc_socket}.port"
+    server = grpc.aio.server(handlers=(handlers,), options=_options(port.bodies.max_bytes))
+    port.stop_server = partial(server.stop, GRACE_S)
+    server.add_insecure_port(f"unix:{server_socket}")
+    tls = tls_context(shared.access.tls)
+    if tls:
+        tls.set_alpn_protocols(["h2"])
+    await server.start()
+    try:
+        new = partial(ClientConnection, port, server_socket, handlers.by_peer)
+        yield Door(port, new, listen.grpc_port, "--grpc-port", tls)
+    finally:
+        await server.stop(0)
+        await calls.close()
+        await channel.close()
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # What is compressed may become a thousand times as large: bodies.py expands it.
+        ("grpc.per_message_decompression", 0),
+        ("grpc.max_concurrent_streams", _MAX_CALLS),
+        # Of a flood's calls that wait for this process, gRPC would cancel others' at random.
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY_MS),
+    ]
+
+
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """What answers them, within one event loop. ``by_peer`` are the clients' connections, by the
-    names that they have at the gRPC server.
+    """What answers the calls. ``by_peer`` are the clients' connections, by the names that they have
+    at the gRPC server.
     """
 
     def __init__(self, port: GrpcPort, triton: GrpcTriton, calls: TritonCalls) -> None:
@@ -136,8 +192,7 @@ class _Call:
         answer = self._port.own_answer(self._method, message)
         if answer is None:
             await self._check_classified(model, classified)
-            with _Buffered(self._port.bodies, len(message)) as buffered:
-                asked = Asked(message, model, self._port.repeats.is_ours(model), buffered.may_stay)
+            with self._buffered(message, model) as asked:
                 answer = await self._calls.unary(self._method, asked, self._metadata)
         return answer
 
@@ -148,7 +203,7 @@ class _Call:
         is_over = False
         try:
             while running or not is_over:
-                if not (reading or is_over) and len(running) < _MOST_AT_ONCE:
+                if not (reading or is_over) and len(running) < _MAX_AT_ONCE:
                     reading = asyncio.create_task(self._read())
                 both = {*running, *([reading] if reading else [])}
                 done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -177,8 +232,7 @@ class _Call:
         must_wait = before and not await self._is_decoupled(model)
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
-        with _Buffered(self._port.bodies, len(message)) as buffered:
-            asked = Asked(message, model, self._port.repeats.is_ours(model), buffered.may_stay)
+        with self._buffered(message, model) as asked:
             async with aclosing(self._calls.stream(asked, self._metadata)) as responses:
                 if not must_wait:
                     async for response in responses:
@@ -210,46 +264,82 @@ class _Call:
         return self._port.expanded(message)
 
     async def _check_classified(self, model: str, classified: Sequence[Output]) -> None:
-        """Where tritonserver must be asked about the model first. Raises RefusedError."""
         for output in classified:
             await self._asked(model, partial(self._triton.check_classified, output))
 
     async def _asked(self, model: str, ask: Callable[[], Awaitable[Result]]) -> Result:
         """What tritonserver says of a model, for which it is waited. Raises RefusedError."""
-        held = Held(self._port.repeats, model, lambda: None)
+        question = InFlight(self._port.retries, model, lambda: None)
         try:
-            if self._port.repeats.is_asleep(model):
-                await held.turn()
+            if self._port.retries.model(model).is_asleep:
+                await question.wait_until_sendable()
             while True:
                 try:
                     return await ask()
                 except RefusedError as error:
-                    if not held.is_away(error.text):
+                    if not question.is_retryable(error.text):
                         raise
-                await held.turn()
+                await question.wait_until_sendable()
         finally:
-            held.end()
+            question.end()
 
-
-class _Buffered:
-    """A message that this process holds. Raises RefusedError where that is too much."""
-
-    def __init__(self, bodies: Bodies, num_bytes: int) -> None:
+    @contextlib.contextmanager
+    def _buffered(self, message: bytes, model: str) -> Iterator[Asked]:
+        """A message that this process holds. Raises RefusedError where that is too much."""
+        bodies, num_bytes = self._port.bodies, len(message)
         if not bodies.has_room(num_bytes, num_bytes):
             raise RefusedError(503, "too many large requests come at once; try again")
-        self._bodies, self._num_bytes = bodies, num_bytes
         bodies.num_bytes += num_bytes
 
-    def may_stay(self) -> bool:
-        """Whether it may be held still, though tritonserver has it."""
-        stays = self._bodies.may_keep(self._num_bytes)
-        if not stays:
-            self.__exit__()
-        return stays
+        def may_keep() -> bool:  # though tritonserver has it
+            nonlocal num_bytes
+            keeps = bodies.may_keep(num_bytes)
+            if not keeps:
+                bodies.num_bytes -= num_bytes
+                num_bytes = 0
+            return keeps
 
-    def __enter__(self) -> _Buffered:
-        return self
+        try:
+            yield Asked(message, model, self._port.retries.model(model).is_ours, may_keep)
+        finally:
+            bodies.num_bytes -= num_bytes
 
-    def __exit__(self, *_: object) -> None:
-        self._bodies.num_bytes -= self._num_bytes
-        self._num_bytes = 0
+
+class GrpcTriton:
+    """What the port itself asks tritonserver, within the event loop of its channel. Raises
+    RefusedError (503) where nobody answers.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    async def is_decoupled(self, model: str) -> bool:
+        """Whether a model may answer a request several times; so may one that nobody knows."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        answer = await self._answer(self._stub.ModelConfig, request)
+        return answer is None or bool(answer.config.model_transaction_policy.decoupled)
+
+    # 24.10 only: from 25.08 on Triton refuses it.
+    async def check_classified(self, output: Output) -> None:
+        """Raises RefusedError for an output that is text: Triton divides by the size of one of its
+        elements, which is 0, and ends (before 25.08).
+        """
+        request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
+        model = await self._answer(self._stub.ModelMetadata, request)
+        if model is None:
+            raise RefusedError(400, "classification: tritonserver says nothing of this model")
+        datatypes = {found.name: found.datatype for found in model.outputs}
+        datatype = datatypes.get(output.name, "")
+        if datatype in ("", "BYTES"):
+            got = f"of type {datatype}" if datatype else "that the model does not have"
+            text = f"classification: got output '{output.name[:64]}' {got}; allowed: numbers"
+            raise RefusedError(400, text)
+
+    async def _answer(self, ask: Any, request: Any) -> Any:
+        """None where tritonserver refuses the question."""
+        try:
+            return await ask(request, timeout=QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if is_unreachable(error):
+                raise RefusedError(503, UNREACHABLE) from None
+            return None

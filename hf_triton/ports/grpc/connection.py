@@ -20,35 +20,33 @@ CALL_BYTES = 4096
 
 
 class _End(asyncio.Protocol):
-    """What comes at one end goes out at the other."""
+    """What comes at one end goes out at the ``other``; ``early`` is what came before that was
+    there.
+    """
 
     other: _End
 
-    def __init__(self, end: Callable[[], None]) -> None:
-        """``end`` is called once both ends are closed."""
-        self._end, self.is_closed = end, False
+    def __init__(self, on_closed: Callable[[], None]) -> None:
+        """``on_closed`` is called once both ends are closed."""
+        self._on_closed, self.is_closed = on_closed, False
         self.transport: Any = None
-        self.early = b""  # what came before the other end was there
+        self.early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
         self.transport = transport
         if self.other.early:
             self.transport.write(self.other.early)
 
     def data_received(self, data: bytes) -> None:
-        """Of asyncio."""
         if self.other.transport is None:
             self.early += data
         elif not self.other.transport.is_closing():
             self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        """Of asyncio: whoever is at this end reads slower than is sent."""
         self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Of asyncio."""
         self.other.transport.resume_reading()
 
     def close(self) -> None:
@@ -56,12 +54,11 @@ class _End(asyncio.Protocol):
         self.transport.close()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Of asyncio."""
         self.is_closed = True
         if self.other.transport and not self.other.is_closed:
             self.other.close()
         else:
-            self._end()
+            self._on_closed()
 
 
 class _ServerEnd(_End):
@@ -87,7 +84,7 @@ class ClientConnection(_End):
         self._num_calls = self._num_unread = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come: nothing is read before the server is reached."""
+        """Nothing is read before the server is reached."""
         super().connection_made(transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
         self.transport.pause_reading()
@@ -114,7 +111,7 @@ class ClientConnection(_End):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """The client sends: messages of which the last bytes are missing take up memory."""
+        """Messages of which the last bytes are missing take up memory."""
         self._num_unread += len(data)
         self._port.bodies.num_bytes += len(data)
         if self._port.bodies.has_room(0, self._num_unread):
@@ -123,7 +120,6 @@ class ClientConnection(_End):
             self.abort()
 
     def take_message(self, num_bytes: int) -> None:
-        """A message of a call has been read as a whole."""
         num_read = min(self._num_unread, num_bytes + CALL_BYTES)
         self._num_unread -= num_read
         self._port.bodies.num_bytes -= num_read
@@ -138,15 +134,11 @@ class ClientConnection(_End):
         self._num_calls += num
         self.deadline = self._port.now()
 
-    # Of the port.
-
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked; the one that has asked nothing for longest goes first."""
         return not self._num_calls
 
     def abort(self) -> None:
-        """Closes at once."""
         self.transport.abort()
 
     def time_out(self, now: float) -> None:

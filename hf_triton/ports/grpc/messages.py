@@ -50,17 +50,20 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]
     RefusedError for a request that tritonserver could fail at, and unless it may, for one that says
     itself who sends it.
     """
-    request = _parsed(message if len(message) <= _SMALL_BYTES else _without_data(message))
-    _check_count(len(request.inputs), "inputs")
-    _check_count(len(request.outputs), "outputs")
-    _check_count(len(request.raw_input_contents), "raw_input_contents")
-    _check_count(len(request.parameters), "parameters")
+    is_small = len(message) <= _SMALL_BYTES
+    parse = service_pb2.ModelInferRequest.FromString if is_small else _without_data
+    try:
+        request = parse(message)
+    except DecodeError:
+        raise RefusedError(400, _NOT_ONE) from None
+    for field in ("inputs", "outputs", "raw_input_contents", "parameters"):
+        _check_count(len(getattr(request, field)), field)
     _check_names(request)
     if CALLER in request.parameters and not may_name_caller:
         raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
     for index, tensor in enumerate(request.inputs):
         _check_count(len(tensor.parameters), f"inputs[{index}].parameters")
-        _check_shape(tensor.shape, index)
+        _check_shape(tensor.shape, f"inputs[{index}].shape")
     for index, output in enumerate(request.outputs):
         _check_count(len(output.parameters), f"outputs[{index}].parameters")
     return request.model_name, [
@@ -92,43 +95,36 @@ def _check_names(request: service_pb2.ModelInferRequest) -> None:
         raise RefusedError(400, "got a name or a parameter with a zero byte in it")
 
 
-def _parsed(message: bytes) -> service_pb2.ModelInferRequest:
-    try:
-        return service_pb2.ModelInferRequest.FromString(message)
-    except DecodeError:
-        raise RefusedError(400, _NOT_ONE) from None
-
-
 def _check_count(count: int, where: str) -> None:
     if count > MAX_ENTRIES:
         raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_ENTRIES}")
 
 
-def _check_shape(shape: list[int], index: int) -> None:
-    if not shape:
-        return
-    _check_count(len(shape), f"inputs[{index}].shape")
-    if min(shape) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
-        raise RefusedError(
-            400, f"inputs[{index}].shape: got {str(list(shape))[:100]}, no tensor's shape"
-        )
+def _check_shape(shape: list[int], where: str) -> None:
+    _check_count(len(shape), where)
+    if min(shape, default=0) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+        raise RefusedError(400, f"{where}: got {str(list(shape))[:100]}, no tensor's shape")
 
 
-def _without_data(message: bytes) -> bytes:
-    """The message without its tensors' data. Raises RefusedError."""
-    pieces = []
+def _without_data(message: bytes) -> service_pb2.ModelInferRequest:
+    """A large request, parsed but for its tensors' data. Raises RefusedError, DecodeError."""
+    rest, heads, num_raw = list[bytes](), list[bytes](), 0
     for number, start, inner, end in _fields(message, 0, len(message), "the message", _MAX_FIELDS):
         if number == _INPUTS:
-            pieces.append(_input_without_data(message, inner, end))
+            heads.append(_input_without_data(message, inner, end))
         elif number == _RAW_INPUT_CONTENTS:
-            pieces.append(b"\x3a\x00")
+            num_raw += 1
         else:
-            pieces.append(message[start:end])
-    size = sum(map(len, pieces))
+            rest.append(message[start:end])
+    size = sum(map(len, (*rest, *heads)))
     if size > MAX_HEAD_BYTES:
         text = f"got {size} bytes beside tensors' data, allowed: {MAX_HEAD_BYTES}"
         raise RefusedError(400, text)
-    return b"".join(pieces)
+    request = service_pb2.ModelInferRequest.FromString(b"".join(rest))
+    for head in heads:
+        request.inputs.add().MergeFromString(head)
+    request.raw_input_contents.extend([b""] * num_raw)
+    return request
 
 
 def _input_without_data(message: bytes, place: int, end: int) -> bytes:
@@ -139,8 +135,7 @@ def _input_without_data(message: bytes, place: int, end: int) -> bytes:
             continue
         for _ in _fields(message, inner, stop, "contents", MAX_TEXTS, _RATHER_RAW):
             pass
-    head = b"".join(pieces)
-    return b"".join((b"\x2a", _varint(len(head)), head))
+    return b"".join(pieces)
 
 
 def _fields(
@@ -178,12 +173,3 @@ def _read_varint(message: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place + index + 1
     raise RefusedError(400, _NOT_ONE)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

@@ -8,35 +8,34 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
-from hf_triton.ports.admin import GRPC_HEADER, needs_key
-from hf_triton.ports.bodies import SMALL_BYTES
+from hf_triton.ports.bodies import SMALL_BYTES, expanded
 from hf_triton.ports.callers import Account
-from hf_triton.ports.compressed import expanded
 from hf_triton.ports.grpc.messages import Output, checked, model_of
 from hf_triton.ports.port import Port, Shared
-from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError, needs_admin_key
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 
-_METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
 _HEALTH = "/grpc.health.v1.Health/Check"
-_READY, *_TOLD_BY_LOADED = (
-    f"{SERVICE}{name}" for name in ("ModelReady", "ModelMetadata", "ModelConfig")
+_READY, _MODEL_METADATA, _CONFIG, _INDEX, _LOAD, _UNLOAD, _LIVE, _SERVER_READY = (
+    f"{SERVICE}{name}"
+    for name in (
+        *("ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex"),
+        *("RepositoryModelLoad", "RepositoryModelUnload", "ServerLive", "ServerReady"),
+    )
 )
-_INDEX, _LOAD = f"{SERVICE}RepositoryIndex", f"{SERVICE}RepositoryModelLoad"
 # What changes a server or reaches into its memory.
 _ADMIN = {
-    *(f"{SERVICE}RepositoryModel{what}" for what in ("Load", "Unload")),
+    *(_LOAD, _UNLOAD, f"{SERVICE}TraceSetting", f"{SERVICE}LogSettings"),
     *(
         f"{SERVICE}{kind}SharedMemory{what}"
         for kind in ("System", "Cuda")
         for what in ("Status", "Register", "Unregister")
     ),
-    *(f"{SERVICE}{what}" for what in ("TraceSetting", "LogSettings")),
 }
+_METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
 _METHODS = {f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON} | {_HEALTH}
-_OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
+_OPEN = {_HEALTH, _LIVE, _SERVER_READY}
 _KEY = "authorization"
-_ADMIN_KEY = GRPC_HEADER.decode()
 # triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
 # is the connection's own.
 _NOT_PASSED_ON = {CALLER, "triton_grpc_error", "user-agent"}
@@ -52,7 +51,6 @@ class GrpcPort(Port):
         self._not_passed_on = _NOT_PASSED_ON | ({_KEY} if self.callers.have_keys else set())
 
     def begin_stop(self) -> None:
-        """Takes no more calls."""
         super().begin_stop()
         self.run(self.stop_server())
 
@@ -62,11 +60,11 @@ class GrpcPort(Port):
             raise RefusedError(501, NO_METHOD)
         given = dict[str, Any](metadata)
         # Whoever reads another one than we do would be told another thing.
-        for name in (_KEY, _ADMIN_KEY):
-            if sum(name == one for one, _ in metadata) > 1:
+        for name in (_KEY, GRPC_ADMIN_HEADER):
+            if name in given and sum(name == one for one, _ in metadata) > 1:
                 raise RefusedError(400, f"got the header {name} twice")
-        if self._admin_key and method in _ADMIN and _ADMIN_KEY not in given:
-            raise needs_key(GRPC_HEADER)
+        if self._admin_key and method in _ADMIN and GRPC_ADMIN_HEADER not in given:
+            raise needs_admin_key(GRPC_ADMIN_HEADER)
         if method in _OPEN or not self.callers.have_keys:
             return None
         key = given.get(_KEY)
@@ -84,8 +82,8 @@ class GrpcPort(Port):
         found = [header for header in metadata if header[0] not in self._not_passed_on]
         if account and account.alias:
             found.append((CALLER, account.alias))
-        if self._admin_key and method == _INDEX and all(name != _ADMIN_KEY for name, _ in found):
-            found.append((_ADMIN_KEY, self._admin_key.decode()))
+        if self._admin_key and method == _INDEX and GRPC_ADMIN_HEADER not in dict(found):
+            found.append((GRPC_ADMIN_HEADER, self._admin_key))
         return tuple(found)
 
     def expanded(self, message: bytes) -> bytes:
@@ -106,14 +104,14 @@ class GrpcPort(Port):
             return checked(message, may_name_caller=not self.callers.have_keys)
         if method != _LOAD and len(message) > SMALL_BYTES:
             raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
-        is_told = method in _TOLD_BY_LOADED and self.repeats.is_asleep(name := model_of(message))
-        return (name if is_told else ""), []
+        name = model_of(message) if method in (_MODEL_METADATA, _CONFIG) else ""
+        return (name if self.retries.model(name).is_asleep else ""), []
 
     def own_answer(self, method: str, message: bytes) -> bytes | None:
         """What is answered without asking tritonserver: a model that its next request has loaded
         is ready.
         """
-        if method != _READY or not self.repeats.is_asleep(model_of(message)):
+        if method != _READY or not self.retries.model(model_of(message)).is_asleep:
             return None
         answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
         return answer

@@ -32,7 +32,9 @@ _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/([a-z_]+))?/?")
 _TOO_DEEP = "the body: got JSON that is nested too deep"
-_HUGE = re.compile(rb"\d[eE]\+?\d{3}|\d{309}")  # a number that may be too large for a float
+# A number that may be too large for a float, once its digits are 0 and its E is e.
+_HUGE = (b"0e000", b"0e+000", b"0" * 309)
+_AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
 _ID = re.compile(rb'"id"\s*:\s*"([ -!#-\[\]-~]{1,128})"')
@@ -79,9 +81,9 @@ _ANY = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 
 
-def asked_of(path: str) -> tuple[str, str]:
-    """The model that is asked, and what, such as ``infer``; "" for its metadata. Both are "" where
-    none is asked.
+def model_and_endpoint(path: str) -> tuple[str, str]:
+    """The model of a path, and the endpoint, such as ``infer``; "" for its metadata. Both are ""
+    where the path has no model.
     """
     match = _MODEL_PATH.fullmatch(unquote(path))
     return (match[1], match[2] or "") if match else ("", "")
@@ -108,9 +110,15 @@ def checked_infer(
     """
     _check_size(head)
     request = _decoded(_INFER, head)
-    if _ZERO_BYTE in head:
-        _check_texts(request)
     inputs, outputs = request.inputs, request.outputs or []
+    if _ZERO_BYTE in head:
+        _check_texts("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
+        _check_texts("parameters", _texts_of(request))
+        for index, tensor in enumerate(inputs):
+            texts = [tensor.name, tensor.datatype, *_texts_of(tensor)]
+            _check_texts(f"inputs[{index}]", texts)
+        for index, output in enumerate(outputs):
+            _check_texts(f"outputs[{index}]", [output.name, *_texts_of(output)])
     _check_count(len(inputs), "inputs")
     _check_count(len(outputs), "outputs")
     _check_count(len(request.parameters or ()), "parameters")
@@ -118,15 +126,13 @@ def checked_infer(
         _check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
         _check_shape(tensor, num_bytes)
         _check_binary(tensor, num_bytes)
-    classified = []
     for index, output in enumerate(outputs):
         _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
-        if output.parameters and "classification" in output.parameters:
-            classified.append(output.name)
-    told = {CALLER: alias, CALL: call}
-    if any(told.values()) or told.keys() & (request.parameters or {}).keys():
-        rest = {key: value for key, value in (request.parameters or {}).items() if key not in told}
-        request.parameters = {**rest, **{key: value for key, value in told.items() if value}}
+    own, given = {CALLER: alias, CALL: call}, request.parameters or {}
+    if any(own.values()) or own.keys() & given.keys():
+        rest = {key: value for key, value in given.items() if key not in own}
+        request.parameters = {**rest, **{key: value for key, value in own.items() if value}}
+    classified = [one.name for one in outputs if "classification" in (one.parameters or ())]
     return _ENCODER.encode(request), classified
 
 
@@ -156,26 +162,26 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
         raise RefusedError(400, "the body: empty, expected a JSON object")
     _check_size(body)
     fields: dict[str, Raw] = _decoded(_OBJECT, body)
-    if _HUGE.search(body):  # Triton answers 500
+    zeros = body.translate(_AS_ZEROS)
+    if any(huge in zeros for huge in _HUGE):  # Triton answers 500
         _check_numbers(body)
-    _check_count(len(fields), "the body")
-    _check_whole("the body", fields)
+    _check_fields("the body", fields, body)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
-        _check_count(len(parameters), "parameters")
-        _check_whole("parameters", parameters)
-        refuse_zero_bytes(_with_zero_byte(parameters))
-        for name in (CALLER, CALL):
-            parameters.pop(name, None)
+        _check_fields("parameters", parameters, body)
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
-    for name in (CALLER, CALL):
-        fields.pop(name, None)
     return fields
 
 
-def texts_with_zero_byte(body: bytes) -> list[str]:
-    """The fields of a flat JSON object whose texts have a zero byte in them: a tensor's may."""
-    return _with_zero_byte(_decoded(_OBJECT, body)) if _ZERO_BYTE in body else []
+def _check_fields(where: str, fields: dict[str, Raw], body: bytes) -> None:
+    """Raises RefusedError for too many or wrong ones; those that only the proxy sends go."""
+    _check_count(len(fields), where)
+    if _ZERO_BYTE in body:
+        _check_texts(where, fields)
+        for name, value in fields.items():
+            _check_texts(name, [_decoded(_ANY, bytes(value))])
+    for name in (CALLER, CALL):
+        fields.pop(name, None)
 
 
 def checked_index(body: bytes) -> bytes:
@@ -189,46 +195,18 @@ def checked_index(body: bytes) -> bytes:
 def _check_size(body: bytes) -> None:
     num_values = body.count(b",") + 1
     if num_values > MAX_VALUES:
-        raise RefusedError(
-            400,
-            f"the body: got {num_values} values in JSON, allowed: {MAX_VALUES}; send large "
-            "tensors as binary data",
-        )
-
-
-def _check_texts(request: InferRequest) -> None:
-    """Raises RefusedError for a text that Triton would read another one in."""
-    _check_whole("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
-    _check_whole("parameters", _texts_of(request))
-    for index, tensor in enumerate(request.inputs):
-        _check_whole(f"inputs[{index}]", [tensor.name, tensor.datatype, *_texts_of(tensor)])
-    for index, output in enumerate(request.outputs or []):
-        _check_whole(f"outputs[{index}]", [output.name, *_texts_of(output)])
+        got = f"got {num_values} values in JSON, allowed: {MAX_VALUES}"
+        raise RefusedError(400, f"the body: {got}; send large tensors as binary data")
 
 
 def _texts_of(holder: InferRequest | Input | Output) -> list[object]:
-    """The parameters' names and values."""
     parameters = holder.parameters or {}
     return [*parameters, *parameters.values()]
 
 
-def _with_zero_byte(fields: dict[str, Raw]) -> list[str]:
-    found = [(name, bytes(value)) for name, value in fields.items()]
-    return [name for name, value in found if _ZERO_BYTE in value and _has_zero(_ANY.decode(value))]
-
-
-def _has_zero(value: object) -> bool:
-    return isinstance(value, str) and "\0" in value
-
-
-def _check_whole(where: str, texts: Iterable[object]) -> None:
-    refuse_zero_bytes([where] if any(map(_has_zero, texts)) else [])
-
-
-def refuse_zero_bytes(fields: list[str]) -> None:
-    """Raises RefusedError where there are fields that have one."""
-    if fields:
-        raise RefusedError(400, f"{fields[0][:64]}: got a text with a zero byte in it")
+def _check_texts(where: str, texts: Iterable[object]) -> None:
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+        raise RefusedError(400, f"{where[:64]}: got a text with a zero byte in it")
 
 
 def _check_count(count: int, where: str) -> None:
@@ -250,12 +228,8 @@ def _check_shape(tensor: Input, num_bytes: int) -> None:
 def _check_binary(tensor: Input, num_bytes: int) -> None:
     size = (tensor.parameters or {}).get(_BINARY_SIZE, 0)
     if not (type(size) is int and 0 <= size <= num_bytes):
-        shown = str(size)[:32]
-        raise RefusedError(
-            400,
-            f"input '{tensor.name[:64]}': got {_BINARY_SIZE} {shown}, allowed: 0 to {num_bytes}, "
-            "the size of the body",
-        )
+        got = f"input '{tensor.name[:64]}': got {_BINARY_SIZE} {str(size)[:32]}"
+        raise RefusedError(400, f"{got}, allowed: 0 to {num_bytes}, the size of the body")
 
 
 def _check_numbers(body: bytes) -> None:

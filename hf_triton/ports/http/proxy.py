@@ -11,23 +11,19 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from hf_triton.ports import cors
-from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.admin import HTTP_HEADER, needs_key
-from hf_triton.ports.compressed import ENCODINGS, expanded
+from hf_triton.ports.bodies import ENCODINGS, expanded
+from hf_triton.ports.call_files import AbandonedRequests, first_text, new_name
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
     checked_index,
     checked_infer,
     checked_object,
-    refuse_zero_bytes,
-    texts_with_zero_byte,
 )
-from hf_triton.ports.http.request import Request
+from hf_triton.ports.http.request import ADMIN_HEADER, Request
 from hf_triton.ports.http.upstream import LeftAnswer, Pool, Question, Upstream
 from hf_triton.ports.port import Port, Shared
-from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import STARTING
-from hf_triton.ports.streams import first_text, new_name
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, needs_admin_key
+from hf_triton.ports.retries import STARTING
 from hf_triton.tritonserver.http_api import error_in
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
@@ -64,34 +60,28 @@ class HttpProxy(Port):
             if request.path in _OPEN_PATHS and request.method == b"GET":
                 return
             request.account = self.callers.of(request.noted.get(b"authorization"), address)
-            if self._admin_key and _ADMIN_PATH.match(request.path):
-                self._judge_admin(request)
+            is_closed = self._admin_key and _ADMIN_PATH.match(request.path)
+            if is_closed and ADMIN_HEADER not in request.noted:  # tritonserver judges what is there
+                if request.path != _INDEX_PATH:
+                    raise needs_admin_key(HTTP_ADMIN_HEADER)
+                request.noted[ADMIN_HEADER] = self._admin_key.encode()
         except RefusedError as refusal:
             request.refusal = request.refusal or refusal
 
-    def _judge_admin(self, request: Request) -> None:
-        """Raises RefusedError where the admin key is missing; tritonserver judges what is there."""
-        if request.path == _INDEX_PATH:
-            request.noted.setdefault(HTTP_HEADER, self._admin_key)
-        elif HTTP_HEADER not in request.noted:
-            raise needs_key(HTTP_HEADER)
-
     def is_ready_asleep(self, request: Request) -> bool:
         """Whether it asks if a model is ready that its next request has loaded."""
-        model, endpoint = request.asks
-        return endpoint == "ready" and self.repeats.is_asleep(model)
+        return request.endpoint == "ready" and self.retries.model(request.model).is_asleep
 
     def leave(self, upstream: Upstream, request: Request | None) -> None:
         """The client has gone. A model of ours is told, and what still comes of the answer is read:
         connections that are closed meanwhile are no good to Triton's threads.
         """
-        if self._left and request and request.name and upstream.is_sent:
-            LeftAnswer(upstream, self._left, request.name)
+        if self._left and request and request.call_name and upstream.is_sent:
+            LeftAnswer(upstream, self._left, request.call_name)
         else:
             upstream.forget()
 
     def take_body(self, request: Request, piece: bytes) -> None:
-        """A piece of a body. Raises RefusedError where it is one too many."""
         if request.method != b"POST":
             return  # nobody reads it
         self.bodies.take(len(piece), len(request.body) + len(piece))
@@ -107,24 +97,24 @@ class HttpProxy(Port):
         """The request as it goes on to tritonserver; later where that must be asked first, or where
         others would wait while it is read. Raises RefusedError.
         """
-        self._note_model(request)
+        self._choose_model(request)
         body, request.body = bytes(request.body), b""
         if len(body) > _LARGE_BYTES or (body and request.encoding in ENCODINGS):
             return partial(self._checked_aside, request, body)
-        ready, *unknown = self._written(request, body)
-        return partial(self._checked_later, request, ready, *unknown) if any(unknown) else ready
+        ready, classified = self._written(request, body)
+        return partial(self._checked_later, request, ready, classified) if classified else ready
 
-    def _note_model(self, request: Request) -> None:
-        """Which model is to answer, and how it knows the request."""
-        model, endpoint = request.asks
+    def _choose_model(self, request: Request) -> None:
+        """Notes which model is to answer, and how it knows the request."""
+        model, endpoint = self.retries.model(request.model), request.endpoint
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
-            request.asked, request.streams = model, endpoint == "generate_stream"
-            if self.repeats.is_ours(model):
-                request.name = new_name()
+            request.awaited_model, request.streams = request.model, endpoint == "generate_stream"
+            if model.is_ours:
+                request.call_name = new_name()
                 may_go_on = request.streams and request.version == b"1.1"
-                request.stream = request.name if may_go_on else ""
-        elif endpoint in _TOLD_BY_LOADED and self.repeats.is_asleep(model):
-            request.asked = model
+                request.journal_name = request.call_name if may_go_on else ""
+        elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
+            request.awaited_model = request.model
 
     async def _checked_aside(self, request: Request, body: bytes) -> bytes:
         """From a thread, and as it was before it was compressed: Triton gets it as it was checked.
@@ -137,57 +127,45 @@ class HttpProxy(Port):
             request.num_buffered = 0
             self.bodies.take(len(body), len(body))
             request.num_buffered = len(body)
-        ready, *unknown = await asyncio.to_thread(self._written, request, body)
-        return await self._checked_later(request, ready, *unknown) if any(unknown) else ready
+        ready, classified = await asyncio.to_thread(self._written, request, body)
+        return await self._checked_later(request, ready, classified) if classified else ready
 
-    def _written(self, request: Request, body: bytes) -> tuple[bytes, list[str], list[str]]:
-        """The request for tritonserver; the outputs to be classified, and the fields with a zero
-        byte, of which it must be asked. Raises RefusedError.
-        """
+    def _written(self, request: Request, body: bytes) -> tuple[bytes, list[str]]:
+        """The request for tritonserver, and the outputs to be classified. Raises RefusedError."""
         head_length = request.head_length(len(body))
         alias = request.account.alias if request.account else ""
-        classified, zero_bytes = list[str](), list[str]()
-        endpoint = request.asks[1]
+        endpoint, classified = request.endpoint, list[str]()
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
-            call = first_text(request.name, streams=False)
+            call = first_text(request.call_name, streams=False)
             head, classified = checked_infer(body[:end], len(body), alias, call)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
-        elif body or (endpoint in _GENERATE and request.method == b"POST"):
-            body, head_length = self._checked_other(request, endpoint, body, alias), None
-            zero_bytes = texts_with_zero_byte(body) if endpoint in _GENERATE else []
+        elif endpoint in _GENERATE and (body or request.method == b"POST"):
+            call = first_text(request.call_name, streams=bool(request.journal_name))
+            body, head_length = checked_generate(body, alias, call), None
+        elif body:
+            head_length = None
+            if request.path == _INDEX_PATH:
+                body = checked_index(body)
+            else:  # others have no body to be read
+                body = checked_object(body) if _ADMIN_PATH.match(request.path) else b""
         with_key = not self.callers.have_keys
-        return request.bytes_for_triton(body, head_length, with_key), classified, zero_bytes
+        return request.bytes_for_triton(body, head_length, with_key), classified
 
-    def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
-        if endpoint in _GENERATE:
-            call = first_text(request.name, streams=bool(request.stream))
-            return checked_generate(body, alias, call)
-        if request.path == _INDEX_PATH:
-            return checked_index(body)
-        is_admin = _ADMIN_PATH.match(request.path)
-        return checked_object(body) if is_admin else b""  # others have no body to be read
-
-    async def _checked_later(
-        self, request: Request, ready: bytes, classified: list[str], zero_bytes: list[str]
-    ) -> bytes:
-        """What only the model's metadata tell: Triton divides by the size of an element, which a
-        string has not, and dies (24.10); and fields of /generate that are no tensors are
-        parameters, whose texts end at a zero byte.
+    # 24.10 only: from 25.08 on Triton refuses it.
+    async def _checked_later(self, request: Request, ready: bytes, classified: list[str]) -> bytes:
+        """Refuses a classified output that is text: Triton divides by the size of an element, which
+        a string has not, and dies.
         """
         model = request.path.rpartition("/")[0]
         status, body = await Question(self.pool).get(quote(model, safe="/%"))
         if status != HTTPStatus.OK:
             text = error_in(body) or f"tritonserver does not describe the model: status {status}"
             raise RefusedError(status, text)
-        found = json.loads(body)
-        kinds = {output["name"]: output["datatype"] for output in found["outputs"]}
-        tensors = {tensor["name"] for tensor in found["inputs"]}
-        refuse_zero_bytes([name for name in zero_bytes if name not in tensors])
-        # 24.10 only: from 25.08 on Triton refuses it.
+        datatypes = {output["name"]: output["datatype"] for output in json.loads(body)["outputs"]}
         for name in classified:
-            if kinds.get(name, "BYTES") == "BYTES":
+            if datatypes.get(name, "BYTES") == "BYTES":
                 text = f"output '{name[:64]}': got classification, but it has no numbers"
                 raise RefusedError(400, text)
         return ready
@@ -207,6 +185,5 @@ class HttpProxy(Port):
             raise RefusedError(503, STARTING, {"Retry-After": "1"}) from error
 
     def begin_stop(self) -> None:
-        """Connections close after the answers that are under way."""
         self.pool.close()
         super().begin_stop()

@@ -32,8 +32,7 @@ class RequestReader:
     """
 
     def __init__(self, proxy: HttpProxy, taker: Taker) -> None:
-        self._proxy = proxy
-        self._taker = taker
+        self._proxy, self._taker = proxy, taker
         self._parser = httptools.HttpRequestParser(self)
         self._num_head_bytes = 0  # or of what goes with chunks, since the last piece of a body
         self._is_in_head = True
@@ -43,7 +42,6 @@ class RequestReader:
         self.address = ""
 
     def feed(self, data: bytes) -> None:
-        """Bytes as they come."""
         self._num_head_bytes += len(data)
         while data and not self.is_over:
             data = self._parse(data)
@@ -97,27 +95,23 @@ class RequestReader:
         request.awaits_continue = False
         return True
 
-    # Of httptools.
+    # What httptools calls.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         if self.is_over or not self._is_in_head:  # or it is a head of our own
             return
         self.incoming = Request()
         self._taker.set_deadline()
 
     def on_url(self, url: bytes) -> None:
-        """A piece of its target."""
         if self.incoming and self._is_in_head:
             self.incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers."""
         if self.incoming and self._is_in_head:  # else it comes after a body in chunks
             self.incoming.take_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Its head is there: it may be refused before its body comes."""
         request = self.incoming
         if request is None or not self._is_in_head:
             return
@@ -134,7 +128,6 @@ class RequestReader:
             self._taker.let_continue()
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of its body."""
         self._num_head_bytes = 0
         request = self.incoming
         if request is None or self.is_over:
@@ -147,7 +140,6 @@ class RequestReader:
             self._taker.set_deadline()
 
     def on_message_complete(self) -> None:
-        """It is there as a whole."""
         if self.incoming and self.incoming.has_body and self._parser.should_upgrade():
             return  # its body comes yet
         request, self.incoming = self.incoming, None

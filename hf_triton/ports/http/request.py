@@ -6,12 +6,10 @@ import math
 import re
 
 from generator.spec.runtime_rules import CALLER
-from hf_triton.ports.admin import HTTP_HEADER
+from hf_triton.ports.bodies import ENCODINGS
 from hf_triton.ports.callers import Account
-from hf_triton.ports.compressed import ENCODINGS
-from hf_triton.ports.hosts import WRONG_HOST, is_host
-from hf_triton.ports.http.json_bodies import asked_of
-from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.http.json_bodies import model_and_endpoint
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
 
 MAX_HEAD_BYTES = 65_536
 _MAX_TARGET_BYTES = 8_192
@@ -19,6 +17,7 @@ _MAX_HEADERS = 256
 _METHODS = (b"GET", b"POST")
 _VERSIONS = ("1.0", "1.1")
 _IDENTITY = (b"", b"identity")
+ADMIN_HEADER = HTTP_ADMIN_HEADER.encode()
 # What a connection has for itself, and what is written anew.
 _DROPPED = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
@@ -26,22 +25,30 @@ _DROPPED = {
 }
 # Each may come once.
 _NOTED = {
-    *(b"host", b"content-type", HTTP_HEADER),
+    *(b"host", b"content-type", ADMIN_HEADER),
     *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
     *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
 }
 # Of those what goes on as it came.
-_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"), (HTTP_HEADER, HTTP_HEADER))
+_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"), (ADMIN_HEADER, ADMIN_HEADER))
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
+# https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+_HOST = re.compile(rb"(?:\[[0-9a-fA-F:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::\d*)?")
+WRONG_HOST = "got a host that is none, allowed: NAME or NAME:PORT"
+
+
+def is_host(value: bytes) -> bool:
+    """Whether it is a host, with a port or without; nothing is one too."""
+    return _HOST.fullmatch(value) is not None
 
 
 class Request:
     """Filled while its head and body come; ``refusal`` is why it does not go on."""
 
     __slots__ = (
-        *("account", "asked", "asks", "awaits_continue", "body", "is_last", "lines", "method"),
-        *("name", "noted", "num_buffered", "num_head_bytes", "path", "refusal", "stream"),
-        *("streams", "target", "version"),
+        *("account", "awaited_model", "awaits_continue", "body", "call_name", "endpoint"),
+        *("is_last", "journal_name", "lines", "method", "model", "noted", "num_buffered"),
+        *("num_head_bytes", "path", "refusal", "streams", "target", "version"),
     )
 
     def __init__(self) -> None:
@@ -54,11 +61,11 @@ class Request:
         self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
         self.awaits_continue = False  # the client sends its body only when it is told to
         self.account: Account | None = None
-        self.asks = ("", "")  # of which model its path asks what
-        self.asked = ""  # the model that is to answer
+        self.model = self.endpoint = ""  # of its path
+        self.awaited_model = ""  # which must be there to answer
         self.streams = False  # its answer
-        self.name = ""  # by which its model, one of ours, knows it
-        self.stream = ""  # the same, where it may go on in another process
+        self.call_name = ""  # by which its model, one of ours, knows it
+        self.journal_name = ""  # the same, where it may go on in another process
         self.is_last = False
         self.refusal: RefusedError | None = None
 
@@ -87,7 +94,12 @@ class Request:
         self.is_last = not keep_alive or version != "1.1"
         self.awaits_continue = version != "1.0" and b"expect" in self.noted
         self._judge_host()
-        self._judge_target()
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.model, self.endpoint = model_and_endpoint(self.path)
+        if self.target[:1] != b"/" or not self.target.isascii():
+            self.refuse(400, "got a request target that is no path in ASCII")
+        if len(self.target) > _MAX_TARGET_BYTES:
+            self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
         if version not in _VERSIONS:
             self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
         if method not in _METHODS and method != b"OPTIONS":
@@ -111,16 +123,7 @@ class Request:
         if not (is_host(host or b"") and is_host(self.noted.get(b"host", b""))):
             self.refuse(400, WRONG_HOST)
 
-    def _judge_target(self) -> None:
-        self.path = self.target.partition(b"?")[0].decode("latin-1")
-        self.asks = asked_of(self.path)
-        if self.target[:1] != b"/" or not self.target.isascii():
-            self.refuse(400, "got a request target that is no path in ASCII")
-        if len(self.target) > _MAX_TARGET_BYTES:
-            self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
-
     def take_body(self, piece: bytes) -> None:
-        """The next bytes of its body."""
         if not self.body:
             self.body = piece
             return

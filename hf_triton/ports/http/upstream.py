@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
-from hf_triton.ports.abandoned_requests import LEFT_S, AbandonedRequests
+from hf_triton.ports.call_files import LEFT_S, AbandonedRequests
 
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
-class Asker(Protocol):
+class Asker:
     """Who asked, and gets the answer as it comes."""
 
     def end_request(self) -> None:
@@ -39,19 +39,17 @@ class Upstream(asyncio.Protocol):
         self._pool = pool
         self._transport: Any = None
         self._asker: Asker | None = None
-        self.has_begun = self._is_complete = self.keeps_alive = False
+        self._is_complete = self.keeps_alive = self.is_between_chunks = False
         self.is_sent = True
         self.status = 0
-        self.is_between_chunks = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio."""
         self._transport = transport
 
     def ask(self, asker: Asker, request: bytes) -> None:
         """Sends a whole request; the answer goes to ``asker``."""
         self._asker = asker
-        self.has_begun = self._is_complete = self.is_between_chunks = False
+        self._is_complete = self.is_between_chunks = False
         self.status = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
@@ -59,11 +57,9 @@ class Upstream(asyncio.Protocol):
             asker.end_request()
 
     def pause_writing(self) -> None:
-        """Of asyncio: tritonserver does not read as fast as is sent."""
         self.is_sent = False
 
     def resume_writing(self) -> None:
-        """Of asyncio."""
         self.is_sent = True
         if self._asker:
             self._asker.end_request()
@@ -79,21 +75,17 @@ class Upstream(asyncio.Protocol):
         self._transport.resume_reading()
 
     def pause(self) -> None:
-        """The asker can't take more."""
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        """It can again."""
         self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Of asyncio."""
         asker = self._asker
         if asker is None:  # nothing was asked
             self._pool.remove(self)
             self._transport.abort()
             return
-        self.has_begun = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -110,31 +102,25 @@ class Upstream(asyncio.Protocol):
             asker.end_answer(self)
 
     def on_headers_complete(self) -> None:
-        """Of httptools."""
         self.status = self._parser.get_status_code()
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_chunk_header(self) -> None:
-        """Of httptools."""
         self.is_between_chunks = False
 
     def on_chunk_complete(self) -> None:
-        """Of httptools."""
         self.is_between_chunks = True
 
     def on_message_complete(self) -> None:
-        """Of httptools."""
         self._is_complete = True
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Of asyncio."""
         self._pool.remove(self)
         asker, self._asker = self._asker, None
         if asker:
             asker.lose_answer(self)
 
     def close(self) -> None:
-        """Of an idle connection."""
         self._transport.close()
 
 
@@ -149,7 +135,6 @@ class Pool:
         self._is_closed = False
 
     def take(self) -> Upstream | None:
-        """An idle connection, if there is one."""
         return self._idle.popitem()[0] if self._idle else None
 
     async def connect(self) -> Upstream:
@@ -162,14 +147,12 @@ class Pool:
         raise BlockingIOError("tritonserver accepts no connection")
 
     def give_back(self, upstream: Upstream) -> None:
-        """Its answer is complete."""
         if self._is_closed:
             upstream.close()
         else:
             self._idle[upstream] = None
 
     def remove(self, upstream: Upstream) -> None:
-        """It is closed."""
         self._idle.pop(upstream, None)
 
     def close(self) -> None:
@@ -182,7 +165,7 @@ class Pool:
         self._idle.clear()
 
 
-class LeftAnswer:
+class LeftAnswer(Asker):
     """The answer to a request that was left: nobody wants it, but it is read to its end, which
     comes soon, for its model is told. One whose model has died never ends.
     """
@@ -197,50 +180,36 @@ class LeftAnswer:
         self._left.forget(self._name)
         upstream.forget()
 
-    def end_request(self) -> None:
-        """Of Asker."""
-
-    def take_answer(self, data: bytes) -> None:
-        """Of Asker."""
-
     def end_answer(self, _upstream: Upstream) -> None:
-        """Of Asker."""
         self._timer.cancel()
         self._left.forget(self._name)
 
     def lose_answer(self, upstream: Upstream) -> None:
-        """Of Asker."""
         self.end_answer(upstream)
 
 
-class Question:
+class Question(Asker):
     """A GET of the proxy's own."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._data = bytearray()
-        self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """The status and the body of the answer. Raises OSError."""
         upstream = self._pool.take() or await self._pool.connect()
         upstream.ask(self, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        status = await self._answer
+        status = await self._status
         return status, bytes(self._data.partition(b"\r\n\r\n")[2])
 
-    def end_request(self) -> None:
-        """Of Asker."""
-
     def take_answer(self, data: bytes) -> None:
-        """Of Asker."""
         self._data += data
 
     def end_answer(self, upstream: Upstream) -> None:
-        """Of Asker."""
-        if not self._answer.done():  # else its client has gone
-            self._answer.set_result(upstream.status)
+        if not self._status.done():  # else its client has gone
+            self._status.set_result(upstream.status)
 
     def lose_answer(self, _upstream: Upstream) -> None:
-        """Of Asker."""
-        if not self._answer.done():
-            self._answer.set_exception(ConnectionError("tritonserver has gone"))
+        if not self._status.done():
+            self._status.set_exception(ConnectionError("tritonserver has gone"))

@@ -30,9 +30,9 @@ from hf_triton.ports.openai.sending import Handler, json_response
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.time_limit import timeout
-from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
+from hf_triton.ports.triton_calls import QUESTION_TIMEOUT_S
 
 NAMED = f"{OF_MODEL}{{model:.+}}"
 _HTML = "text/html"
@@ -138,12 +138,12 @@ class About:
         self,
         triton: Triton,
         catalog: Catalog,
-        repeats: Repeats,
+        retries: RetryCoordinator,
         metrics_socket: str,
         fitting: Sequence[tuple[Sequence[str], Handler]],
     ) -> None:
-        self._triton, self._catalog, self._repeats = triton, catalog, repeats
-        self._lengths = ContextLengths(triton, repeats)
+        self._triton, self._catalog, self._retries = triton, catalog, retries
+        self._lengths = ContextLengths(triton, retries)
         self._metrics_socket, self._fitting = metrics_socket, fitting
         self._started = int(time.time())
 
@@ -221,7 +221,7 @@ class About:
                 parent=model.name.partition(":")[0] if model.adapter else UNSET,
                 max_model_len=length,
                 max_input_tokens=length,
-                state=cast("Any", self._repeats.state(model.triton_name)) or UNSET,
+                state=cast("Any", self._retries.model(model.triton_name).residence) or UNSET,
             )
 
         return list(map(described, models))

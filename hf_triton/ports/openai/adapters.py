@@ -33,12 +33,12 @@ from generator.spec.model_source import is_hub_id, is_revision
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from generator.spec.runtime_rules import ADAPTER_FILES
 from generator.yaml_file.keys import name_pattern
-from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.openai.openapi import TEXT, Operation, Route
 from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.tensors import ServedModel
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, needs_admin_key
 from hf_triton.tritonserver import adapters
 
 ReadBody = Callable[[web.Request, Callable[[Json], Any]], Awaitable[Any]]
@@ -110,10 +110,10 @@ class AdapterChanges:
 
     def _checked(self, request: web.Request) -> Path:
         """The repository. Raises ApiError: 403 without the admin key."""
-        given = ",".join(request.headers.getall(HTTP_HEADER.decode(), ()))
+        given = ",".join(request.headers.getall(HTTP_ADMIN_HEADER, ()))
         same = hmac.compare_digest(given.encode(errors="surrogateescape"), self._admin_key)
         if self._admin_key and not same:
-            raise ApiError(403, needs_key(HTTP_HEADER).text)
+            raise ApiError(403, needs_admin_key(HTTP_ADMIN_HEADER).text)
         if self._repository is None:
             raise ApiError(404, f"{request.path}: Triton is elsewhere; ask the port of its serve")
         return self._repository

@@ -21,7 +21,7 @@ from aiohttp import web
 from generator.spec.runtime_rules import CALLER
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
-from hf_triton.ports.hosts import WRONG_HOST, is_host
+from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, routes_of, with_schema
 from hf_triton.ports.openai.access import AccessCheck, caller_of, id_of, send_id, trace_context
 from hf_triton.ports.openai.adapters import AdapterChanges
@@ -116,7 +116,7 @@ class OpenAiApp:
             *((one.tasks, self._encoding(one)) for one in OF_ONE),
             (SPEECH_TASKS, self._hearing(self._sound)),
         )
-        self._about = About(triton, catalog, port.repeats, metrics_socket, fitting)
+        self._about = About(triton, catalog, port.retries, metrics_socket, fitting)
 
     def application(self) -> web.Application:
         app = web.Application(

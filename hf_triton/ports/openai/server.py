@@ -19,9 +19,8 @@ from hf_triton.ports.openai.playground.routes import Playground
 from hf_triton.ports.openai.responses.kept import KeptResponses
 from hf_triton.ports.openai.triton.catalog import Catalog, Repository
 from hf_triton.ports.openai.triton.client import Triton
-from hf_triton.ports.port import Door, Port, Shared
+from hf_triton.ports.port import Door, Port, Shared, tls_context
 from hf_triton.ports.settings import OpenAiPort
-from hf_triton.ports.tls import tls_context
 
 _ABORT_S = 1.0  # for handlers that have not ended in time
 
@@ -34,20 +33,20 @@ async def openai_door(
     access = replace(shared.access, cors=(*shared.access.cors, *settings.cors))
     callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
     port = Port(dataclasses.replace(shared, access=access, callers=callers))
-    triton = Triton(settings.triton_address, abandoned_requests, port.repeats)
+    triton = Triton(settings.triton_address, abandoned_requests, port.retries)
     media_hosts = MediaHosts(settings.media_hosts)
     try:
         if settings.repository is None:  # whoever started this looks after the other one
             await _check(triton)
         repository = Repository(settings.repository)
-        catalog = Catalog(triton, port.repeats, repository)
-        playground = Playground(triton, port.repeats, repository)
+        catalog = Catalog(triton, port.retries, repository)
+        playground = Playground(triton, port.retries, repository)
         app = OpenAiApp(
             triton,
             port,
             catalog,
             media_hosts,
-            AdapterChanges(catalog, repository.folder, shared.admin_key, port.repeats.is_coming),
+            AdapterChanges(catalog, repository.folder, shared.admin_key, port.retries.is_coming),
             KeptResponses(settings.keep_s),
             playground if settings.has_playground else None,
             metrics_socket=settings.metrics_socket,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hf_triton.ports.openai.curl_lines import OpenAiApi
-from hf_triton.ports.repeats import Demand, Models, demand_of, line_of
+from hf_triton.ports.retries import Demand, Models, demand_of, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.serving.supervision.health import Health
 from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S, ChildProcess

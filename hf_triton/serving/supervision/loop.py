@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
-from hf_triton.ports.repeats import Model
+from hf_triton.ports.retries import Model
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers

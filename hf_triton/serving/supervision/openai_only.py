@@ -27,7 +27,7 @@ def serve_openai_only(
     Raises ServerError where it can't start.
     """
     limits.raise_all()
-    settings = ProxySettings(listen.host, openai=port, access=access)
+    settings = ProxySettings(listen, port, access=access)
     shown, triton = api_of(port, listen, access), port.triton_address
     return uvloop.run(_serve(settings, shown, triton, stop_signals))
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports.admin import GRPC_HEADER
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER
 from tests.support.grpc_door import METHODS, Door, numbers, texts
 
 MIB = 1 << 20
@@ -102,7 +102,7 @@ def test_what_would_end_triton_or_mislead_it_is_refused(
 
 
 @pytest.mark.threat("doubled-headers")
-@pytest.mark.parametrize("name", ["authorization", GRPC_HEADER.decode()])
+@pytest.mark.parametrize("name", ["authorization", GRPC_ADMIN_HEADER])
 def test_a_header_that_counts_comes_once(checked: Door, name: str) -> None:
     both = [(name, "a"), (name, "a")]
     code, details = refusal(lambda: checked.stub.ModelInfer(texts(b"a"), metadata=both))

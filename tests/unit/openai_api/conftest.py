@@ -20,17 +20,11 @@ import uvloop
 from tritonclient.grpc import service_pb2_grpc
 
 from hf_triton.ports.child_process import proxy
-from hf_triton.ports.repeats import Model as Told
-from hf_triton.ports.repeats import Repeats, line_of
+from hf_triton.ports.retries import Model as Told
+from hf_triton.ports.retries import RetryCoordinator, line_of
 from hf_triton.ports.serving import serve_ports
-from hf_triton.ports.settings import (
-    EVERYBODY,
-    Access,
-    Caller,
-    OpenAiPort,
-    ProxySettings,
-    TritonPorts,
-)
+from hf_triton.ports.settings import EVERYBODY, Access, Caller, OpenAiPort, ProxySettings
+from hf_triton.tritonserver.listen import Listen
 from tests.support.triton import ADMIN_KEY, Triton, free_ports
 from tests.unit.openai_api.fake_triton import FakeTriton, Model
 
@@ -92,12 +86,12 @@ class Translator:
     triton: FakeTriton
     loop: asyncio.AbstractEventLoop
     stop: asyncio.Event
-    repeats: Repeats
+    retries: RetryCoordinator
     headers: dict[str, str] = field(default_factory=dict)
 
     def tell(self, **models: Told) -> None:
         """As the supervisor tells of Triton's models."""
-        self.loop.call_soon_threadsafe(self.repeats.follow, line_of(models))
+        self.loop.call_soon_threadsafe(self.retries.follow, line_of(models))
 
     def get(self, path: str) -> Reply:
         return self.send("GET", path)
@@ -190,9 +184,7 @@ class Starter:
         openai = OpenAiPort(
             port, address, repository, media_hosts=media_hosts, caller=caller, **further
         )
-        settings = ProxySettings(
-            *("127.0.0.1", None, openai, abandoned_requests, access, admin_key)
-        )
+        settings = ProxySettings(Listen(), openai, abandoned_requests, access, admin_key)
         return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:
@@ -217,19 +209,15 @@ class Starter:
         return self.loop.run(self._proxy(fake, folder))
 
     async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
-        server, listen = grpc.aio.server(), free_ports()
+        server, listen = grpc.aio.server(), replace(free_ports(), sockets=str(folder))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
-        server.add_insecure_port(f"unix:{folder}/grpc")
+        server.add_insecure_port(listen.triton_grpc)
         await server.start()
-        ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-        sockets = [f"{folder}/{kind}" for kind in ("http", "metrics", "grpc")]
-        settings = ProxySettings(
-            *("127.0.0.1", TritonPorts(*ports, *sockets), None, fake.abandoned_requests)
-        )
+        settings = ProxySettings(listen, None, fake.abandoned_requests)
         stop, ready = asyncio.Event(), asyncio.Event()
-        repeats = Repeats()
-        repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
-        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, repeats))
+        retries = RetryCoordinator()
+        retries.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
+        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
         await ready.wait()
 
         async def end() -> None:
@@ -243,8 +231,8 @@ class Starter:
     async def _translator(
         self, triton: FakeTriton, settings: ProxySettings, port: int
     ) -> Translator:
-        stop, ready, repeats = asyncio.Event(), asyncio.Event(), Repeats()
-        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, repeats))
+        stop, ready, retries = asyncio.Event(), asyncio.Event(), RetryCoordinator()
+        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -257,7 +245,7 @@ class Starter:
 
         self._endings.append(end())
         loop = asyncio.get_running_loop()
-        return Translator(f"http://127.0.0.1:{port}", triton, loop, stop, repeats)
+        return Translator(f"http://127.0.0.1:{port}", triton, loop, stop, retries)
 
 
 @pytest.fixture(scope="module")

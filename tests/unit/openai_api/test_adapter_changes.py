@@ -13,7 +13,7 @@ from generator.render.manifest import with_digest
 from generator.repository import writing
 from generator.repository.compare import compare
 from hf_triton.ports.openai import adapters
-from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.retries import Model as Told
 from tests.support.adapters_process import Process
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Reply, Starter, Translator

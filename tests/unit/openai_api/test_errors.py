@@ -11,7 +11,7 @@ from generator.errors import ServerError
 from generator.repository import served_record
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import of_text
-from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.retries import Model as Told
 from hf_triton.tritonserver.model_state import State
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Reply, Starter, Translator

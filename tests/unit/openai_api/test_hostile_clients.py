@@ -196,7 +196,7 @@ def test_headers_that_drip_do_not_keep_a_connection(
 def test_slow_senders_keep_nobody_out(
     starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(port_module, "most_connections", lambda *_: 8)
+    monkeypatch.setattr(port_module, "max_connections", lambda: 8)
     fake, port = starter.triton()
     fake.abandoned_requests = f"{tmp_path}/left_"
     api = starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_triton.ports.openai.playground import routes
-from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.retries import Model as Told
 from hf_triton.tritonserver.model_state import State
 from tests.unit.openai_api.conftest import Starter, Translator
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
-from hf_triton.ports.admin import GRPC_HEADER
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.serving import serve_ports
-from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings, TritonPorts
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import Supervisor
 
@@ -41,7 +42,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         self.calls: list[str] = []
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
+        self.keys.append(dict(context.invocation_metadata()).get(GRPC_ADMIN_HEADER))
         return service_pb2.RepositoryIndexResponse()
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -161,21 +162,17 @@ async def grpc_port(
     folder: Path, admin_key: str = "", access: Access = EVERYBODY
 ) -> AsyncIterator[tuple[Triton, Any]]:
     """A fake behind the proxy, and the stub of a client."""
-    listen, triton, server = free_ports(), Triton(), grpc.aio.server()
-    socket, triton.abandoned_requests = str(folder / "grpc:1"), f"{folder}/left_"
+    listen, triton = dataclasses.replace(free_ports(), sockets=str(folder)), Triton()
+    server, triton.abandoned_requests = grpc.aio.server(), f"{folder}/left_"
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     server.add_insecure_port(f"unix:{folder}/fake")
     await server.start()
     triton.relay = Relay(f"{folder}/fake")
-    relaying = await asyncio.start_unix_server(triton.relay.serve, socket)
-    ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-    triton_ports = TritonPorts(*ports, f"{folder}/http", f"{folder}/metrics", socket)
-    settings = ProxySettings(
-        *("127.0.0.1", triton_ports, None, triton.abandoned_requests, access, admin_key)
-    )
+    relaying = await asyncio.start_unix_server(triton.relay.serve, listen.grpc_socket)
+    settings = ProxySettings(listen, None, triton.abandoned_requests, access, admin_key)
     ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
-    triton.supervisor = Supervisor(repeats := Repeats(triton.abandoned_requests))
-    serving = asyncio.create_task(serve_ports(settings, triton.stop, ready.set, repeats))
+    triton.supervisor = Supervisor(retries := RetryCoordinator(triton.abandoned_requests))
+    serving = asyncio.create_task(serve_ports(settings, triton.stop, ready.set, retries))
     await ready.wait()
     try:
         async with grpc.aio.insecure_channel(triton.address) as channel:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from generator.spec.access import Limits
-from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import shared
-from hf_triton.ports.repeats import Model, Repeats, line_of
+from hf_triton.ports.retries import Model, RetryCoordinator, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 
 PATIENCE_S = 10.0
@@ -161,7 +161,7 @@ class Client:
 class Supervisor:
     """Tells a port of the model ``m``."""
 
-    def __init__(self, port: Repeats) -> None:
+    def __init__(self, port: RetryCoordinator) -> None:
         self._port, self._num_deaths = port, 0
         self.is_ours = False
 
@@ -189,7 +189,7 @@ class Port:
         self.proxy, self.triton, self._number = proxy, triton, number
         self.clients: list[Client] = []
         self.folder: Path
-        self.supervisor = Supervisor(proxy.repeats)
+        self.supervisor = Supervisor(proxy.retries)
         self._now_s = 1000.0
         proxy.now = lambda: self._now_s
 
@@ -248,7 +248,7 @@ async def open_port(
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
         left = AbandonedRequests(f"{folder}/left_")
-        together = shared(access, admin_key, Repeats(f"{folder}/left_"))
+        together = shared(access, admin_key, RetryCoordinator(f"{folder}/left_"))
         proxy = HttpProxy(together, path, left)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
 from hf_triton.ports import callers
-from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.settings import Access
 from tests.unit.ports.grpc_ports import grpc_port
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports.admin import GRPC_HEADER, HTTP_HEADER
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, HTTP_ADMIN_HEADER
 from tests.unit.ports.grpc_ports import grpc_port
 from tests.unit.ports.http_ports import open_port
 
@@ -45,10 +45,10 @@ async def test_what_the_index_does_not_understand_is_a_mistake_of_its_caller(
 
 async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:
     async with open_port(admin_key=KEY) as port:
-        wrong = f"{HTTP_HEADER.decode()}: wrong\r\n"
+        wrong = f"{HTTP_ADMIN_HEADER}: wrong\r\n"
         for path in ("/v2/repository/index", "/v2/logging"):
             assert (await port.ask(posted(path, wrong))).status == 200
-        assert [one.headers[HTTP_HEADER.decode()] for one in port.triton.asked] == ["wrong"] * 2
+        assert [one.headers[HTTP_ADMIN_HEADER] for one in port.triton.asked] == ["wrong"] * 2
 
 
 @pytest.mark.threat("read-only-apis")
@@ -71,7 +71,7 @@ async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> Non
 async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
     async with grpc_port(tmp_path, KEY) as (triton, stub):
         await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
-        sent = [(GRPC_HEADER.decode(), "wrong")]
+        sent = [(GRPC_ADMIN_HEADER, "wrong")]
         await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=sent)
         assert triton.keys == [KEY, "wrong"]
         with pytest.raises(grpc.aio.AioRpcError, match=OPTION) as refused:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports.grpc import server
+from hf_triton.ports.grpc import calls
 from tests.support import http2_frames as h2
 from tests.unit.ports.grpc_ports import Triton, grpc_port
 
@@ -75,6 +75,6 @@ async def test_bytes_that_drip_are_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the beginning of the protocol comes."""
-    monkeypatch.setattr(server, "_HANDSHAKE_MS", 100)
+    monkeypatch.setattr(calls, "_HANDSHAKE_MS", 100)
     async with grpc_port(tmp_path) as (triton, _):
         assert h2.DATA not in await kinds(triton, h2.PREFACE[:5]), "and it ends"

@@ -107,7 +107,7 @@ async def send_part(port: Port, num_bytes: int) -> Client:
 @pytest.mark.threat("http-bodies")
 async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
     async with open_port() as port:
-        port.proxy.bodies._most_bytes = MIB
+        port.proxy.bodies._all_bytes = MIB
         waiting = await send_part(port, MIB - 1000)
         client = await port.client()
         client.post(GENERATE, b" " * 100_000)

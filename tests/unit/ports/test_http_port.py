@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import json
 import zlib
@@ -13,7 +14,7 @@ import pytest
 
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.serving import serve_ports
-from hf_triton.ports.settings import Access, Caller, ProxySettings, TritonPorts
+from hf_triton.ports.settings import Access, Caller, ProxySettings
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -232,17 +233,17 @@ async def test_stopping_ends_what_is_idle_and_lets_the_rest_end() -> None:
 
 
 async def test_metrics_need_no_key(tmp_path: Path) -> None:
-    listen, stop, ready = free_ports(), asyncio.Event(), asyncio.Event()
-    ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-    paths = [str(tmp_path / kind) for kind in ("http", "metrics", "grpc")]
+    listen = dataclasses.replace(free_ports(), sockets=str(tmp_path))
+    stop, ready = asyncio.Event(), asyncio.Event()
     access = Access(callers=(Caller("alice", "a-key-of-alice-123"),))
     triton = FakeTriton()
+    paths = (listen.http_socket, listen.metrics_socket)
     behind = [await asyncio.start_unix_server(triton.serve, path) for path in paths]
-    settings = ProxySettings("127.0.0.1", TritonPorts(*ports, *paths), access=access)
+    settings = ProxySettings(listen, access=access)
     serving = asyncio.ensure_future(serve_ports(settings, stop, ready.set))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     found = []
-    for port in ports[:2]:
+    for port in (listen.http_port, listen.metrics_port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         found.append((await asyncio.wait_for(read_message(reader), PATIENCE_S)).status)

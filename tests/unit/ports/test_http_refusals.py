@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from generator.spec.access import Limits, Tls
+from hf_triton.ports.port import tls_context
 from hf_triton.ports.settings import MIB, Access, Caller
-from hf_triton.ports.tls import tls_context
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from tests.unit.ports.http_ports import GENERATE, Message, open_port
 

@@ -11,11 +11,10 @@ from generator.spec.runtime_rules import CALL, CALLER
 from hf_triton.ports.http.json_bodies import (
     MAX_KEYS,
     MAX_VALUES,
-    asked_of,
     checked_generate,
     checked_infer,
     checked_object,
-    texts_with_zero_byte,
+    model_and_endpoint,
 )
 from hf_triton.ports.refusal import RefusedError
 
@@ -121,12 +120,25 @@ def test_what_triton_would_read_another_text_in_is_refused(body: bytes, where: s
 
 
 @pytest.mark.threat("alike-salts")
-def test_fields_of_generate_with_a_zero_byte_are_told() -> None:
-    fields = {"a": "x\0y", "b": "\\u0000", "c": ["x\0"], "d": 1}
-    assert texts_with_zero_byte(checked_object(json.dumps(fields).encode())) == ["a"]
-    for refused in ({"a\0b": 1}, {"parameters": {"a": "\0"}}, {"parameters": {"\0": 1}}):
-        with pytest.raises(RefusedError, match="zero byte"):
-            checked_object(json.dumps(refused).encode())
+@pytest.mark.parametrize(
+    "fields, where",
+    [
+        ({"a": "x\0y"}, "a"),
+        ({"a\0b": 1}, "the body"),
+        ({"parameters": {"b": "\0"}}, "b"),
+        ({"parameters": {"\0": 1}}, "parameters"),
+    ],
+)
+def test_a_field_of_generate_with_a_zero_byte_is_refused(
+    fields: dict[str, object], where: str
+) -> None:
+    with pytest.raises(RefusedError, match=f"^{where}: got a text with a zero byte in it$"):
+        checked_generate(json.dumps(fields).encode())
+
+
+def test_a_list_of_texts_and_an_escaped_zero_byte_go_on() -> None:
+    body = json.dumps({"b": "\\u0000", "c": ["x\0"], "d": 1}).encode()
+    assert json.loads(checked_generate(body)) == json.loads(body)
 
 
 @pytest.mark.threat("alike-salts")
@@ -181,7 +193,7 @@ def test_an_empty_list_for_a_tensor_is_left_out() -> None:
     ],
 )
 def test_what_is_asked_of_a_model(path: str, model: str, endpoint: str) -> None:
-    assert asked_of(path) == (model, endpoint)
+    assert model_and_endpoint(path) == (model, endpoint)
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e309", "1" * 400, "[0.5, 2E+400]"])

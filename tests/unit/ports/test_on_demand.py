@@ -12,9 +12,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports import repeats
+from hf_triton.ports import retries
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Demand, Held, Model, Repeats, demand_of, line_of
+from hf_triton.ports.retries import Demand, InFlight, Model, RetryCoordinator, demand_of, line_of
 from tests.unit.ports.grpc_ports import grpc_port
 from tests.unit.ports.http_ports import GENERATE, open_port
 
@@ -24,7 +24,7 @@ LOADED = Model(residence="loaded", wait_s=60.0)
 FAILED = Model(is_coming=True, residence="asleep", wait_s=60.0, failure="no such file", retry_s=7)
 
 
-def tell(port: Repeats, model: Model) -> None:
+def tell(port: RetryCoordinator, model: Model) -> None:
     port.follow(line_of({"m": model}))
 
 
@@ -32,16 +32,16 @@ class Port:
     """A port's requests; ``said`` is what the supervisor was told last."""
 
     def __init__(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(repeats, "_TELL_AFTER_S", 0.0)
+        monkeypatch.setattr(retries, "_TELL_AFTER_S", 0.0)
         self.said: Demand = {}
-        self.repeats = Repeats(say=self._take)
-        tell(self.repeats, model)
+        self.retries = RetryCoordinator(say=self._take)
+        tell(self.retries, model)
 
     def _take(self, line: bytes) -> None:
         self.said = demand_of(line)
 
-    def held(self, model: str = "m") -> Held:
-        return Held(self.repeats, model, lambda: None)
+    def held(self, model: str = "m") -> InFlight:
+        return InFlight(self.retries, model, lambda: None)
 
     async def says(self, *numbers: int) -> bool:
         for _ in range(200):
@@ -56,12 +56,16 @@ async def test_the_supervisor_is_told_what_waits_what_runs_and_what_was_sent(
 ) -> None:
     port = Port(ASLEEP, monkeypatch)
     one, two = port.held(), port.held()
-    waiting = [asyncio.ensure_future(held.turn()) for held in (one, two) if not held.may_go()]
+    waiting = [
+        asyncio.ensure_future(held.wait_until_sendable())
+        for held in (one, two)
+        if not held.send_now()
+    ]
     assert await port.says(2, 0, 0)
     waiting[1].cancel()
     two.end()
     assert await port.says(1, 0, 0), "one has left"
-    tell(port.repeats, LOADED)
+    tell(port.retries, LOADED)
     await waiting[0]
     assert await port.says(0, 1, 1)
     one.end()
@@ -78,10 +82,10 @@ async def test_who_waits_for_what_cant_be_loaded_is_refused_at_once(
 ) -> None:
     port = Port(ASLEEP, monkeypatch)
     held = port.held()
-    waiting = asyncio.ensure_future(held.turn())
+    waiting = asyncio.ensure_future(held.wait_until_sendable())
     await asyncio.sleep(0)
-    tell(port.repeats, FAILED)
-    for late in (waiting, port.held().turn()):
+    tell(port.retries, FAILED)
+    for late in (waiting, port.held().wait_until_sendable()):
         with pytest.raises(RefusedError, match="model 'm' can't be loaded: no such file") as found:
             await asyncio.wait_for(late, 5)
         assert (found.value.status, found.value.headers) == (503, {"Retry-After": "7"})
@@ -94,7 +98,7 @@ async def test_a_request_waits_so_long_for_a_load_and_is_told_for_what(
     away = Model(is_coming=True, residence="asleep", waits_for=why, wait_s=0.05)
     port = Port(away, monkeypatch)
     with pytest.raises(RefusedError, match=f"'m' was not loaded in time: {why}") as found:
-        await port.held().turn()
+        await port.held().wait_until_sendable()
     assert found.value.status == 503
     assert "Retry-After" in found.value.headers
 
@@ -103,7 +107,7 @@ async def test_over_http_what_a_loaded_model_alone_answers_waits_and_its_readine
     None
 ):
     async with open_port() as port:
-        tell(port.proxy.repeats, ASLEEP)
+        tell(port.proxy.retries, ASLEEP)
         client = await port.client()
         client.get("/v2/models/m/ready")
         assert (await client.answer()).status == 200
@@ -114,7 +118,7 @@ async def test_over_http_what_a_loaded_model_alone_answers_waits_and_its_readine
         client.post(GENERATE, BODY)
         await asyncio.sleep(0.05)
         assert not port.triton.asked
-        tell(port.proxy.repeats, LOADED)
+        tell(port.proxy.retries, LOADED)
         for one in (client, *clients):
             assert (await one.answer()).status == 200
         assert len(port.triton.asked) == 4
@@ -122,7 +126,7 @@ async def test_over_http_what_a_loaded_model_alone_answers_waits_and_its_readine
 
 async def test_over_grpc_it_is_the_same(tmp_path: Path) -> None:
     async with grpc_port(tmp_path) as (triton, stub):
-        port: Repeats = triton.supervisor._port
+        port: RetryCoordinator = triton.supervisor._port
         tell(port, ASLEEP)
         ready = service_pb2.ModelReadyRequest(name="m")
         assert (await stub.ModelReady(ready, timeout=5)).ready

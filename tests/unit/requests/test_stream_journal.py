@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.ports.streams import Stream, first_text
+from hf_triton.ports.call_files import Stream, first_text
 from hf_triton.runtime.errors import OverloadedError
 from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, Call, call_in, call_text
 from hf_triton.runtime.request.stream_journal import StreamJournal, Told, model_that_began

@@ -40,12 +40,12 @@ ASKS_FOR, ADVICE = "instance_group asks for", "change gpus, or use KIND_CPU"
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_what_models_and_warnings_say_is_shown(line: str) -> None:
-    assert LogFilter().show(line)
+    assert LogFilter().feed(line) == [line]
 
 
 @pytest.mark.parametrize("line", HIDDEN)
 def test_noise_is_not_shown(line: str) -> None:
-    assert not LogFilter().show(line)
+    assert LogFilter().feed(line) == []
 
 
 def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> None:
@@ -56,9 +56,9 @@ def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> 
         "At:",
         "  /models/demo/1/model.py(1): <module>",
     ]
-    assert not any(log.show(line) for line in traceback)
-    assert not log.show('I1120 11:08:13.922659 8114 model_lifecycle.cc:777] "failed to load"')
-    assert log.show("another model prints")
+    assert not any(log.feed(line) for line in traceback)
+    assert not log.feed('I1120 11:08:13.922659 8114 model_lifecycle.cc:777] "failed to load"')
+    assert log.feed("another model prints") == ["another model prints"]
 
 
 def test_an_abort_of_python_is_shown_but_for_one_as_its_process_ends() -> None:
@@ -66,10 +66,9 @@ def test_an_abort_of_python_is_shown_but_for_one_as_its_process_ends() -> None:
     abort = "Fatal Python error: PyGILState_Release: thread state must be current"
     end, begun = (f"Python runtime state: {state}" for state in ("finalizing (tstate=0)", "core"))
     for line in (abort, end, "", abort, begun, abort, abort):
-        is_shown = log.show(line)
-        shown += [*log.left_out(), *([line] if is_shown else [])]
-    assert shown + log.left_out(is_over=True) == [abort, begun, abort, abort]
-    assert log.tail() == [abort, begun, abort, abort]
+        shown += log.feed(line)
+    assert shown + log.end() == [abort, begun, abort, abort]
+    assert list(log.tail) == [abort, begun, abort, abort]
 
 
 def test_progress_bars_pass_now_and_then() -> None:
@@ -79,7 +78,7 @@ def test_progress_bars_pass_now_and_then() -> None:
 
     def is_shown_at(second: int) -> bool:
         now[0] = second
-        return log.show(bar)
+        return log.feed(bar) == [bar]
 
     assert [second for second in range(101, 126) if is_shown_at(second)] == [110, 120]
 
@@ -88,10 +87,9 @@ def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
     log = LogFilter()
     lines = [f"line {number}" for number in range(30)] + ["| table |", HIDDEN[9]]
     for line in lines:
-        log.show(line)
-    tail = log.tail()
-    assert tail[-2:] == ["line 29", HIDDEN[9]]
-    assert len(tail) == 20
+        log.feed(line)
+    assert list(log.tail)[-2:] == ["line 29", HIDDEN[9]]
+    assert len(log.tail) == 20
 
 
 @pytest.mark.threat("log-size")
@@ -99,20 +97,21 @@ def test_what_is_repeated_is_shown_a_few_times_and_counted() -> None:
     now = [0.0]
     log = LogFilter(clock=lambda: now[0])
     line = "[warn] Error from accept() call: Too many open files"
-    assert sum(log.show(line) for _ in range(10_000)) == 20
-    assert log.left_out() == []
-    assert log.show("another line")
+    shown = [text for _ in range(10_000) for text in log.feed(line)]
+    assert shown == 20 * [line]
+    assert log.feed("another line") == ["another line"]
     now[0] = 10.0
-    assert log.left_out() == [f"hf-triton: left out 9,980 more lines like this: {line}"]
-    assert log.left_out() == []
-    assert log.show(line)
+    left_out = f"hf-triton: left out 9,980 more lines like this: {line}"
+    assert log.feed(line) == [left_out, line]
+    assert log.end() == []
 
 
 def test_lines_that_differ_in_digits_alone_are_repetitions() -> None:
     log = LogFilter()
     lines = [f'E1120 11:04:{n:02}.9 {n} x.cc:1] "request {n} failed"' for n in range(60)]
-    assert sum(map(log.show, lines)) == 20
-    assert log.tail() == lines[:20]
+    assert [line for line in lines if log.feed(line)] == lines[:20]
+    assert list(log.tail) == lines[:20]
+    assert log.end() == ['hf-triton: left out 40 more lines like this: "request 0 failed"']
 
 
 UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: Internal: "

@@ -48,7 +48,7 @@ from hf_triton.ports.openai.triton.tensors import (
     pack_texts,
     read_texts,
 )
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.tritonserver.model_state import State
 
 # Of struct, little-endian.
@@ -102,8 +102,8 @@ async def page(request: web.Request) -> web.Response:
 class Playground:
     """The page, and what it asks of one Triton."""
 
-    def __init__(self, triton: Triton, repeats: Repeats, repository: Repository) -> None:
-        self._triton, self._repeats, self._repository = triton, repeats, repository
+    def __init__(self, triton: Triton, retries: RetryCoordinator, repository: Repository) -> None:
+        self._triton, self._retries, self._repository = triton, retries, repository
 
     def add_to(self, router: web.UrlDispatcher, read_body: ReadBody) -> None:
         for path in sorted(PATHS):
@@ -123,10 +123,10 @@ class Playground:
         }
         found |= {
             config.name: {**_described(config), "versions": [], "state": "asleep"}
-            for config in self._repository.configs(self._repeats.asleep())
+            for config in self._repository.configs(self._retries.asleep())
             if _is_public(config)
         }
-        told = self._repeats.not_ready()
+        told = self._retries.not_ready()
         models = []
         for name in sorted({*found, *told}):
             state = {"state": "ready", **found.get(name, {})}
@@ -139,7 +139,7 @@ class Playground:
 
     async def _config(self, name: str) -> Any:
         config = next(
-            (one for one in self._repository.configs(self._repeats.asleep()) if one.name == name),
+            (one for one in self._repository.configs(self._retries.asleep()) if one.name == name),
             None,
         )
         config = config or await self._triton.config(name)

@@ -36,7 +36,7 @@ from hf_triton.ports.openai.schema.errors import (
 )
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
-from hf_triton.ports.repeats import NOTICED_S, UNREACHABLE, WAIT_S, Repeats
+from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
 from hf_triton.tritonserver.model_state import State
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
@@ -97,8 +97,8 @@ class Repository:
 class Catalog:
     """The models of one Triton. Requests wait for those that are away and come back."""
 
-    def __init__(self, triton: Triton, repeats: Repeats, repository: Repository) -> None:
-        self._triton, self._repeats, self._repository = triton, repeats, repository
+    def __init__(self, triton: Triton, retries: RetryCoordinator, repository: Repository) -> None:
+        self._triton, self._retries, self._repository = triton, retries, repository
         self._models: dict[str, ServedModel] = {}
         self._seen_at_s: dict[str, float] = {}  # by name, when it was there last
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
@@ -127,10 +127,10 @@ class Catalog:
             try:
                 return await ask()
             except ApiError as error:
-                is_away = error.message == UNREACHABLE and self._repeats.may_come_back
+                is_away = error.message == UNREACHABLE and self._retries.may_come_back
                 if not is_away or time.monotonic() > ends_at_s:
                     raise
-            await self._repeats.change(_ASK_AGAIN_S)
+            await self._retries.change(_ASK_AGAIN_S)
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
@@ -144,7 +144,7 @@ class Catalog:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         model = self._own_names.get(name, name.partition(":")[0])
         if found is None and await self._is_to_be_served(model):
-            told = self._repeats.not_ready().get(model)
+            told = self._retries.not_ready().get(model)
             if told is None or told.state is State.LOADING:
                 raise model_is_loading(name)
             text = f"model: '{name[:100]}' is not ready: {told.failure or told.reason}"
@@ -200,9 +200,9 @@ class Catalog:
         except ApiError as error:
             # A Triton that is busy loading can be slow to tell; most likely they are the same. One
             # that has died comes back with them.
-            if self._models and (error.status == 504 or self._repeats.may_come_back):
+            if self._models and (error.status == 504 or self._retries.may_come_back):
                 return
-            if not (self._repeats.may_come_back and self._coming()):
+            if not (self._retries.may_come_back and self._coming()):
                 raise
         configs = list(filter(None, ready))
         are_ready = {config.name for config in configs}
@@ -223,11 +223,11 @@ class Catalog:
         self._read_at_s = now_s
 
     def _coming(self) -> list[Any]:
-        return self._repository.configs(self._repeats.coming())
+        return self._repository.configs(self._retries.coming())
 
     def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
         """Models that are gone though they are to be served: their death is not known yet."""
-        served = (self._repeats.may_come_back and self._repository.to_be_served()) or ()
+        served = (self._retries.may_come_back and self._repository.to_be_served()) or ()
         since_s = time.monotonic() - NOTICED_S
         return {
             name: one

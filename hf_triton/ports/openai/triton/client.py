@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
 from hf_triton.ports.openai.schema.names import HEAD
 from hf_triton.ports.openai.schema.request import TensorValue
@@ -28,10 +28,16 @@ from hf_triton.ports.openai.triton.tensors import (
     read_chunk,
 )
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import UNREACHABLE, Repeats
+from hf_triton.ports.retries import UNREACHABLE, RetryCoordinator
 from hf_triton.ports.time_limit import timeout
-from hf_triton.ports.triton_calls import INFER, Asked, TritonCalls, is_unreachable
-from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
+from hf_triton.ports.triton_calls import (
+    INFER,
+    QUESTION_TIMEOUT_S,
+    Asked,
+    TritonCalls,
+    is_unreachable,
+    triton_channel,
+)
 from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY, NOT_FOUND
 
 Metadata = tuple[tuple[str, str], ...]
@@ -119,14 +125,14 @@ class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
     def __init__(
-        self, address: str, abandoned_requests: str = "", repeats: Repeats | None = None
+        self, address: str, abandoned_requests: str = "", retries: RetryCoordinator | None = None
     ) -> None:
         """Files that begin with ``abandoned_requests`` tell models who has left; "" for none."""
         self.address = address
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
-        self._calls = TritonCalls(self._channel, left, repeats or Repeats())
+        self._calls = TritonCalls(self._channel, left, retries or RetryCoordinator())
 
     async def close(self) -> None:
         await self._calls.close()
@@ -229,9 +235,9 @@ class Triton:
 
 
 class ContextLengths:
-    def __init__(self, triton: Triton, repeats: Repeats) -> None:
-        """No request waits for a model that ``repeats`` says is away, nor loads it."""
-        self._triton, self._repeats = triton, repeats
+    def __init__(self, triton: Triton, retries: RetryCoordinator) -> None:
+        """No request waits for a model that ``retries`` says is away, nor loads it."""
+        self._triton, self._retries = triton, retries
         self._known: dict[str, tuple[float, int | None]] = {}  # with when they were asked
 
     async def of(self, models: Collection[ServedModel]) -> Mapping[str, int]:
@@ -239,15 +245,15 @@ class ContextLengths:
         asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
         self._known = {name: one for name, one in self._known.items() if self._is_good(name, *one)}
         unknown = asked.keys() - self._known
-        away = set(filter(self._repeats.is_coming, unknown))
+        away = set(filter(self._retries.is_coming, unknown))
         await asyncio.gather(*(self._ask(asked[name]) for name in unknown - away))
         known = ((name, self._known[name][1]) for name in asked if name in self._known)
         return {name: length for name, length in known if length is not None}
 
     def _is_good(self, name: str, asked_at_s: float, length: int | None) -> bool:
         """A question counts as a request and would keep a model loaded: once for each load."""
-        if self._repeats.state(name) and length is not None:
-            return not self._repeats.is_coming(name)
+        if self._retries.model(name).residence and length is not None:
+            return not self._retries.is_coming(name)
         return asked_at_s > time.monotonic() - _LENGTHS_GOOD_FOR_S
 
     async def _ask(self, model: ServedModel) -> None:

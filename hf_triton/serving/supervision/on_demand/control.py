@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
-from hf_triton.ports.repeats import Demand as PortDemand
-from hf_triton.ports.repeats import Model
+from hf_triton.ports.retries import Demand as PortDemand
+from hf_triton.ports.retries import Model
 from hf_triton.serving.apply.model_update import locked_folders
 from hf_triton.serving.supervision.health import Health, Sample
 from hf_triton.serving.supervision.model_loader import ModelLoader

@@ -11,7 +11,7 @@ import pytest
 
 from generator.spec.access import Limits
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports import bodies, repeats
+from hf_triton.ports import bodies, retries
 from hf_triton.ports.settings import Access
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -194,7 +194,7 @@ async def test_a_large_body_is_not_held_where_there_is_no_room(
     lost = answering(then=lambda writer: writer.close())
     async with open_port(Access(limits=Limits()), script=lost) as port:
         port.supervisor.tell()
-        port.proxy.bodies._most_bytes = 2 * len(BODY) - 1
+        port.proxy.bodies._all_bytes = 2 * len(BODY) - 1
         got = await port.post(GENERATE, BODY)
         assert (got.status, got.headers["retry-after"]) == (503, "1")
         assert len(port.triton.asked) == 1
@@ -203,7 +203,7 @@ async def test_a_large_body_is_not_held_where_there_is_no_room(
 async def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repeats, "NOTICED_S", 0.05)
+    monkeypatch.setattr(retries, "NOTICED_S", 0.05)
     async with open_port() as port:
         port.supervisor.tell()
         path, port.proxy.pool._path = port.proxy.pool._path, "nowhere"

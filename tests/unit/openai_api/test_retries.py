@@ -9,9 +9,9 @@ import pytest
 
 from generator.render.manifest import CONFIG_FILE
 from generator.repository import served_record
-from hf_triton.ports import repeats
+from hf_triton.ports import retries
 from hf_triton.ports.openai.triton.catalog import Catalog
-from hf_triton.ports.repeats import Model
+from hf_triton.ports.retries import Model
 from tests.support.triton import eventually, free_ports
 from tests.unit.openai_api.conftest import MODELS, Starter, Translator
 from tests.unit.openai_api.fake_triton import FakeTriton
@@ -103,7 +103,7 @@ def test_a_port_that_was_started_while_triton_is_away_knows_what_comes_back(
 def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
     starter: Starter, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "NOTICED_S", 0.1)
+    monkeypatch.setattr(retries, "NOTICED_S", 0.1)
     fake, port = starter.triton()
     stop_triton = starter._endings.pop()
     api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)

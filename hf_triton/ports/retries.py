@@ -1,7 +1,7 @@
 """Requests that outlive the process that computes them.
 
 A request that a death has ended is sent again once its model is back. One that is suspected of the
-death goes alone from then on: a death that it meets alone is its own work, and it is refused. The
+death runs alone from then on: a death that it meets alone is its own work, and it is refused. The
 supervisor tells which models are to come back, and how often each has died; it is told how many
 requests wait for each model that is loaded on demand, and how many it has.
 """
@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from hf_triton.ports.call_files import Stream, first_text
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.streams import Stream, first_text
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.abandoned_requests import call_text
 from hf_triton.tritonserver.model_state import Cause, State
@@ -82,7 +82,7 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
 Demand = dict[str, tuple[int, int, int]]  # requests that wait, that run, that were ever sent
 Models = dict[str, Model]
 NotReady = Callable[[], Models]
-_UNKNOWN = Model()
+_UNKNOWN = Model(state=State.ASLEEP)
 _DECODER = msgspec.json.Decoder(Models)
 _DEMAND_DECODER = msgspec.json.Decoder(Demand)
 
@@ -100,22 +100,20 @@ def demand_of(line: bytes) -> Demand:
         return {}
 
 
-class Repeats:
+class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
-    with ``prefix``; without, no stream goes on in another process.
+    with ``prefix``; without, no stream goes on in another process. ``say`` tells the supervisor.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
-        """``say`` tells the supervisor."""
-        self._prefix, self._say = prefix, say
+        self.prefix, self._say = prefix, say
+        self.is_stopping = False
         self._models: Models = {}
         self._changed = asyncio.Event()
-        self._sent: dict[str, set[Held]] = defaultdict(set)
-        self._waiting: dict[str, set[Held]] = defaultdict(set)
+        self._requests: dict[str, set[InFlight]] = {}
         self._num_sent: dict[str, int] = defaultdict(int)
         self._telling: asyncio.TimerHandle | None = None
-        self._turn = asyncio.Lock()
-        self.is_stopping = False
+        self._exclusive = asyncio.Lock()
 
     def follow(self, line: bytes) -> None:
         """Takes what the supervisor says. Requests in flight at what has died are lost."""
@@ -128,9 +126,9 @@ class Repeats:
         self._tell_soon()
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
-                for held in list(self._sent.get(name, ())):
-                    if not (model.others_live and held.is_computed):
-                        held.on_lost()
+                for request in list(self._requests.get(name, ())):
+                    if request.is_sent and not (model.others_live and request.is_computed):
+                        request.on_lost()
 
     def begin_stop(self) -> None:
         """Nothing waits any more."""
@@ -142,18 +140,19 @@ class Repeats:
         self._changed = asyncio.Event()
 
     @property
-    def is_told(self) -> bool:
-        """Whether somebody looks after tritonserver, and starts it again."""
+    def has_supervisor(self) -> bool:
         return bool(self._models)
 
     @property
     def may_come_back(self) -> bool:
         """Whether tritonserver is started again should it die now."""
-        return self.is_told and not self.is_stopping
+        return self.has_supervisor and not self.is_stopping
+
+    def model(self, name: str) -> Model:
+        return self._models.get(name, _UNKNOWN)
 
     def is_coming(self, name: str) -> bool:
-        """Whether a Triton model is down, and being brought back."""
-        return self._models.get(name, _UNKNOWN).is_coming
+        return self.model(name).is_coming
 
     def coming(self) -> list[str]:
         """The Triton models that are down, and being brought back."""
@@ -171,65 +170,39 @@ class Repeats:
         """The Triton models that the next request has loaded, or would, could they be loaded."""
         return [name for name, model in self._models.items() if model.residence and model.is_coming]
 
-    def state(self, name: str) -> str:
-        """How a Triton model is that is loaded on demand, in a word; "" of others."""
-        return self._models.get(name, _UNKNOWN).residence
-
-    def is_asleep(self, name: str) -> bool:
-        """Whether the next request has a Triton model loaded."""
-        return self._models.get(name, _UNKNOWN).is_asleep
-
-    def is_ours(self, name: str) -> bool:
-        """Whether a Triton model runs our library."""
-        return self._models.get(name, _UNKNOWN).is_ours
-
-    def stream(self, name: str) -> Stream | None:
-        """A stream of that name that can go on in another process; "" is none."""
-        return Stream(self._prefix, name) if name and self._prefix else None
-
-    def model(self, name: str) -> Model | None:
-        """What the supervisor says of a Triton model; None of one that is not to be served."""
-        return self._models.get(name)
-
     async def change(self, timeout_s: float) -> None:
         """Returns when the supervisor has said something, or the time is over."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with timeout(timeout_s):
                 await self._changed.wait()
 
-    async def alone(self, timeout_s: float) -> None:
-        """Waits until no other request runs alone, which this one does until ``let_others``. Raises
-        asyncio.TimeoutError.
+    async def acquire_exclusive(self, timeout_s: float) -> None:
+        """Waits until no other request runs alone, which this one does until
+        ``release_exclusive``. Raises asyncio.TimeoutError.
         """
         async with timeout(timeout_s):
-            await self._turn.acquire()
+            await self._exclusive.acquire()
 
-    def let_others(self) -> None:
-        """The one that ran alone has ended."""
-        self._turn.release()
+    def release_exclusive(self) -> None:
+        self._exclusive.release()
 
-    def wait(self, held: Held) -> None:
-        """It waits for its model."""
-        self._waiting[held.model].add(held)
-        self._note(held.model)
+    def track(self, request: InFlight, *, is_sent: bool) -> None:
+        """It is sent, or it waits for its model."""
+        request.is_sent = is_sent
+        self._requests.setdefault(request.model, set()).add(request)
+        if is_sent and self.model(request.model).residence:  # clients make up names of others
+            self._num_sent[request.model] += 1
+        self._note(request.model)
 
-    def enter(self, held: Held) -> None:
-        """It is sent."""
-        _discard(self._waiting, held)
-        self._sent[held.model].add(held)
-        if self.state(held.model):  # clients make up names of others
-            self._num_sent[held.model] += 1
-        self._note(held.model)
-
-    def leave(self, held: Held) -> None:
-        """It is sent no more, and does not wait."""
-        _discard(self._waiting, held)
-        _discard(self._sent, held)
-        self._note(held.model)
+    def untrack(self, request: InFlight) -> None:
+        found = self._requests.get(request.model, set())
+        found.discard(request)
+        if not found:
+            self._requests.pop(request.model, None)
+        self._note(request.model)
 
     def _note(self, name: str) -> None:
-        model = self._models.get(name)
-        if model and model.residence:
+        if self.model(name).residence:
             self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -238,34 +211,24 @@ class Repeats:
             self._telling = loop.call_later(_TELL_AFTER_S, self._tell)
 
     def _tell(self) -> None:
-        self._telling = None
-        demand = {
-            name: (
-                *(len(held.get(name, ())) for held in (self._waiting, self._sent)),
-                self._num_sent.get(name, 0),
-            )
-            for name, model in self._models.items()
-            if model.residence
-        }
-        self._say(msgspec.json.encode({name: one for name, one in demand.items() if any(one)}))
+        self._telling, demand = None, {}
+        for name, model in self._models.items():
+            requests = self._requests.get(name, ())
+            num_running = sum(request.is_sent for request in requests)
+            counts = len(requests) - num_running, num_running, self._num_sent.get(name, 0)
+            if model.residence and any(counts):
+                demand[name] = counts
+        self._say(msgspec.json.encode(demand))
 
 
-def _discard(held_by_model: dict[str, set[Held]], held: Held) -> None:
-    found = held_by_model.get(held.model)
-    if found is not None:
-        found.discard(held)
-        if not found:
-            del held_by_model[held.model]
-
-
-class Held:
+class InFlight:
     """One request to a Triton model, until its answer ends, or may not be asked for again. While it
     is sent, ``on_lost`` is called when its model's process has died, or its own time is over.
     """
 
     def __init__(
         self,
-        repeats: Repeats,
+        coordinator: RetryCoordinator,
         model: str,
         on_lost: Callable[[], None],
         describe: Callable[[], tuple[float, str]] = lambda: (math.inf, ""),
@@ -275,19 +238,21 @@ class Held:
         ``stream`` names one that may go on once it has begun.
         """
         self.model, self.on_lost = model, on_lost
-        self._repeats, self._describe, self._id = repeats, describe, ""
+        self._coordinator, self._describe, self._id = coordinator, describe, ""
         self._began_s = time.monotonic()
         self._deadline_s: float | None = None  # known once it is in trouble
         self._ends_s = math.inf  # until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
-        self.stream = repeats.stream(stream)
+        prefix = coordinator.prefix
+        self.stream = Stream(prefix, stream) if prefix and stream else None
+        self.is_sent = False
         self.has_begun = False  # its answer, a stream
         self._num_known = 0  # deaths of its model before it was sent
         self._is_lost = False
         self._num_deaths = self._suspicion = 0
         self._num_then = 0  # responses of its stream, at the death before
-        self._is_alone = False
+        self._is_exclusive = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -309,70 +274,76 @@ class Held:
     def call_text(self, name: str) -> str:
         """What its model is told of it, and of the call ``name`` by which it is sent now."""
         waited_s = 0.0 if self._deadline_s is None else time.monotonic() - self._began_s
-        stream = self.stream
-        journal, num_responses = (stream.name, stream.num_responses) if stream else ("", 0)
-        return call_text(name, num_responses, waited_s, journal)
+        if self.stream is None:
+            return call_text(name, 0, waited_s, "")
+        return call_text(name, self.stream.num_responses, waited_s, self.stream.name)
 
     def as_sent_again(self, payload: bytes, name: str) -> bytes:
         """What was sent by that name at first, with what its model is to be told now."""
+        if self._deadline_s is None:  # the same
+            return payload
         first = first_text(name, streams=self.stream is not None)
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
-    def may_go(self) -> bool:
+    def send_now(self) -> bool:
         """Whether nothing is against sending it at once; it is sent then."""
-        if self._deadline_s is not None or self._is_coming():
+        if self._deadline_s is not None or self._told.is_coming:
             return False
         self._enter()
         return True
 
-    async def turn(self) -> None:
+    async def wait_until_sendable(self) -> None:
         """Waits until it may be sent, and it is sent then. Raises RefusedError where it is not to
         be sent any more.
         """
         self._leave()
-        self._begin_trouble()
-        self._repeats.wait(self)
+        if self._deadline_s is None:
+            timeout_s, self._id = self._describe()
+            self._deadline_s = self._began_s + timeout_s
+        if self._ends_s == math.inf:
+            self._ends_s = min(time.monotonic() + (self._told.wait_s or WAIT_S), self._deadline_s)
+        self._coordinator.track(self, is_sent=False)
         try:
             await asyncio.sleep(self._pause_s)
-            if self._is_alone:
-                await self._verdict()
-            await self._come()
+            if self._is_exclusive:
+                await self._judge()
+            await self._wait_for_model()
             self._count_death()
             if self._suspicion >= _SUSPECT:
-                await self._repeats.alone(self._left_s())
-                self._is_alone = True
-                await self._come()
+                await self._coordinator.acquire_exclusive(self._left_s())
+                self._is_exclusive = True
+                await self._wait_for_model()
             self._left_s()
         except asyncio.TimeoutError:
             raise self._too_late() from None
         self._enter()
 
-    async def _come(self) -> None:
-        """Waits for its model. Raises asyncio.TimeoutError, RefusedError where it can't be had."""
-        while self._is_coming():
+    async def _wait_for_model(self) -> None:
+        """Raises asyncio.TimeoutError, RefusedError where its model can't be had."""
+        while self._told.is_coming:
             self._away_since_s = None
-            if self._model.failure:
-                text = f"model '{self.model}' can't be loaded: {self._model.failure}"
-                raise RefusedError(503, text, {"Retry-After": str(self._model.retry_s)})
-            await self._repeats.change(self._left_s())
+            if self._told.failure:
+                text = f"model '{self.model}' can't be loaded: {self._told.failure}"
+                raise RefusedError(503, text, {"Retry-After": str(self._told.retry_s)})
+            await self._coordinator.change(self._left_s())
 
     def lost(self) -> None:
         """What computes it has closed the connection, or its process has died. Deaths are counted
         as the supervisor tells them, where there is one.
         """
-        self._is_lost, self._ends_s = not self._repeats.is_told, math.inf
+        self._is_lost, self._ends_s = not self._coordinator.has_supervisor, math.inf
         self._away_since_s, self._pause_s = None, 0.0
         self._leave()
 
-    def is_away(self, text: str) -> bool:
+    def is_retryable(self, error: str) -> bool:
         """Whether an error says that its model is not there, and may come back: it is to be sent
         again.
         """
-        told = self._repeats.model(self.model)
-        if not AWAY.search(text) or told is None or not told.may_come_back:
+        if not (self._told.may_come_back and AWAY.search(error)):
             return False
         now = time.monotonic()
-        if self._is_coming() or self._has_died() or text in (UNREACHABLE, STARTING):
+        is_known = self._told.is_coming or self._has_died() or error in (UNREACHABLE, STARTING)
+        if is_known:
             self._away_since_s = None
         elif self._away_since_s is None:
             self._away_since_s = now
@@ -386,93 +357,75 @@ class Held:
         if self.stream:
             self.stream.close()
         self._leave()
-        self._let_others()
+        self._yield_to_others()
 
     def _enter(self) -> None:
-        self._num_known, self._is_lost = self._model.num_deaths, False
-        self._repeats.enter(self)
+        self._num_known, self._is_lost = self._told.num_deaths, False
+        self._coordinator.track(self, is_sent=True)
         if self._deadline_s is not None and self._deadline_s < math.inf:
             loop = asyncio.get_running_loop()
             left_s = self._deadline_s - time.monotonic()
             self._timer = loop.call_later(left_s + _SLACK_S, self.on_lost)
 
     def _leave(self) -> None:
-        self._repeats.leave(self)
+        self._coordinator.untrack(self)
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
-    def _let_others(self) -> None:
-        if self._is_alone:
-            self._is_alone = False
-            self._repeats.let_others()
-
-    def _begin_trouble(self) -> None:
-        if self._deadline_s is None:
-            timeout_s, self._id = self._describe()
-            self._deadline_s = self._began_s + timeout_s
-        if self._ends_s == math.inf:
-            self._ends_s = min(time.monotonic() + (self._model.wait_s or WAIT_S), self._deadline_s)
+    def _yield_to_others(self) -> None:
+        if self._is_exclusive:
+            self._is_exclusive = False
+            self._coordinator.release_exclusive()
 
     def _left_s(self) -> float:
         """The seconds that it may still wait. Raises asyncio.TimeoutError where there are none."""
         left_s = self._ends_s - time.monotonic()
-        if left_s <= 0 or self._repeats.is_stopping:
+        if left_s <= 0 or self._coordinator.is_stopping:
             raise asyncio.TimeoutError
         return left_s
 
-    def _has_died(self) -> bool:
-        return self._is_lost or self._model.num_deaths > self._num_known
-
     @property
-    def _model(self) -> Model:
-        return self._repeats.model(self.model) or _UNKNOWN
+    def _told(self) -> Model:
+        return self._coordinator.model(self.model)
 
-    def _is_coming(self) -> bool:
-        return self._repeats.is_coming(self.model)
+    def _has_died(self) -> bool:
+        return self._is_lost or self._told.num_deaths > self._num_known
 
     def _count_death(self) -> None:
-        if self._has_died():
-            by_chance, gets_on = self._may_be_chance(), self._gets_on()
-            if by_chance and gets_on:
-                self._num_deaths = self._suspicion = 0
-            self._num_deaths += 1
-            self._suspicion += _SUSPECT - by_chance
-            self._num_known, self._is_lost = self._model.num_deaths, False
-
-    def _gets_on(self) -> bool:
-        """Whether its stream has got further than at the death before: what kills stays there."""
+        if not self._has_died():
+            return
+        has_ended_itself = self._told.num_deaths > self._num_known
+        by_chance = not has_ended_itself or self._told.cause is not Cause.CRASHED
         before, self._num_then = self._num_then, self.stream.num_responses if self.stream else 0
-        return self._num_then > before
+        if by_chance and self._num_then > before:  # what kills a stream stays where it is
+            self._num_deaths = self._suspicion = 0
+        self._num_deaths += 1
+        self._suspicion += _SUSPECT - by_chance
+        self._num_known, self._is_lost = self._told.num_deaths, False
 
-    def _may_be_chance(self) -> bool:
-        has_ended_itself = self._model.num_deaths > self._num_known
-        return not has_ended_itself or self._model.cause is not Cause.CRASHED
-
-    async def _verdict(self) -> None:
+    async def _judge(self) -> None:
         """Raises RefusedError for one that ran alone where its model's process died: others run
         alone once that is known.
         """
         noticed_s = time.monotonic() + NOTICED_S
         while not self._has_died() and time.monotonic() < noticed_s:
-            await self._repeats.change(noticed_s - time.monotonic())
-        self._let_others()
-        before, why = self._suspicion, self._model.why or "tritonserver ended"
+            await self._coordinator.change(noticed_s - time.monotonic())
+        self._yield_to_others()
+        before, why = self._suspicion, self._told.why or "tritonserver ended"
         self._count_death()
-        is_guilty = self._suspicion > before and self._suspicion >= 2 * _SUSPECT
-        if is_guilty:
+        if self._suspicion > before and self._suspicion >= 2 * _SUSPECT:
             told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
-            label = self._id or "without an id"
-            refused = f"model '{self.model}': request {label} is refused"
+            refused = f"model '{self.model}': request {self._id or 'without an id'} is refused"
             sys.stderr.write(f"hf-triton: {refused}: the model died {told}\n")
             text = f"model '{self.model}' died {told}: it is not sent again"
             raise RefusedError(500, text)
 
     def _too_late(self) -> RefusedError:
         text = f"model '{self.model}' did not come back in time; try again"
-        if self._model.residence:
-            why = self._model.waits_for or self._model.residence
+        if self._told.residence:
+            why = self._told.waits_for or self._told.residence
             text = f"model '{self.model}' was not loaded in time: {why}; try again"
-        if self._repeats.is_stopping:
+        if self._coordinator.is_stopping:
             text = "the server is stopping; try again"
         return RefusedError(503, text, {"Retry-After": "5"})

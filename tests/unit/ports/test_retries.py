@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.ports import repeats as module
+from hf_triton.ports import retries as module
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import UNREACHABLE, Held, Model, Repeats, line_of
+from hf_triton.ports.retries import UNREACHABLE, InFlight, Model, RetryCoordinator, line_of
 from hf_triton.tritonserver.model_state import Cause
 
 CRASH = "its Python process died (exit code 3)"
@@ -20,9 +20,9 @@ AWAY = "the engine m_stream went away before it answered: try again"
 
 
 class Supervisor:
-    """Tells ports of one model; as ``Held`` waits for it, a death is told and the model is back."""
+    """Tells ports of one model; while a request waits, a death is told and the model is back."""
 
-    def __init__(self, port: Repeats) -> None:
+    def __init__(self, port: RetryCoordinator) -> None:
         self.port, self.num_deaths = port, 0
         self.tell()
 
@@ -37,7 +37,9 @@ class Supervisor:
         self.tell(why)
 
 
-def held_of(port: Repeats, timeout_s: float = 60.0, name: str = "") -> tuple[Held, list[str]]:
+def held_of(
+    port: RetryCoordinator, timeout_s: float = 60.0, name: str = ""
+) -> tuple[InFlight, list[str]]:
     """A request that is sent again when it is lost; and how often it was lost."""
     losses: list[str] = []
 
@@ -45,7 +47,7 @@ def held_of(port: Repeats, timeout_s: float = 60.0, name: str = "") -> tuple[Hel
         losses.append("lost")
         held.lost()
 
-    held = Held(port, "m", lose, lambda: (timeout_s, name))
+    held = InFlight(port, "m", lose, lambda: (timeout_s, name))
     return held, losses
 
 
@@ -55,13 +57,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> None:
-    supervisor = Supervisor(port := Repeats())
-    assert Held(port, "m", lambda: None).may_go()
-    assert Held(port, "elsewhere", lambda: None).may_go()
+    supervisor = Supervisor(port := RetryCoordinator())
+    assert InFlight(port, "m", lambda: None).send_now()
+    assert InFlight(port, "elsewhere", lambda: None).send_now()
     supervisor.tell(is_coming=True)
-    held = Held(port, "m", lambda: None)
-    assert not held.may_go()
-    waiting = asyncio.create_task(held.turn())
+    held = InFlight(port, "m", lambda: None)
+    assert not held.send_now()
+    waiting = asyncio.create_task(held.wait_until_sendable())
     await asyncio.sleep(0.02)
     assert not waiting.done()
     supervisor.tell()
@@ -69,13 +71,13 @@ async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> No
 
 
 async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     (sent, losses), (answered, none), (waiting, neither) = (held_of(port) for _ in range(3))
-    assert all(held.may_go() for held in (sent, answered))
+    assert all(held.send_now() for held in (sent, answered))
     answered.end()
     supervisor.kill(CRASH)
     assert (losses, none, neither) == (["lost"], [], [])
-    assert waiting.may_go()
+    assert waiting.send_now()
 
 
 @pytest.mark.threat("requests-that-kill")
@@ -83,14 +85,14 @@ async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
 async def test_what_ends_its_process_alone_is_refused(
     capsys: pytest.CaptureFixture[str], why: str, deaths: int
 ) -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     held, losses = held_of(port, name="an-id")
-    assert held.may_go()
+    assert held.send_now()
 
     async def die_again() -> None:
         while True:
             supervisor.kill(why)
-            await held.turn()
+            await held.wait_until_sendable()
 
     with pytest.raises(RefusedError, match=f"died {deaths} times") as refused:
         await asyncio.wait_for(die_again(), 5)
@@ -104,37 +106,37 @@ async def test_what_ends_its_process_alone_is_refused(
 async def test_a_stream_that_gets_on_is_not_what_is_killed(
     why: str, gets_on: bool, tmp_path: Path
 ) -> None:
-    supervisor = Supervisor(port := Repeats(f"{tmp_path}/"))
-    held = Held(port, "m", lambda: held.lost(), stream="0" * 32)
-    assert held.may_go()
+    supervisor = Supervisor(port := RetryCoordinator(f"{tmp_path}/"))
+    held = InFlight(port, "m", lambda: held.lost(), stream="0" * 32)
+    assert held.send_now()
     num = 0
     with suppress(RefusedError):
         for num in range(8):
             held.passed_on(num if gets_on or not num else 0)
             supervisor.kill(why)
-            await held.turn()
+            await held.wait_until_sendable()
     held.end()
     assert (num == 7) is (why == KILLED and gets_on)
 
 
 @pytest.mark.threat("requests-that-kill")
 async def test_suspects_go_one_by_one_and_neighbours_are_cleared() -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     culprit, _ = held_of(port)
     neighbours = [held_of(port)[0] for _ in range(4)]
-    running: list[Held] = []
-    assert all(held.may_go() for held in (culprit, *neighbours))
+    running: list[InFlight] = []
+    assert all(held.send_now() for held in (culprit, *neighbours))
     supervisor.kill(CRASH)
 
-    async def again(held: Held) -> int:
-        await held.turn()
+    async def again(held: InFlight) -> int:
+        await held.wait_until_sendable()
         running.append(held)
         assert len(running) == 1
         await asyncio.sleep(0.01)
         if held is culprit:
             supervisor.kill(CRASH)
             running.remove(held)
-            await held.turn()
+            await held.wait_until_sendable()
         running.remove(held)
         held.end()
         return 200
@@ -152,42 +154,42 @@ async def test_a_request_waits_no_longer_than_its_own_time(
     timeout_s: float, most_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAIT_S", most_s)
-    Supervisor(port := Repeats()).tell(is_coming=True)
+    Supervisor(port := RetryCoordinator()).tell(is_coming=True)
     with pytest.raises(RefusedError, match="did not come back in time") as refused:
-        await asyncio.wait_for(held_of(port, timeout_s)[0].turn(), 5)
+        await asyncio.wait_for(held_of(port, timeout_s)[0].wait_until_sendable(), 5)
     assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "5"})
 
 
 async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     held, losses = held_of(port, 0.1)
-    assert held.may_go()
+    assert held.send_now()
     supervisor.kill(KILLED)
-    await held.turn()
+    await held.wait_until_sendable()
     while len(losses) < 2:
         await asyncio.sleep(0.005)
     with pytest.raises(RefusedError, match="in time"):
-        await held.turn()
+        await held.wait_until_sendable()
 
 
 async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     held, _ = held_of(port)
-    assert held.may_go()
-    assert not held.is_away("text_input: missing, a text is required")
-    assert not Held(port, "elsewhere", lambda: None).is_away(AWAY)
-    assert held.is_away(AWAY)
+    assert held.send_now()
+    assert not held.is_retryable("text_input: missing, a text is required")
+    assert not InFlight(port, "elsewhere", lambda: None).is_retryable(AWAY)
+    assert held.is_retryable(AWAY)
     await asyncio.sleep(0.25)
-    assert not held.is_away(AWAY)  # nobody brings it back
-    assert held.is_away(UNREACHABLE)  # whoever tells of models starts tritonserver again
+    assert not held.is_retryable(AWAY)  # nobody brings it back
+    assert held.is_retryable(UNREACHABLE)  # whoever tells of models starts tritonserver again
     supervisor.tell(is_coming=True)
-    assert held.is_away(AWAY)
+    assert held.is_retryable(AWAY)
 
 
 async def test_streams_of_other_processes_go_on() -> None:
-    Supervisor(port := Repeats())
+    Supervisor(port := RetryCoordinator())
     (stream, none), (waiting, losses) = (held_of(port) for _ in range(2))
-    assert all(held.may_go() for held in (stream, waiting))
+    assert all(held.send_now() for held in (stream, waiting))
     stream.has_begun = True
     port.follow(
         line_of({"m": Model(num_deaths=1, why=CRASH, cause=Cause.CRASHED, others_live=True)})
@@ -196,10 +198,10 @@ async def test_streams_of_other_processes_go_on() -> None:
 
 
 async def test_nothing_waits_where_the_server_stops() -> None:
-    supervisor = Supervisor(port := Repeats())
+    supervisor = Supervisor(port := RetryCoordinator())
     supervisor.tell(is_coming=True)
     held, _ = held_of(port)
-    waiting = asyncio.create_task(held.turn())
+    waiting = asyncio.create_task(held.wait_until_sendable())
     await asyncio.sleep(0.02)
     port.begin_stop()
     with pytest.raises(RefusedError, match="the server is stopping"):
@@ -208,14 +210,14 @@ async def test_nothing_waits_where_the_server_stops() -> None:
 
 @pytest.mark.parametrize("num_passes", range(4))
 async def test_who_leaves_as_its_turn_comes_keeps_nobody_waiting(num_passes: int) -> None:
-    port = Repeats()
-    await port.alone(5)
-    waiting = asyncio.create_task(port.alone(5))
+    port = RetryCoordinator()
+    await port.acquire_exclusive(5)
+    waiting = asyncio.create_task(port.acquire_exclusive(5))
     await asyncio.sleep(0.02)
-    port.let_others()
+    port.release_exclusive()
     if await leave(waiting, num_passes):
-        port.let_others()
-    await port.alone(1)
+        port.release_exclusive()
+    await port.acquire_exclusive(1)
 
 
 async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
@@ -231,6 +233,6 @@ async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
 
 
 async def test_half_a_line_changes_nothing() -> None:
-    Supervisor(port := Repeats()).tell(is_coming=True)
+    Supervisor(port := RetryCoordinator()).tell(is_coming=True)
     port.follow(b'{"m":[false')
     assert port.is_coming("m")

@@ -1,0 +1,92 @@
+"""The files by which a port and the models on this machine tell each other of a call: that nobody
+waits for it any more, and what a model has answered of a stream.
+
+A call that is left is not cancelled at tritonserver, which before 25.06 dies of calls that are
+cancelled as they end (https://github.com/triton-inference-server/server/pull/7840, /8078, /8220),
+and up to 26.08 of streams that are. Its model finds its file instead, and answers it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from hf_triton.runtime.request.abandoned_requests import call_text, journal_file
+from hf_triton.runtime.request.stream_journal import head_of
+
+# So long at most a call that was left counts for its caller: one whose model has died never ends.
+LEFT_S = 60.0
+
+
+def new_name() -> str:
+    """A request's, which nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def first_text(name: str, *, streams: bool = True) -> str:
+    """What its model is told of a request of that name when it is sent first; "" of none."""
+    return call_text(name, 0, 0.0, name if streams else "") if name else ""
+
+
+def _create(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+class AbandonedRequests:
+    """The files of the calls of one port; ``prefix`` is what their paths begin with. A call without
+    its file runs to its end.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._told: set[str] = set()
+
+    def tell(self, call: str) -> None:
+        """Nobody waits for it any more."""
+        self._told.add(call)
+        _create(Path(f"{self._prefix}{call}"))
+
+    def forget(self, call: str) -> None:
+        """It has ended."""
+        if call in self._told:
+            self._told.remove(call)
+            with contextlib.suppress(OSError):
+                Path(f"{self._prefix}{call}").unlink()
+
+
+class Stream:
+    """A stream that goes on in another process where the one that computes it dies: its model
+    writes a journal of it, which it finds under ``name``, and ``num_responses`` are those that its
+    caller has. ``prefix`` is what the paths of the port's files begin with. ``close`` it.
+    """
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self.name, self.num_responses = name, 0
+        self._path = Path(journal_file(prefix, name))
+        _create(self._path)  # without, it ends with its process
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its model keeps the journal."""
+        try:
+            return self._path.stat().st_size > 0
+        except OSError:
+            return False
+
+    @property
+    def has_lost_process(self) -> bool:
+        """Whether the process that keeps the journal has ended."""
+        pid = head_of(self._path).get("pid")
+        if pid is None:
+            return False
+        try:
+            stat = Path(f"/proc/{int(pid)}/stat").read_bytes()
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+        return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
