@@ -114,7 +114,7 @@ def installed_file(distribution: str, pattern: str) -> Path | None:
 
 def warm_up_command(planned: Planned) -> list[str]:
     per_second = math.ceil(planned.load.request_rate or 0)
-    count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
+    count = max(planned.scenario.measurement.warm_up_requests, planned.callers, per_second)
     return [*_start(planned), "--request-count", str(count)]
 
 
@@ -122,7 +122,7 @@ def measuring_command(planned: Planned, *, forced: bool = False, few: bool = Fal
     """``forced``: takes three windows, stable or not; ``few``: windows of a few requests, which may
     take longer than a window's seconds.
     """
-    measuring = planned.measuring
+    measuring = planned.scenario.measurement
     count = max(_FEW_REQUESTS, planned.callers) if few else measuring.window_requests
     if count is None:
         windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
@@ -150,7 +150,7 @@ def _start(planned: Planned) -> list[str]:
     if load.concurrency:
         return [*command, "--concurrency-range", str(load.concurrency)]
     command += ["--request-rate-range", f"{load.request_rate:g}"]
-    return [*command, "--request-distribution", planned.distribution]
+    return [*command, "--request-distribution", planned.scenario.request_distribution]
 
 
 @dataclass(frozen=True)

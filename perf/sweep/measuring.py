@@ -101,7 +101,7 @@ class Measurer:
         again and marks the result as not stable.
         """
         command = measuring_command(planned)
-        if planned.measuring.warm_up_requests:
+        if planned.scenario.measurement.warm_up_requests:
             ended = self._run(warm_up_command(planned), planned, watch)
             if ended.code and not (ended.is_unstable or ended.has_no_requests):
                 return command, ended, False
@@ -118,7 +118,7 @@ class Measurer:
 
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
         (self.folder / EXPORT_FILE).unlink(missing_ok=True)
-        measuring = planned.measuring
+        measuring = planned.scenario.measurement
         timeout_s = _LEAST_TIMEOUT_S + 2.5 * measuring.window_s * measuring.max_trials
         timeout_s = timeout_s if measuring.window_requests is None else _COUNTING_TIMEOUT_S
 

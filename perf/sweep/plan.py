@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from perf.report.points import load_words
 from perf.report.schema import Load
 from perf.sweep.requests import RequestError, Requests, Target, Targets, requests_of
-from perf.sweep.scenario import STREAMS, Measuring
+from perf.sweep.scenario import STREAMS, Scenario
 from perf.sweep.server import TritonView
 
 
@@ -22,21 +23,14 @@ class Planned:
     repeat: int
     target: Target
     requests: Requests
-    measuring: Measuring
-    distribution: str
+    scenario: Scenario
     server: TritonView
 
     @property
     def input_file(self) -> str:
         """Its path in the run's folder, where all commands run."""
-        load = self.load
-        parts = (
-            load.input_name,
-            load.target,
-            load.endpoint,
-            load.prompt_tokens,
-            load.output_tokens,
-        )
+        of, texts = self.load, (self.load.prompt_tokens, self.load.output_tokens)
+        parts = (of.input_name, of.target, of.endpoint, *texts)
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(part for part in parts if part))
         return f"inputs/{name}.json"
 
@@ -55,12 +49,7 @@ class Planned:
 
     @property
     def label(self) -> str:
-        load = self.load
-        level = f"{load.concurrency} at once" if load.concurrency else f"{load.request_rate:g}/s"
-        batch = f", batches of {load.batch_size}" if load.batch_size > 1 else ""
-        lengths = f", prompts {load.prompt_tokens}" if load.prompt_tokens else ""
-        lengths += f", answers {load.output_tokens}" if load.output_tokens else ""
-        return f"{load.target} {load.endpoint}, {level}{batch}{lengths}"
+        return load_words(self.load)
 
 
 def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned]:
@@ -75,7 +64,8 @@ def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned
                 targets.add(str(error), number, "input")
                 continue
             inputs += [(target, each) for each in asked]
-        distribution = scenario.request_distribution
+        is_constant = scenario.request_distribution == "constant"
+        settings = {} if is_constant else {"distribution": scenario.request_distribution}
         for repeat in range(scenario.measurement.repeats):
             for (target, requests), size, level in product(
                 inputs, scenario.batch_sizes, scenario.levels
@@ -87,12 +77,10 @@ def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned
                     input_name=scenario.name,
                     prompt_tokens=requests.prompt,
                     output_tokens=requests.output,
-                    settings={"distribution": "poisson"} if distribution != "constant" else {},
+                    settings=settings,
                     **level,
                 )
-                measuring = scenario.measurement
-                planned = Planned(load, repeat, target, requests, measuring, distribution, server)
-                found.append(planned)
+                found.append(Planned(load, repeat, target, requests, scenario, server))
     return found
 
 
