@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,6 @@ REPORT_FILE = "report.json"
 _MOST_BYTES = 2**30
 
 Value = str | int | float | bool | None
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -108,13 +107,6 @@ class Results:
 
 
 @dataclass(frozen=True)
-class _Version:
-    """The schema version, which is read before all other fields."""
-
-    schema_version: int
-
-
-@dataclass(frozen=True)
 class _Measured:
     """The fields of report.json beside those of a Run."""
 
@@ -134,7 +126,7 @@ def append(folder: Path, measurement: Measurement) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads the run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
+    """Reads the run in ``folder``. Raises OSError, ValueError for what is none."""
     return _read(folder / REPORT_FILE).run
 
 
@@ -159,21 +151,13 @@ def read_results(path: Path) -> Results:
 
 
 def _read(file: Path) -> Results:
+    """Drops keys of later versions. Raises OSError, ValueError with the place and the fault."""
     data = read_regular(file, _MOST_BYTES)
-    version = _made(_Version, data, f"{file}: not a run: ").schema_version
-    if version > SCHEMA_VERSION:
-        expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
-        raise ValueError(f"{file}: schema_version: got {version}, {expected}")
-    run = _made(Run, data, f"{file}: ")
-    return Results(run, _made(_Measured, data, f"{file}: ").measurements)
-
-
-def _made(kind: type[Made], data: bytes, where: str) -> Made:
-    """Keys of later versions are dropped. Raises ValueError with the place and the fault."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        run = msgspec.json.decode(data, type=Run)
+        return Results(run, msgspec.json.decode(data, type=_Measured).measurements)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where}{error}") from None
+        raise ValueError(f"{file}: not a run: {error}") from None
 
 
 def _write(folder: Path, results: Results) -> None:

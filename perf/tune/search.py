@@ -128,15 +128,15 @@ class Search:
             raise _EndedError(f"{request.patience} trials without a better one")
 
     def _measure_trial(self, settings: Settings, best: Measurement | None) -> Measurement:
+        seconds, loss = self.request.seconds, self.request.goal.loss
+        found: Measurement
         try:
             with self.bench.serving(settings) as measure:
-                found: Measurement
                 if best is not None:
-                    found = measure(self.request.seconds * SHORT_SHARE)
-                    bar = self.request.goal.loss(best)
-                    if self.request.goal.loss(found) > bar + _CLEARLY * abs(bar):
+                    found = measure(seconds * SHORT_SHARE)
+                    if loss(found) > loss(best) + _CLEARLY * abs(loss(best)):
                         return replace(found, stable=False)
-                found = measure(self.request.seconds)
+                found = measure(seconds)
         except TrialError as error:
             found = self.bench.failed(settings, str(error))
         return found
