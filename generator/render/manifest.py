@@ -16,17 +16,30 @@ from generator.spec.triton_models import ADAPTERS_PARAMETER, LOCAL_FILES_PARAMET
 
 MANIFEST_FILE = ".hf-triton.json"
 WEIGHTS_FOLDER = "hf_cache"
+CONFIG_FILE = "config.pbtxt"
+MODEL_FILE = "1/model.py"
+# Read again and again by the running model: a change of them needs no reload.
+ROUTING_FILE = "routing.json"
+ADAPTERS_FILE = "1/adapters.json"
+# Read by OpenAI's port: where adapters may come from that requests load.
+SOURCES_FILE = "1/adapters_from.json"
+DIGEST_PARAMETER = "hf_triton_digest"
 
+# Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
+_DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
+_LINE = re.compile(rb'^parameters { key: "%s" .*\n?' % DIGEST_PARAMETER.encode(), re.MULTILINE)
+_LOCAL_FILES = re.compile(
+    rb'^parameters { key: "%s" .*\n?' % LOCAL_FILES_PARAMETER.encode(), re.MULTILINE
+)
+_ADAPTERS = re.compile(rb'^(parameters { key: "%s" ).*' % ADAPTERS_PARAMETER.encode(), re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# Paths relative to the model's folder, with ``/``, and the SHA-256 of each in hex.
+Manifest: TypeAlias = Mapping[str, str]
 
 
 @functools.lru_cache(maxsize=8192)
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-# Paths relative to the model's folder, with ``/``, and the SHA-256 of each in hex.
-Manifest: TypeAlias = Mapping[str, str]
 
 
 def to_bytes(known: Manifest) -> bytes:
@@ -62,24 +75,6 @@ def is_safe_path(path: object) -> bool:
         and bool(parts)
         and parts[0] not in (WEIGHTS_FOLDER, MANIFEST_FILE, "/")
     )
-
-
-CONFIG_FILE = "config.pbtxt"
-MODEL_FILE = "1/model.py"
-# Read again and again by the running model: a change of them needs no reload.
-ROUTING_FILE = "routing.json"
-ADAPTERS_FILE = "1/adapters.json"
-# Read by OpenAI's port: where adapters may come from that requests load.
-SOURCES_FILE = "1/adapters_from.json"
-DIGEST_PARAMETER = "hf_triton_digest"
-
-# Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
-_DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
-_LINE = re.compile(rb'^parameters { key: "%s" .*\n?' % DIGEST_PARAMETER.encode(), re.MULTILINE)
-_LOCAL_FILES = re.compile(
-    rb'^parameters { key: "%s" .*\n?' % LOCAL_FILES_PARAMETER.encode(), re.MULTILINE
-)
-_ADAPTERS = re.compile(rb'^(parameters { key: "%s" ).*' % ADAPTERS_PARAMETER.encode(), re.MULTILINE)
 
 
 def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:

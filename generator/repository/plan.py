@@ -16,6 +16,10 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 
+Item = TypeVar("Item")
+
+FIRST_AFTER_S = 0.5
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -73,11 +77,6 @@ def find_orphans(
         removal = plan_removal(folder, weights, force)
         if not removal.is_empty:
             yield removal
-
-
-Item = TypeVar("Item")
-
-FIRST_AFTER_S = 0.5
 
 
 def track(items: Sequence[Item], doing: str) -> Iterable[Item]:

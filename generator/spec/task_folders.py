@@ -23,6 +23,14 @@ from generator.errors import TemplateError
 from generator.yaml_file import keys
 from hf_triton.version import VERSION
 
+CONFIG_TEMPLATE = "config.pbtxt.j2"
+MODEL_TEMPLATE = "model.py.j2"
+OPTIONS_FILE = "options.py"
+FRONT_FOLDER = "front"
+ENSEMBLE_FOLDER = "ensemble"
+VLLM_BACKEND_FOLDER = "vllm_backend"
+VERSION_FOLDER = "1"
+_KINDS = (bool, int, float, str, dict)
 _SHARED = ("runtime", "python_env")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
@@ -46,16 +54,6 @@ def _digest(package: str) -> bytes:
     for path in sorted(folder.rglob("*.py") if package else folder.glob("*.py")):
         digest.update(f"{path.relative_to(_FOLDER)}\0".encode() + path.read_bytes())
     return digest.digest()
-
-
-CONFIG_TEMPLATE = "config.pbtxt.j2"
-MODEL_TEMPLATE = "model.py.j2"
-OPTIONS_FILE = "options.py"
-FRONT_FOLDER = "front"
-ENSEMBLE_FOLDER = "ensemble"
-VLLM_BACKEND_FOLDER = "vllm_backend"
-VERSION_FOLDER = "1"
-_KINDS = (bool, int, float, str, dict)
 
 
 @dataclass(frozen=True)

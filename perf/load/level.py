@@ -24,6 +24,8 @@ from perf.load.records import Policy, Record
 from perf.load.requests import num_words
 from perf.processes import end_with_parent
 
+LOST = "the load generator lost the server"
+LOAD_NICENESS = 5
 _END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
 _SHOWN = 300
 
@@ -123,10 +125,6 @@ ROUTES = {
     "stream": Route("/v2/models/{model}/generate_stream", _tensors),
     "completions": Route("/v1/completions", _completion),
 }
-
-
-LOST = "the load generator lost the server"
-LOAD_NICENESS = 5
 
 
 class LevelError(Exception):

@@ -17,6 +17,19 @@ from generator.yaml_file.schema import did_you_mean
 from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
 
+STREAM, INFER = "http-generate-stream", "http-infer"
+ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
+_GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
+_ONE_SAMPLE = (
+    "fill-mask",
+    "pipeline",
+)  # tasks that are sent their sample request, with its mask or media
+_USUAL = {
+    **dict.fromkeys(("text-generation", *MEDIA_TASKS), "prompt=64,output=64"),
+    "text2text-generation": "prompt=32,output=32",
+    "feature-extraction": "prompt=64",
+}
+_SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (tokens)"
 _FAILED_EXCESS = 100.0  # excess of a trial without figures, as a multiple of the bound
 _WORST = 1e9  # a loss above any latency or throughput
 
@@ -79,21 +92,6 @@ def throughput(measurement: Measurement) -> float:
     """Output tokens per second where answers are text, else requests per second."""
     tokens = measurement.output_tokens_per_s
     return measurement.requests_per_s if tokens is None else tokens
-
-
-STREAM, INFER = "http-generate-stream", "http-infer"
-ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
-_GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
-_ONE_SAMPLE = (
-    "fill-mask",
-    "pipeline",
-)  # tasks that are sent their sample request, with its mask or media
-_USUAL = {
-    **dict.fromkeys(("text-generation", *MEDIA_TASKS), "prompt=64,output=64"),
-    "text2text-generation": "prompt=32,output=32",
-    "feature-extraction": "prompt=64",
-}
-_SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (tokens)"
 
 
 @dataclass(frozen=True)
