@@ -20,9 +20,9 @@ from hf_triton.text_generation.loading import (
     reading,
     start_engine,
     vocab_size,
+    word_tokenizer,
 )
 from hf_triton.text_generation.options import Options as EngineOptions
-from hf_triton.text_generation.request.bad_words import word_tokenizer
 
 from .options import Options
 from .source import Languages, SourceReader, SourceTokenizer, find_languages

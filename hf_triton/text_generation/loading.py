@@ -1,10 +1,11 @@
-"""Puts a served model together: files, tokenizer, weights, and the first engine that fits."""
+"""Loads a served model: files, tokenizer, weights, and the first engine that fits."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +29,26 @@ from .engines.generate.engine import GenerateEngine
 from .engines.in_flight.engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
 from .engines.vllm.adapters import AdapterFiles
-from .engines.vllm.engine import VllmEngine
 from .engines.vllm.loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader
 from .media.processor import MediaProcessor
-from .options import Options
-from .request.bad_words import word_tokenizer
-from .request.chat import ChatTemplate
-from .request.chat_answers import ChatAnswers
-from .request.parsing import PromptReader, Tokenize
+from .options import MediaOptions, Options
+from .request.chat import ChatAnswers, ChatTemplate
+from .request.media_reader import MediaChatTemplate, MediaReader
+from .request.parsing import PromptReader
 from .sequence.sequence import DecoderStart
 from .sequence.source import Source
-from .structured.compiling import Compiler
-from .structured.grammar_processes import GrammarProcesses
+from .structured.compiling import Compiler, GrammarProcesses
 
+_LINE_END = "\n"
 _MEDIA_CLASSES = ("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
 _CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and sounds last
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A Triton model that serves what ``source`` names. ``compiler`` makes grammars of what outputs
-    are held to.
-    """
+    """A Triton model that serves the files of ``source``."""
 
     name: str
     source: str
@@ -66,9 +63,7 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model's files hold; ``media`` where its prompts may have images or sounds. With
-    ``sources`` an encoder-decoder of sounds is tried, the longest first.
-    """
+    """A model's files. An encoder-decoder of sounds is tried with ``sources``."""
 
     config: Any
     tokenizer: Any
@@ -78,22 +73,21 @@ class ModelParts:
 
     @property
     def decoder_start(self) -> DecoderStart | None:
-        """How the model's outputs begin; None for a decoder, or where nothing says it."""
         return decoder_start(self.model)
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
-    """Loads everything and starts the engine.
-
-    Raises:
-        LoadError: with the one line that the operator reads.
-    """
+    """Loads everything and starts the engine. Raises LoadError."""
     options = served.read_options(Options)
+    engine: Engine
     if options.engine == "vllm":
-        parts, on_vllm = start_on_vllm(served, options, placement, num_threads)
+        folder, tokenizer, described = load_files(served, placement)
+        ends = eos_token_ids(described, tokenizer)
+        engine = make_engine(served, options, placement, num_threads, folder, described, ends)
+        engine.start()
+        parts = ModelParts(described.config, tokenizer, described)
         if served.adapters_file:
-            AdaptersFollower(served, AdapterFiles(served), on_vllm).start()
-        engine: Engine = on_vllm
+            AdaptersFollower(served, AdapterFiles(served), engine).start()
     else:
         parts = load_parts(served, placement)
         takes_adapters = served.adapters or served.adapters_file
@@ -104,12 +98,41 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
             AdaptersFollower(served, files, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
     reader = PromptReader(
-        tokenize=prompt_tokenizer(parts.tokenizer, engine),
-        tokenize_word=word_tokenizer(parts.tokenizer),
-        **chat_reading(chat),
         decoder_start=parts.decoder_start,
         adapters=engine.adapters,
-        **reading(parts, engine),
+        **_chat_reading(chat, parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def load_media_engine(
+    options_class: type[MediaOptions], served: ServedModel, placement: Placement, num_threads: int
+) -> LoadedModel:
+    """``load_engine`` of a model that reads images or sounds with its texts."""
+    options = served.read_options(options_class)
+    files = model_files(served)
+    parts = load_media_parts(served, files, load_config(served, files), placement)
+    media, tokenizer = parts.media, parts.tokenizer
+    assert media is not None
+    own_template = getattr(media.processor, "chat_template", None)
+    tokenizer.chat_template = own_template or tokenizer.chat_template
+    chat = MediaChatTemplate(tokenizer, media.tokens, options.tool_parser, options.reasoning_parser)
+    largest = options.max_image_megapixels * 1e6 if media.takes_images else options.max_audio_s
+    most = options.max_images if media.takes_images else options.max_sounds
+    engine = start_engine(
+        served.name,
+        parts,
+        options,
+        placement,
+        num_threads,
+        largest_prompt=partial(media.largest_prompt, largest) if most else None,
+    )
+    reader = MediaReader(
+        processor=media,
+        chat=chat,
+        options=options,
+        bos_token=tokenizer.bos_token or "",
+        **_chat_reading(chat, parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
 
@@ -129,9 +152,7 @@ def load_parts(
 def load_media_parts(
     served: ServedModel, files: Path, config: Any, placement: Placement
 ) -> ModelParts:
-    """As ``load_parts``, of files and a configuration that are read, with the processor of images
-    or sounds, which holds the tokenizer.
-    """
+    """Loads the processor of images or sounds, which has the tokenizer, and the model."""
     processor = load_processor(served, files)
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:
@@ -142,19 +163,7 @@ def load_media_parts(
 
 
 def has_media_class(config: Any) -> bool:
-    """Whether transformers has a model of this configuration that takes images or sounds."""
     return bool(_classes_of(config, _MEDIA_CLASSES))
-
-
-def start_on_vllm(
-    served: ServedModel, options: Options, placement: Placement, num_threads: int
-) -> tuple[ModelParts, VllmEngine]:
-    """The vllm engine, serving, and the model's files but for its weights, which vLLM reads."""
-    files, tokenizer, described = load_files(served, placement)
-    ends = eos_token_ids(described, tokenizer)
-    engine = make_engine(served, options, placement, num_threads, files, described, ends)
-    engine.start()
-    return ModelParts(described.config, tokenizer, described), engine
 
 
 def start_engine(
@@ -166,7 +175,6 @@ def start_engine(
     adapters: Adapters | None = None,
     largest_prompt: Callable[[int], tuple[list[int], Source] | None] | None = None,
 ) -> Engine:
-    """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
     setup = EngineSetup(
         model=parts.model,
@@ -189,7 +197,6 @@ def start_engine(
 
 
 def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
-    """The fields of a PromptReader that are alike for every task."""
     own, options = parts.model.generation_config, engine.setup.options
     return {
         "output_length": engine.output_length,
@@ -207,11 +214,13 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
     }
 
 
-def chat_reading(chat: ChatTemplate) -> dict[str, Any]:
-    """The fields of a PromptReader of a model that chats."""
+def _chat_reading(chat: ChatTemplate, parts: ModelParts, engine: Engine) -> dict[str, Any]:
     return {
+        "tokenize": prompt_tokenizer(parts.tokenizer, engine),
+        "tokenize_word": word_tokenizer(parts.tokenizer),
         "render_chat": chat.render,
         "chat_answers": ChatAnswers(chat.format, chat.added_tokens),
+        **reading(parts, engine),
     }
 
 
@@ -245,9 +254,7 @@ def loaded_model(
 
 
 def _auto_class(config: Any, names: tuple[str, ...]) -> Any:
-    """The first of these classes of transformers that makes a model of this configuration, else the
-    first of all.
-    """
+    """The first of these classes of transformers that makes such a model, else the first of all."""
     import transformers
 
     if config.is_encoder_decoder:
@@ -265,12 +272,11 @@ def _classes_of(config: Any, names: tuple[str, ...]) -> list[Any]:
 
 
 def _start_engine(name: str, setup: EngineSetup) -> Engine:
-    """The engine that the options name; with ``auto`` the in-flight one, or generate with a line
-    that says why.
-    """
+    """The engine that the options name; with ``auto`` the in-flight one, else generate."""
     why = ""
+    engine: Engine
     if setup.options.engine != "generate":
-        engine: Engine = InFlightEngine(setup)
+        engine = InFlightEngine(setup)
         try:
             engine.start()
             return engine
@@ -301,14 +307,11 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def vocab_size(model: Any) -> int:
-    """How many tokens the model has logits for."""
     return int(model.config.get_text_config().vocab_size)
 
 
-def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
-    """A function from a prompt to its token ids; it refuses or cuts a prompt that can't fit before
-    it tokenises it.
-    """
+def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[..., list[int]]:
+    """A function from a prompt to its token ids, which first refuses or cuts a long one."""
     num_known = vocab_size(engine.setup.model)
     unknown_id = tokenizer.unk_token_id
 
@@ -334,8 +337,32 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
     return tokenize
 
 
+def word_tokenizer(tokenizer: Any) -> Callable[[str], list[tuple[int, ...]]]:
+    """A function from a word to its token sequences at the start of a text and within one, with
+    and without a space before it; only as the tokenizer splits it.
+    """
+
+    def tokens(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False).input_ids)
+
+    before = tokens(_LINE_END)
+
+    def spellings(word: str) -> list[tuple[int, ...]]:
+        bare = word.lstrip(" ") or word
+        found = []
+        for text in (bare, f" {bare}"):
+            found.append(tokens(text))
+            # Some tokenizers put a space before every text: after a line's end there is none.
+            within = tokens(_LINE_END + text)
+            if within[: len(before)] == before:
+                found.append(within[len(before) :])
+        return [ids for ids in dict.fromkeys(found) if ids]
+
+    return spellings
+
+
 def check_tokens(field: str, token_ids: list[int], num_known: int) -> None:
-    """Raises RequestError for no tokens at all, or for one that the model has none of."""
+    """Raises RequestError for no tokens at all, or for one that the model has no logits for."""
     if not token_ids:
         raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
     if max(token_ids) >= num_known:

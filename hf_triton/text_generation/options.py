@@ -1,7 +1,7 @@
-"""The ``options:`` of a text-generation model: keys, units, ranges and defaults.
+"""The ``options:`` of a model that generates text: keys, units, ranges and defaults.
 
 Standard library only: the generator loads this file to check models.yaml, and the server loads it
-to read ``model.json``. It does not know engines; it only names them.
+to read ``model.json``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DECIDED = (
     *("disable_log_stats", "enable_log_requests", "disable_log_requests", "device", "device_ids"),
     *("stream_interval", "logprobs_mode", "max_logprobs"),
 )
-# The share of a device's free memory that keys and values get where kv_cache_gib is not set; read
-# by `apply` too. A CPU's memory is shared with others; a GPU's must leave room for activations.
+# The share of free memory that keys and values get where kv_cache_gib is not set; `apply` reads it
+# too. A CPU's memory is shared with others; a GPU's must leave room for activations.
 FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -227,7 +227,6 @@ class Options:
         return found
 
     def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
-        """Mistakes in the arguments for vLLM."""
         if self.engine in ("in_flight", "generate"):
             return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
         return [
@@ -239,6 +238,42 @@ class Options:
                 if name in PARALLEL and (type(size) is not int or size < 1)
             ),
         ]
+
+
+@dataclass(frozen=True)
+class MediaOptions(Options):
+    """The options of a model that reads images or sounds with its texts."""
+
+    engine: Literal["auto", "in_flight", "generate"] = option(
+        "auto",
+        "in_flight: requests join and leave a running batch at every step; generate: "
+        "padded batches through model.generate; auto: in_flight where it supports the model, "
+        "else generate",
+    )
+    vllm: dict[str, Any] | None = option(  # noqa: RUF009
+        None, "none: vLLM reads texts alone here"
+    )
+    max_images: int = option(16, "most images of one prompt", unit="images", least=0)
+    max_sounds: int = option(16, "most sounds of one prompt", unit="sounds", least=0)
+    max_input_mib: float = option(
+        32.0, "largest files of one prompt, all together as they are sent", unit="MiB", above=0
+    )
+    max_image_megapixels: float = option(
+        64.0,
+        "largest images of one prompt, all together; a small compressed file can be a huge image",
+        unit="megapixels",
+        above=0,
+    )
+    max_audio_s: float = option(
+        600.0, "longest sounds of one prompt, all together", unit="seconds", above=0
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        found = [one for one in super().problems() if one[0] != "vllm"]
+        if self.vllm is not None:
+            found.append(("vllm", "got arguments for vLLM, which reads texts alone here"))
+        return found
 
 
 _FIELDS = {field.name: field for field in fields(Options)}

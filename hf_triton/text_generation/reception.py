@@ -1,7 +1,5 @@
-"""Takes requests in and follows them until they are answered.
-
-Requests come from Triton's ``execute`` and from fronts; here they are all alike. Knows the engine
-only as a place to submit sequences to and to cancel them at, and to start and stop.
+"""Receives requests, from Triton's ``execute`` and from fronts alike, and follows them until they
+are answered. Knows the engine only as a place to submit and cancel sequences.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -28,13 +26,17 @@ from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, described, wanted_outputs
-from .request.limits import check_logprobs
-from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
+from .request.parsing import (
+    CheckedRequest,
+    Generation,
+    GenerationRequest,
+    check_logprobs,
+    check_request,
+)
 from .request.source_memory import SourceMemory
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
-from .sequence.sampling_params import SamplingParams
 from .sequence.sequence import Sequence
 from .structured.compiling import Started
 
@@ -44,9 +46,29 @@ _SEED_BITS = 63
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
-class Reception:
-    """The open requests of one engine."""
+@dataclass(frozen=True)
+class _Arrived:
+    """A request until its sequences are submitted; ``listed`` are the outputs that it names,
+    ``may_stream`` is False where its caller can be answered only once.
+    """
 
+    responder: Responder
+    listed: frozenset[str]
+    call: Call | None
+    arrived_s: float
+    deadline_s: float | None
+    may_stream: bool
+    batched: bool
+
+    def fail(self, error: BaseException) -> None:
+        answer_failure(self.responder, error)
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.responder, self.deadline_s)
+
+
+class Reception:
     def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
         """``batched`` where max_batch_size is above 0."""
         self.loaded, self.tokenizer = loaded, loaded.tokenizer
@@ -61,53 +83,51 @@ class Reception:
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
         self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, loaded.tokenizer))
-        self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
+        self._watch = CancellationWatch(self._cancel_left, lambda: self._engine.thread.last_step_s)
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine takes requests and gets on with them."""
         return self._engine.is_healthy
 
     def families(self) -> Iterable[Family]:
-        """What the engine counts and holds."""
         return self._engine.families()
 
     def take(
         self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
     ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises.
-
-        ``listed`` are the outputs that the request names; ``may_stream`` is False where its caller
-        can be answered only once.
-        """
+        """Starts one request, or answers it with what is wrong with it; never raises."""
         arrived_s = time.monotonic()
         try:
             call = call_in(request.parameters())
             if call is not None:
                 arrived_s -= call.waited_ms / 1000
             fields = RequestFields(request, batched=self._batched)
-            question = self._tokenizer.question(fields)
-            if question is not None:
-                tell = partial(self._told, question, frozenset(listed), responder)
-                self._read_soon(question.num_characters, Reading(responder), tell, responder)
-                return
-            checked = check_request(fields, self.loaded.reader)
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
             batched = self._batched and not fields.has_tensor("beam_width")
-            start = partial(
-                self._start, listed, responder, call, arrived_s=arrived_s, batched=batched
-            )
+            arrived = partial(_Arrived, responder, frozenset(listed), call, arrived_s)
+            question = self._tokenizer.question(fields)
+            if question is not None:
+                asked = arrived(None, may_stream, batched)
+                read = partial(self._answer_question, question, asked)
+                self._read_soon(question.num_characters, asked, read)
+                return
+            checked = check_request(fields, self.loaded.reader)
             timeout_ms = checked.timeout_ms
             deadline_s = None if timeout_ms is None else arrived_s + timeout_ms / 1000
-            read = partial(self._read, checked, responder, start, deadline_s, may_stream=may_stream)
-            reading = Reading(responder, deadline_s)
-            self._read_soon(checked.num_characters, reading, read, responder)
+            asked = arrived(deadline_s, may_stream, batched)
+            self._read_soon(checked.num_characters, asked, partial(self._read, checked, asked))
         except BaseException as error:
             answer_failure(responder, error)
 
-    def _read_soon(
-        self, num_characters: int, reading: Reading, read: Callable[[], Begin], responder: Responder
-    ) -> None:
+    def stop(self, grace_s: float) -> None:
+        """Finishes what is here within ``grace_s``, answers the rest, and ends every thread."""
+        self._engine.stop(grace_s)
+        self._files.shutdown()
+        self._texts.shutdown()
+        self._watch.close()
+        self.loaded.compiler.close()
+
+    def _read_soon(self, num_characters: int, asked: _Arrived, read: Callable[[], Begin]) -> None:
         """Calls ``read`` and what it returns: at once for a short text, else on another thread."""
         if num_characters <= _READ_AT_ONCE:
             read()()
@@ -119,10 +139,10 @@ class Reception:
             finally:
                 give_memory_back(num_characters)
 
-        self._texts.run(reading, num_characters, read_long, partial(answer_failure, responder))
+        self._texts.run(asked.reading, num_characters, read_long, asked.fail)
 
-    def _told(self, question: Question, listed: frozenset[str], responder: Responder) -> Begin:
-        """What answers as a generation without a token would be answered."""
+    def _answer_question(self, question: Question, asked: _Arrived) -> Begin:
+        """Answers as a generation without a token would be answered."""
         told = question.answer()
         outputs = {
             "text_output": strings([written(told)]),
@@ -131,99 +151,60 @@ class Reception:
             "num_output_tokens": np.array([0], dtype=np.uint32),
         }
         shape = (1, 1) if self._batched else (1,)
-        found = {name: one.reshape(shape) for name, one in outputs.items() if name in listed}
-        return partial(responder.send, found, final=True)
+        found = {name: one.reshape(shape) for name, one in outputs.items() if name in asked.listed}
+        return partial(asked.responder.send, found, final=True)
 
-    def _read(
-        self,
-        checked: CheckedRequest,
-        responder: Responder,
-        start: Callable[..., None],
-        deadline_s: float | None,
-        *,
-        may_stream: bool,
-    ) -> Begin:
-        """Makes tokens of texts; returns what has grammars made of constraints and then starts, or
-        waits for threads that decode files before that.
+    def _read(self, checked: CheckedRequest, asked: _Arrived) -> Begin:
+        """Makes tokens of texts, on threads that decode files where the request has any; returns
+        what goes on with the request.
         """
         checked, num_bytes = checked.with_files()
-        go_on = partial(self._constrain, responder, start, may_stream=may_stream)
+
+        def tokenise() -> Begin:
+            return partial(self._constrain, checked.tokenised(), asked)
+
         if not num_bytes:
-            return partial(go_on, checked.tokenised())
-        return partial(
-            self._files.run,
-            Reading(responder, deadline_s),
-            num_bytes,
-            lambda: partial(go_on, checked.tokenised()),
-            partial(answer_failure, responder),
-        )
+            return tokenise()
+        return partial(self._files.run, asked.reading, num_bytes, tokenise, asked.fail)
 
-    def _constrain(
-        self,
-        responder: Responder,
-        start: Callable[..., None],
-        request: GenerationRequest,
-        *,
-        may_stream: bool,
-    ) -> None:
-        start = partial(start, request, streams=request.stream and may_stream)
+    def _constrain(self, request: GenerationRequest, asked: _Arrived) -> None:
+        """Starts the request when the grammars of its constraints are made."""
+
+        def start(grammars: Started) -> None:
+            try:
+                self._start(request, asked, grammars)
+            except BaseException as error:
+                asked.fail(error)
+
         if request.constraints:
-            fail = partial(answer_failure, responder)
-            begin = partial(_guarded, responder, start)
-            self.loaded.compiler.when_ready(request.constraints, begin, fail)
+            self.loaded.compiler.when_ready(request.constraints, start, asked.fail)
         else:
-            start({})
+            self._start(request, asked, {})
 
-    def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
-        thread.
-        """
-        self._engine.stop(grace_s)
-        self._files.shutdown()
-        self._texts.shutdown()
-        self._watch.close()
-        self.loaded.compiler.close()
-
-    def _start(
-        self,
-        listed: Iterable[str],
-        responder: Responder,
-        call: Call | None,
-        request: GenerationRequest,
-        grammars: Started,
-        *,
-        arrived_s: float,
-        streams: bool,
-        batched: bool,
-    ) -> None:
-        wanted = wanted_outputs(listed, request.outputs)
-        journal, rows = self._journaled(call if streams else None, request.rows)
+    def _start(self, request: GenerationRequest, asked: _Arrived, grammars: Started) -> None:
+        wanted = wanted_outputs(asked.listed, request.outputs)
+        streams = request.stream and asked.may_stream
+        journal, rows = self._journaled(asked.call if streams else None, request.rows)
         answer = Answer(
-            responder,
+            asked.responder,
             [[self._choice(row) for _ in range(row.n)] for row in rows],
             wanted,
             self._described,
             streams=streams,
-            batched=batched,
+            batched=asked.batched,
             journal=journal,
         )
-        with_logprobs = not wanted.isdisjoint(_LOGPROBS)
-        if with_logprobs and any(row.params.num_beams > 1 for row in rows):
+        if not wanted.isdisjoint(_LOGPROBS) and any(row.params.num_beams > 1 for row in rows):
             raise RequestError("logprobs: beams have none; send beam_width 1 for them")
-        with_prompt_logprobs = "prompt_logprobs" in wanted
         for row in rows:
-            if with_prompt_logprobs or row.params.num_prompt_logprobs is not None:
+            if "prompt_logprobs" in wanted or row.params.num_prompt_logprobs is not None:
                 num_tokens, has_source = len(row.prompt_token_ids), row.source is not None
                 self._engine.check_prompt_logprobs(num_tokens, with_source=has_source)
-        sequence = partial(
-            self._sequence,
-            answer=answer,
-            grammars=grammars,
-            arrived_s=arrived_s,
-            with_logprobs=with_logprobs,
-            with_prompt_logprobs=with_prompt_logprobs,
-        )
-        sequences = [sequence(row, index) for row in rows for index in range(row.n)]
+        sequences = [
+            self._sequence(row, index, answer, wanted, grammars, asked.arrived_s)
+            for row in rows
+            for index in range(row.n)
+        ]
         check_logprobs(sequences)
         answer.expect(sequences, self._closed)
         num_bytes = sum(row.source.num_bytes for row in rows if row.source is not None)
@@ -239,19 +220,24 @@ class Reception:
     def _journaled(
         self, call: Call | None, rows: list[Generation]
     ) -> tuple[StreamJournal | None, list[Generation]]:
-        """The journal of a stream that can go on in another process, and its rows: where tokens are
-        drawn at random, with a seed that the journal says. Raises OverloadedError where the caller
-        has the beginning of what can't go on.
+        """The journal of a stream that another process can continue, and its rows, with the seeds
+        of the journal where tokens are drawn. Raises OverloadedError where the caller has the
+        beginning of a stream that can't be continued.
         """
         if call is None or not self._engine.resumes_streams:
             refuse_to_go_on(call)
             return None, rows
-        seeds = [_seed(row.params) for row in rows]
+        seeds = [
+            row.params.seed
+            if row.params.is_greedy or row.params.seed is not None
+            else secrets.randbits(_SEED_BITS)
+            for row in rows
+        ]
         journal = StreamJournal.open(call, self.loaded.name, self.loaded.source, seeds)
         if journal is None:
             return None, rows
         return journal, [
-            row if row.params.seed == seed else replace(row, params=replace(row.params, seed=seed))
+            replace(row, params=replace(row.params, seed=seed))
             for row, seed in zip(rows, journal.seeds, strict=True)
         ]
 
@@ -259,20 +245,18 @@ class Reception:
         self,
         row: Generation,
         index: int,
-        *,
         answer: Answer,
+        wanted: frozenset[str],
         grammars: Started,
         arrived_s: float,
-        with_logprobs: bool,
-        with_prompt_logprobs: bool,
     ) -> Sequence:
-        """The sequence of one choice of a row; the first tells of the prompt."""
+        """The sequence of a choice; the first has the prompt's log-probabilities."""
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
-        if with_prompt_logprobs and params.num_prompt_logprobs is None:
+        if "prompt_logprobs" in wanted and params.num_prompt_logprobs is None:
             params = replace(params, num_prompt_logprobs=0)
         if index and params.max_tokens:
             params = replace(params, num_prompt_logprobs=None)
-        if with_logprobs and params.num_logprobs is None:
+        if not wanted.isdisjoint(_LOGPROBS) and params.num_logprobs is None:
             params = replace(params, num_logprobs=0)
         continues = not self.loaded.is_encoder_decoder
         detokenizer = Detokenizer(
@@ -283,7 +267,7 @@ class Reception:
             kept_token_ids=row.kept_token_ids,
             shows_special_tokens=not row.skip_special_tokens,
         )
-        held = None if params.constraint is None else grammars.get(params.constraint)
+        grammar = None if params.constraint is None else grammars.get(params.constraint)
         start = row.decoder_start
         return Sequence(
             row.prompt_token_ids if start is None else [start.token_id],
@@ -297,12 +281,22 @@ class Reception:
             priority=row.priority,
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
-            grammar=None if held is None else held(),
+            grammar=None if grammar is None else grammar(),
             source=row.source,
         )
 
+    def _choice(self, row: Generation) -> Choice:
+        text = ""
+        if not row.exclude_input:
+            text = row.text or self.loaded.tokenizer.decode(
+                row.prompt_token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        chat_format = "" if row.chat_format is None else row.chat_format.to_json()
+        reasoning = None if row.reasoning_tokens is None else replace(row.reasoning_tokens)
+        return Choice(text, len(row.prompt_token_ids), chat_format, reasoning)
+
     def _closed(self, answer: Answer, _: Exception | None) -> None:
-        """Forgets an answered request; what it still generates is for nobody."""
+        """Forgets an answered request."""
         if answer.journal:
             answer.journal.close()
         self._source_memory.give(self._open.pop(answer, 0))
@@ -310,36 +304,10 @@ class Reception:
         if unfinished:
             self._engine.cancel(unfinished)
 
-    def _ask_all(self) -> int:
+    def _cancel_left(self) -> int:
         """Cancels the sequences of callers that have left; returns how many are open."""
         answers = list(self._open)
         for answer in answers:
             if not answer.is_closed and answer.is_cancelled():
                 self._engine.cancel(answer.sequences)
         return len(answers)
-
-    def _choice(self, row: Generation) -> Choice:
-        text = "" if row.exclude_input else row.text or self._decode(row.prompt_token_ids)
-        chat_format = "" if row.chat_format is None else row.chat_format.to_json()
-        counted = None if row.reasoning_tokens is None else replace(row.reasoning_tokens)
-        return Choice(text, len(row.prompt_token_ids), chat_format, counted)
-
-    def _decode(self, token_ids: list[int]) -> str:
-        text: str = self.loaded.tokenizer.decode(
-            token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return text
-
-
-def _seed(params: SamplingParams) -> int | None:
-    """The request's, or one at random where it has none and draws."""
-    if params.is_greedy or params.seed is not None:
-        return params.seed
-    return secrets.randbits(_SEED_BITS)
-
-
-def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:
-    try:
-        start(grammars)
-    except BaseException as error:
-        answer_failure(responder, error)

@@ -1,8 +1,6 @@
 """One request's answer: collects what its sequences generate and sends it, in one response or in
-chunks.
-
-A request has one row, or several in a client's batch, and each row has ``n`` choices: a sequence
-each. Knows the contract's outputs; knows neither the engine's steps nor how responses travel.
+chunks. A request has one row, or several in a client's batch, each row ``n`` choices, and each
+choice a sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from hf_triton.runtime.request.responder import Responder, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
-from .chat_answers import ReasoningTokens
+from .chat import ReasoningTokens
 
 Describe = Callable[[int], dict[str, Any]]
 OUTPUTS = (
@@ -65,11 +63,10 @@ class Choice:
     finish_reason: str = ""
     ends: bool = False  # and its caller does not know yet
     sequence: Sequence | None = None  # once there is news of it
-    knows_prompt: bool = False  # its caller, all that is told of the prompt
-    num_told: int = 0  # of the tokens that come, whose caller has them already
+    sent_prompt: bool = False  # the outputs of its prompt
+    num_told: int = 0  # tokens that come and that its caller has already
 
     def take(self, update: Update) -> None:
-        """Adds the news of its sequence."""
         self.sequence = update.sequence
         self.text += update.read_text()
         self.tokens += update.tokens
@@ -86,13 +83,12 @@ class Choice:
 
     @property
     def token_ids(self) -> list[int]:
-        """The ids of the tokens since the last response."""
         return [token.id for token in self.tokens]
 
     def sent(self) -> None:
         """Forgets what was new: the caller has it now."""
         self.prefix, self.text, self.tokens, self.ends = "", "", [], False
-        self.knows_prompt = self.sequence is not None
+        self.sent_prompt = self.sequence is not None
 
 
 class OneAnswer:
@@ -106,11 +102,9 @@ class OneAnswer:
 
     @property
     def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
         return self._responder.request_id
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
         return self._responder.is_cancelled()
 
     def fail(self, error: Exception) -> None:
@@ -127,8 +121,6 @@ class OneAnswer:
 
 
 class Answer(OneAnswer):
-    """The recipient of a request's sequences; answers its caller exactly once."""
-
     def __init__(
         self,
         responder: Responder,
@@ -140,9 +132,7 @@ class Answer(OneAnswer):
         batched: bool,
         journal: StreamJournal | None = None,
     ) -> None:
-        """``choices`` has a row for each of the request's rows, all of one length; ``journal`` is
-        that of a stream.
-        """
+        """``choices`` has a list for each of the request's rows, all of one length."""
         super().__init__(responder)
         self.streams = streams
         self.sequences: list[Sequence] = []
@@ -160,9 +150,7 @@ class Answer(OneAnswer):
         sequences: Iterable[Sequence],
         on_close: Callable[[Answer, Exception | None], None],
     ) -> None:
-        """The sequences of all choices, in order; ``on_close`` is called when all is answered, with
-        the error if it was one.
-        """
+        """Takes the sequences of all choices, in order; ``on_close`` gets the error, if any."""
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
@@ -173,14 +161,13 @@ class Answer(OneAnswer):
             choice.cumulative_logprob = told.cumulative_logprob
 
     def take(self, update: Update) -> None:
-        """Adds the news of a sequence to its choice."""
         if update.error is not None:
             self.fail(update.error)
         elif not self.is_closed:
             self._places[update.sequence].take(update)
 
     def flush(self) -> None:
-        """Sends a chunk where there is text or an end to tell of; the whole where all is done."""
+        """Sends a chunk where there is new text or an end, the whole where all is done."""
         done = all(choice.finish_reason for choice in self._choices)
         news = self.streams and any(choice.text or choice.ends for choice in self._choices)
         if self.is_closed or not (done or news) or (done and not self._close()):
@@ -196,59 +183,54 @@ class Answer(OneAnswer):
 
     def _outputs(self) -> dict[str, npt.NDArray[Any]]:
         """The outputs that the caller wants: (n,), or (rows, n) in a batch."""
+        found = {name: self._output(name) for name in OUTPUTS if name in self._wanted}
         return {
-            name: self._output(name).reshape(self._shape_of(name))
-            for name in OUTPUTS
-            if name in self._wanted
+            name: one.reshape(self._one_each if name in _OF_PROMPTS else self._shape)
+            for name, one in found.items()
         }
 
-    def _shape_of(self, name: str) -> tuple[int, ...]:
-        return self._one_each if name in _OF_PROMPTS else self._shape
-
     def _output(self, name: str) -> npt.NDArray[Any]:
-        choices = self._choices
-        if name == "text_output":
-            return strings([choice.prefix + choice.text for choice in choices])
-        if name == "finish_reason":
-            return strings([choice.finish_reason for choice in choices])
-        if name == "cumulative_logprob":
-            return np.array([choice.cumulative_logprob for choice in choices], dtype=np.float32)
-        if name == "logprobs":
-            return strings([logprobs_json(choice.tokens, self._describe) for choice in choices])
-        if name == "num_output_tokens":
-            return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
-        if name == "token_ids":
-            return strings([written(choice.token_ids) for choice in choices])
-        return self._output_of_prompts(name, choices[:: self._shape[-1]])
-
-    def _output_of_prompts(self, name: str, choices: list[Choice]) -> npt.NDArray[Any]:
-        """One element of the first choice of each row; lists are told once."""
-        if name == "num_input_tokens":
-            return np.array([choice.num_input_tokens for choice in choices], dtype=np.uint32)
-        if name == "chat_format":
-            size = self._shape[-1]
-            rows = (self._choices[at : at + size] for at in range(0, len(self._choices), size))
-            return strings([_chat_format(row) for row in rows])
-        if name == "num_cached_tokens":
-            cached = [_num_cached_tokens(choice.sequence) for choice in choices]
-            return np.array(cached, dtype=np.uint32)
-        told = [None if choice.knows_prompt else choice.sequence for choice in choices]
-        if name == "prompt_token_ids":
-            return strings([_NOTHING_NEW if s is None else written(_sent(s)) for s in told])
-        describe = self._describe
-        return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in told])
+        choices, size, describe = self._choices, self._shape[-1], self._describe
+        firsts = choices[::size]  # of the rows, for what is of their prompts
+        new = [None if choice.sent_prompt else choice.sequence for choice in firsts]
+        match name:
+            case "text_output":
+                return strings([choice.prefix + choice.text for choice in choices])
+            case "finish_reason":
+                return strings([choice.finish_reason for choice in choices])
+            case "cumulative_logprob":
+                return np.array([choice.cumulative_logprob for choice in choices], np.float32)
+            case "logprobs":
+                return strings([logprobs_json(choice.tokens, describe) for choice in choices])
+            case "num_output_tokens":
+                return np.array([len(choice.tokens) for choice in choices], np.uint32)
+            case "token_ids":
+                return strings([written(choice.token_ids) for choice in choices])
+            case "num_input_tokens":
+                return np.array([choice.num_input_tokens for choice in firsts], np.uint32)
+            case "num_cached_tokens":
+                # 0 without a salt: it would tell what others have sent.
+                known = (one.sequence for one in firsts)
+                salted = (s if s and s.cache_salt is not None else None for s in known)
+                return np.array([s.num_reused_tokens if s else 0 for s in salted], np.uint32)
+            case "chat_format":
+                rows = (choices[at : at + size] for at in range(0, len(choices), size))
+                return strings([_chat_format(row) for row in rows])
+            case "prompt_token_ids":
+                return strings([_NOTHING_NEW if s is None else written(_sent(s)) for s in new])
+        return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in new])
 
 
 def _chat_format(choices: list[Choice]) -> str:
-    """That of a row's choices, and how much of each was reasoning, where that is counted."""
+    """The format of a row's answers, with the number of tokens of each that were reasoning."""
     counts = [choice.reasoning.num for choice in choices if choice.reasoning is not None]
     told = choices[0].chat_format
     return with_counts(told, counts) if any(counts) else told
 
 
 def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
-    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token, and
-    the bytes of a part of a character; the sampled token first, then the likeliest others.
+    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token (and
+    bytes); the sampled token first, then the likeliest others.
     """
     entries = []
     for token in tokens:
@@ -258,9 +240,7 @@ def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
 
 
 def prompt_json(sequence: Sequence, describe: Describe) -> str:
-    """``logprobs_json`` for a prompt's tokens, as far as they are known. Nothing comes before the
-    first one: its logprob and rank are null.
-    """
+    """``logprobs_json`` for a prompt's tokens, as far as they are known; null for the first."""
     token_ids = sequence.prompt_token_ids
     first = {"logprob": None, "rank": None, **describe(token_ids[0])}
     entries = [written({str(token_ids[0]): first})]
@@ -278,9 +258,7 @@ def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str,
 
 
 def described(tokenizer: Any, token_id: int) -> dict[str, Any]:
-    """``decoded_token``, the text of a token; and ``bytes``, where that is not all that it is and
-    they are known.
-    """
+    """``decoded_token``, the text of a token; and its ``bytes``, where it is no whole text."""
     text: str = tokenizer.decode(
         [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
@@ -303,29 +281,17 @@ def _bytes_of(piece: Any) -> list[int] | None:
 
 @functools.cache
 def _bytes_by_character() -> dict[str, int]:
-    """The bytes by the characters that stand for them in GPT-2's vocabulary."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 def _listed(entries: Iterable[str]) -> str:
-    """A JSON list, made piece by piece: in one call a long one would hold the lock of the
-    interpreter, and the engine, for seconds.
-    """
+    # Piece by piece: in one call a long one would hold the interpreter's lock for seconds.
     return f"[{', '.join(entries)}]"
 
 
-def _num_cached_tokens(sequence: Sequence | None) -> int:
-    """How many tokens of a prompt were computed before. 0 where the prefix is everybody's: it would
-    tell what others have sent.
-    """
-    is_own = sequence is not None and sequence.cache_salt is not None
-    return sequence.num_reused_tokens if sequence is not None and is_own else 0
-
-
 def _sent(sequence: Sequence) -> list[int]:
-    """The tokens of what its caller sent."""
     if sequence.continues_prompt or sequence.source is None:
         return sequence.prompt_token_ids
     found: list[int] = sequence.source.inputs["input_ids"][0].tolist()
@@ -333,10 +299,9 @@ def _sent(sequence: Sequence) -> list[int]:
 
 
 def wanted_outputs(listed: Iterable[str], flagged: frozenset[str]) -> frozenset[str]:
-    """The text and what a flag asks for; where a request lists outputs, those.
-
-    Never one that the request did not list: the stub would drop it in ``send`` without holding the
-    interpreter's lock, which kills it on Python 3.12. A request that lists none arrives with all.
+    """The text and what a flag asks for; where a request lists outputs, those alone: the stub would
+    drop others in ``send`` without the interpreter's lock, which kills it on Python 3.12. A request
+    that lists none arrives with all.
     """
     names = frozenset(listed)
     if len(names) < len(OUTPUTS):

@@ -1,10 +1,10 @@
-"""What a chat template does not take, as something that it does: tools in words, in the form that
-Hermes made known, and calls and outputs as texts of the assistant's and the user's; arguments of
-calls that are no JSON; system messages within the chat.
+"""Chats in forms that more chat templates take: tools, calls and outputs as texts, in the form that
+Hermes made known; arguments of calls as objects or texts; no system message within the chat.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -26,10 +26,10 @@ To call one, answer with its name and arguments alone:
 </tool_call>"""
 
 
-def told_of(messages: Sequence[Message], tools: list[Any], *, takes_system: bool) -> list[Message]:
-    """The messages, the first of which tells of the tools: a system message, or where the template
-    takes none, the user's.
-    """
+def with_tools(
+    messages: Sequence[Message], tools: list[Any], *, takes_system: bool
+) -> list[Message]:
+    """The messages, with the tools in the first: a system message, or else the user's."""
     listed = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     told = _TOLD.format(tools=listed)
     first = messages[0]
@@ -39,7 +39,7 @@ def told_of(messages: Sequence[Message], tools: list[Any], *, takes_system: bool
     return [{"role": role, "content": told}, *messages]
 
 
-def in_words(messages: Sequence[Message]) -> list[Message]:
+def with_calls_as_texts(messages: Sequence[Message]) -> list[Message]:
     """The messages, with calls and the outputs of tools as texts."""
     groups: list[list[Message]] = []
     answers_tools = False
@@ -58,34 +58,25 @@ def in_words(messages: Sequence[Message]) -> list[Message]:
     return [_one(group) for group in groups]
 
 
-def with_arguments(calls: list[Any], *, objects: bool, texts: bool) -> list[Any]:
-    """An assistant's calls, as clients send them back: there arguments are JSON texts, also those
-    that were cut off. A template takes objects or texts or both; a text that is no object goes to
-    it as it is, or within one.
-    """
+def with_arguments(message: Message, *, objects: bool, texts: bool) -> Message:
+    """A message whose calls have arguments, JSON texts at first, as the template takes them."""
     found = []
-    for call in calls:
+    for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             given = function.get("arguments")
             text = given if isinstance(given, str) else json.dumps(given or {})
-            value = _object_in(text := text or "{}")
-            if value is None and not texts:
-                value = {_NO_OBJECT: text}
+            text = text or "{}"
+            value = None if texts else {_NO_OBJECT: text}
+            with contextlib.suppress(RequestError):
+                value = read_object("arguments", text)
             arguments = text if value is None or not objects else value
             call = {**call, "function": {**function, "arguments": arguments}}
         found.append(call)
-    return found
+    return {**message, "tool_calls": found} if found else message
 
 
-def _object_in(text: str) -> Message | None:
-    try:
-        return read_object("arguments", text)
-    except RequestError:
-        return None
-
-
-def within_others(messages: Sequence[Message]) -> list[Message]:
+def with_one_system(messages: Sequence[Message]) -> list[Message]:
     """The messages, with later system messages as part of the one before, or of a user's."""
     groups: list[list[Message]] = []
     is_open = False  # the last is a user's that was made of a system message
@@ -107,7 +98,6 @@ def within_others(messages: Sequence[Message]) -> list[Message]:
 
 
 def _one(group: Sequence[Message]) -> Message:
-    """The first of some messages, with the contents of all."""
     if len(group) == 1:
         return group[0]
     return {**group[0], "content": _joined(*(message.get("content") for message in group))}

@@ -1,23 +1,24 @@
-"""Renders chats to prompts, by the model's own chat template.
+"""Renders chats to prompts, by the model's own chat template, and says how answers are to be read.
 
-transformers renders, in a sandbox (hf_triton/runtime/tokenizing/chat_templates.py). Here a chat is
-checked before, because a template silently ignores what it does not use; and a template's failure
-becomes the caller's error, without quoting the chat.
+A chat is checked before, because a template silently ignores what it does not use; a template's
+failure becomes the caller's error, without quoting the chat.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import OverloadedError, RequestError, reason
 from hf_triton.runtime.request.chat_formats import JSON, ChatFormat, format_of
-from hf_triton.runtime.request.json_text import short
+from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import kind_of
 
+from ..structured.constraint import Constraint, Reasoning
 from . import as_taken
 
 _ITSELF = {"messages", "tools"}
@@ -32,14 +33,12 @@ _QUOTED = 8  # characters; the shortest text whose appearance in an error counts
 
 
 class ChatTemplate:
-    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers, and
-    ``added_tokens`` are the ids of tokens that have a text of their own.
-    """
+    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers."""
 
     def __init__(
         self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
-        """Warns of a template that does not compile; it then refuses every chat."""
+        """Warns of a template that does not compile, which then refuses every chat."""
         self._tokenizer = tokenizer
         self._problem: str | None = None
         self.format = ChatFormat()
@@ -51,7 +50,7 @@ class ChatTemplate:
             self._variables(None)
             self._template = str(tokenizer.get_chat_template(None, [{}]))
             if "tools" not in self._variables([{}]) and tool_parser == "auto":
-                tool_parser = JSON  # as as_taken.py tells of them
+                tool_parser = JSON  # the form of as_taken.py
             self.format = format_of(self._template, tool_parser, reasoning_parser)
             self.added_tokens = tokenizer.get_added_vocab()
         except Exception as error:
@@ -59,14 +58,11 @@ class ChatTemplate:
             log.warn(f"{self._problem}: {reason(error)}")
 
     def render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
-        """The prompt of a chat, special tokens included.
+        """The prompt of a chat, special tokens included. Raises RequestError.
 
         ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true),
-        ``continue_final_message`` and ``reasoning_effort``. What a template does not take, it gets
-        as as_taken.py says; an option whose name ends with "?" it then does not get.
-
-        Raises:
-            RequestError: no template, messages of another form, or something that it does not take.
+        ``continue_final_message`` and ``reasoning_effort``. An option whose name ends with "?" is
+        dropped where the template does not take it.
         """
         held = {name: value for name, value in kwargs.items() if not name.endswith(_WISHED)}
         if len(held) < len(kwargs):
@@ -78,11 +74,17 @@ class ChatTemplate:
     def _render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
         if self._problem is not None:
             raise RequestError(f"messages: {self._problem}")
-        chat = self._as_taken(self._checked(messages))
-        tools = _checked_tools(tools)
+        if not messages:
+            raise RequestError("messages: got an empty list, allowed: one message or more")
+        found = [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+        chat = self._as_taken(self._with_contents(found))
+        for number, tool in enumerate(tools or ()):
+            if not isinstance(tool, dict):
+                raise RequestError(f"tools[{number}]: got {kind_of(tool)}, allowed: an object")
+        tools = tools or None
         variables = self._variables(tools)
         if tools and "tools" not in variables:
-            told = as_taken.told_of(chat, tools, takes_system=self._takes_system)
+            told = as_taken.with_tools(chat, tools, takes_system=self._takes_system)
             chat, tools = self._with_contents(told), None
         kwargs = self._with_switch(kwargs, variables)
         self._check_taken(kwargs, variables)
@@ -98,9 +100,7 @@ class ChatTemplate:
         return str(rendered)
 
     def content(self, where: str, role: str, content: str | list[Any]) -> str | list[Any]:
-        """A message's content as the template takes it. Text parts are joined line by line: a
-        template that knows no parts would print them as they stand.
-        """
+        """A message's content as the template takes it: text parts are joined line by line."""
         if isinstance(content, str):
             return content
         if role == "tool":
@@ -112,37 +112,25 @@ class ChatTemplate:
         in_words = "tool" not in self._template
         if any(message.get("tool_calls") for message in chat):
             objects, texts = (True, True) if in_words else self._arguments_taken
-            chat = [_with_arguments(message, objects=objects, texts=texts) for message in chat]
+            chat = [as_taken.with_arguments(one, objects=objects, texts=texts) for one in chat]
         if in_words:
-            chat = self._with_contents(as_taken.in_words(chat))
+            chat = self._with_contents(as_taken.with_calls_as_texts(chat))
         is_later = any(message["role"] in as_taken.SYSTEM for message in chat[1:])
         if is_later and not self._takes_later_system:
-            chat = self._with_contents(as_taken.within_others(chat))
+            chat = self._with_contents(as_taken.with_one_system(chat))
         return chat
 
-    def _checked(self, messages: list[Any]) -> list[dict[str, Any]]:
-        if not messages:
-            raise RequestError("messages: got an empty list, allowed: one message or more")
-        found = [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
-        return self._with_contents(found)
-
     def _with_contents(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages, with contents as the template takes them."""
-        return [
-            message
-            if message.get("content") is None
-            else {
-                **message,
-                "content": self.content(
-                    f"messages[{number}].content", message["role"], message["content"]
-                ),
-            }
-            for number, message in enumerate(messages)
-        ]
+        found = []
+        for number, message in enumerate(messages):
+            if (content := message.get("content")) is not None:
+                content = self.content(f"messages[{number}].content", message["role"], content)
+                message = {**message, "content": content}
+            found.append(message)
+        return found
 
     @cached_property
     def _takes_system(self) -> bool:
-        """Whether the template shows a system message."""
         return _PROBE in self._rendered("system", self.content("", "system", _PROBE))
 
     @cached_property
@@ -179,8 +167,8 @@ class ChatTemplate:
             return ""
 
     def _with_switch(self, kwargs: dict[str, Any], variables: frozenset[str]) -> dict[str, Any]:
-        """How much the model is to reason as whether, for a template that knows no more; none of it
-        changes nothing where the model does not reason at all.
+        """``reasoning_effort`` as a switch, for a template that only knows whether; "none" changes
+        nothing where the model does not reason at all.
         """
         if "reasoning_effort" not in kwargs or "reasoning_effort" in variables:
             return kwargs
@@ -192,7 +180,6 @@ class ChatTemplate:
         return others if is_none and self.format.reasoning is None else kwargs
 
     def _variables(self, tools: list[Any] | None) -> frozenset[str]:
-        """The variables of the template that renders these tools."""
         from transformers.utils.chat_template_utils import _get_template_variables
 
         template = self._tokenizer.get_chat_template(None, tools)
@@ -209,17 +196,13 @@ class ChatTemplate:
                     f"chat_template_kwargs: {short(name)}: this model's chat template does not "
                     f"take it; allowed: {allowed}"
                 )
-        self._check_ends(kwargs, variables)
-
-    def _check_ends(self, kwargs: dict[str, Any], variables: frozenset[str]) -> None:
-        """How the prompt ends: with the beginning of an answer, or within the last message."""
-        prompts = kwargs.get("add_generation_prompt", True)
         for name in ("add_generation_prompt", "continue_final_message"):
             if not isinstance(kwargs.get(name, True), bool):
                 got = kind_of(kwargs[name])
                 raise RequestError(
                     f"chat_template_kwargs: {name}: got {got}, allowed: true or false"
                 )
+        prompts = kwargs.get("add_generation_prompt", True)
         if not prompts and "add_generation_prompt" not in variables:
             raise RequestError(
                 "chat_template_kwargs: add_generation_prompt: got false, this model's chat "
@@ -239,35 +222,25 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE:
         got = "none" if "role" not in message else kind_of(role)
         raise RequestError(f"{where}.role: got {got}, allowed: a text, such as user")
-    given: dict[str, Any] = message
-    calls = given.get("tool_calls")
+    calls, content = message.get("tool_calls"), message.get("content")
     if calls is not None and not isinstance(calls, list):
         raise RequestError(f"{where}.tool_calls: got {kind_of(calls)}, allowed: a list")
-    content = given.get("content")
-    if content is None or isinstance(content, str):
-        if "content" not in given and "tool_calls" not in given:
-            raise RequestError(f"{where}.content: missing, a text is required")
-        return given
-    if not isinstance(content, list):
+    if "content" not in message and "tool_calls" not in message:
+        raise RequestError(f"{where}.content: missing, a text is required")
+    if content is not None and not isinstance(content, str | list):
         got = kind_of(content)
         raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
-    return given
-
-
-def _with_arguments(message: dict[str, Any], **taken: bool) -> dict[str, Any]:
-    """A message whose calls have arguments as the template takes them."""
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": as_taken.with_arguments(calls, **taken)} if calls else message
+    return message
 
 
 def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
-    """A call; some templates take only ids of nine letters."""
+    # Some templates take only ids of nine letters.
     call = {"id": "abcdefghi", "function": {"name": "now", "arguments": arguments}}
     return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", **call}]}
 
 
 def _without_file(part: Any) -> Any:
-    """A part of what a tool answers, where it is no text, as one that says so."""
+    """A part of a tool's output; one that is no text as a text that says so."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("image", "audio"):
         return {"type": "text", "text": f"[{kind} left out: this model reads texts alone]"}
@@ -275,20 +248,13 @@ def _without_file(part: Any) -> Any:
 
 
 def text_part(where: str, part: Any) -> str:
-    """The text of a part of a message. Raises RequestError for a part that is no text."""
+    """Raises RequestError for a part that is no text."""
     if not isinstance(part, dict):
         raise RequestError(f"{where}: got {kind_of(part)}, allowed: an object")
     text = part.get("text")
     if part.get("type") != "text" or not isinstance(text, str):
         raise RequestError(f'{where}: allowed: {{"type": "text", "text": ...}}, a text only')
     return text
-
-
-def _checked_tools(tools: list[Any] | None) -> list[Any] | None:
-    for number, tool in enumerate(tools or ()):
-        if not isinstance(tool, dict):
-            raise RequestError(f"tools[{number}]: got {kind_of(tool)}, allowed: an object")
-    return tools or None
 
 
 def _describe_failure(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
@@ -312,3 +278,61 @@ def _texts(chat: list[Any]) -> Iterator[str]:
             left += value
         elif isinstance(value, str) and len(value) >= _QUOTED:
             yield " ".join(value.split())
+
+
+@dataclass
+class ReasoningTokens:
+    """Counts the tokens between the first that ``begin`` and ``end`` a reasoning, as vLLM does."""
+
+    begin: int
+    end: int
+    inside: bool
+    num: int = 0
+    is_over: bool = False
+
+    def take(self, token_id: int) -> None:
+        self.is_over |= self.inside and token_id == self.end
+        if not self.is_over and token_id != self.begin:
+            self.num += self.inside
+        self.inside |= token_id == self.begin
+
+
+@dataclass(frozen=True)
+class ChatAnswers:
+    """``added_tokens`` are ids by the texts of added tokens."""
+
+    chat_format: ChatFormat = field(default_factory=ChatFormat)
+    added_tokens: Mapping[str, int] = field(default_factory=dict)
+
+    def format_after(self, row: Mapping[str, Any], prompt: str) -> ChatFormat | None:
+        """The format of the answer to a row's chat; None where its caller does not ask."""
+        if not row["return_chat_format"] or not row.get("messages"):
+            return None
+        kwargs = read_object("chat_template_kwargs", row["chat_template_kwargs"] or "{}")
+        return self.chat_format.after(prompt, continues=bool(kwargs.get("continue_final_message")))
+
+    def kept_token_ids(self, chat_format: ChatFormat, *, tools: bool) -> frozenset[int]:
+        """The special tokens of the marks of calls and reasoning."""
+        return frozenset(self._tokens_of(chat_format.marks(tools=tools)).values())
+
+    def reasoning_tokens(self, chat_format: ChatFormat) -> ReasoningTokens | None:
+        """A counter for reasoning whose two marks are a token each; None of others."""
+        form = chat_format.reasoning_form
+        if form is None or not {form.begin, form.end} <= set(self.added_tokens):
+            return None
+        begin, end = (self.added_tokens[mark] for mark in (form.begin, form.end))
+        return ReasoningTokens(begin, end, chat_format.inside)
+
+    def after_reasoning(
+        self, constraint: Constraint | None, chat_format: ChatFormat
+    ) -> Constraint | None:
+        form = chat_format.reasoning_form
+        if constraint is None or form is None:
+            return constraint
+        marks = (form.begin, form.end + form.header)
+        tokens = tuple(self._tokens_of(marks).items())
+        return replace(constraint, reasoning=Reasoning(*marks, chat_format.inside, tokens))
+
+    def _tokens_of(self, marks: tuple[str, ...]) -> dict[str, int]:
+        added = self.added_tokens.items()
+        return {text: i for text, i in added if any(text in mark for mark in marks)}

@@ -1,6 +1,5 @@
-"""A Triton request to the generations it asks for, one per row, checked field by field.
-
-Knows what a row's options mean together; knows no engine.
+"""A Triton request to the generations it asks for, one per row, checked field by field. Knows no
+engine.
 """
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
@@ -18,17 +17,17 @@ from hf_triton.runtime.request.tensors import RequestFields, each_row, shown
 
 from ..sequence.request_options import FILTERS, OPTIONS
 from ..sequence.sampling_params import SamplingParams, check_range
-from ..sequence.sequence import DecoderStart
+from ..sequence.sequence import DecoderStart, Sequence
 from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
-from .bad_words import NUM_SPELLINGS
-from .chat_answers import ChatAnswers, ReasoningTokens
-from .limits import most_with_logprobs
+from .chat import ChatAnswers, ReasoningTokens
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 _PARAMS = [one.name for one in fields(SamplingParams)]
+MAX_LOGPROBS_TOGETHER = 2**22  # of a request: half a gigabyte while they are collected
+NUM_SPELLINGS = 4  # of each bad word: that often it is tokenised
 _CHAT_CHARACTERS = 2**14  # of a chat, whose rendering does not depend on its size alone
 # Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
 _UNKNOWN = 2**63
@@ -36,9 +35,8 @@ _UNKNOWN = 2**63
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
-    template renders it, empty of token ids; ``source`` what an encoder reads beside the tokens.
-    With a ``decoder_start`` it reads the tokens themselves, and the output begins in that way.
+    """What the model reads of a row. ``text`` is empty where the row gave token ids. An encoder
+    reads ``source`` beside the tokens; with ``decoder_start`` it reads the tokens themselves.
     """
 
     text: str
@@ -49,12 +47,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Generation:
-    """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
-    text, tokens, start and source are its Prompt's. ``lora_name`` is None for the model alone.
-    ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
-    ``chat_format`` is how the answer to a chat is to be read, by a caller that asks for it:
-    ``kept_token_ids`` are special tokens that are then in its text, and ``reasoning_tokens`` counts
-    from its beginning.
+    """One row of a request; text, tokens, start and source are its Prompt's. ``on_timeout`` is
+    ``partial`` or ``error``. Requests of one ``cache_salt`` share keys and values. Where its caller
+    asks for the ``chat_format`` of the answer, the text has the special tokens
+    ``kept_token_ids``, and ``reasoning_tokens`` counts.
     """
 
     text: str
@@ -77,9 +73,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What a request asks for: its rows, all of the same ``n``; the optional outputs that its flags
-    name; and whether it wants them chunk by chunk.
-    """
+    """``rows`` all have the same ``n``; ``outputs`` are the optional ones that its flags name."""
 
     rows: list[Generation]
     outputs: frozenset[str]
@@ -87,50 +81,28 @@ class GenerationRequest:
 
     @property
     def constraints(self) -> list[Constraint]:
-        """What its rows are held to, each once."""
         found = (row.params.constraint for row in self.rows)
         return list(dict.fromkeys(constraint for constraint in found if constraint))
 
 
-class OutputLength(Protocol):
-    """The most tokens of an output to a prompt of so many; they may pass the context."""
-
-    def __call__(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
-        """``asked`` is None where a row says nothing; with ``clamps`` all that fits stands for that
-        and for more.
-        """
-
-
-class Tokenize(Protocol):
-    """A prompt to its token ids; raises RequestError for one that can't fit."""
-
-    def __call__(
-        self, text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
-    ) -> list[int]:
-        """``add_special_tokens`` is False for a chat: its template writes them. With ``num_kept``
-        so many of the last tokens are enough.
-        """
-
-
 def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
-    """``render_chat`` of a model that has no chat template."""
     raise RequestError("messages: this model has no chat template; send text_input")
 
 
 @dataclass(frozen=True)
 class PromptReader:
-    """What parsing needs of the model and its engine.
+    """What parsing needs of the model and its engine; a task with fields of its own extends it.
 
-    ``tokenize_word`` gives the token sequences that spell a word. ``max_timeout_ms`` is also the
-    time of a request that sets none where ``default_timeout_ms`` is None. A task with fields of its
-    own extends this.
+    ``tokenize(text, add_special_tokens=True, num_kept=None)`` may give the last ``num_kept`` tokens
+    alone; ``output_length`` and ``check_length`` are the engine's. ``tokenize_word`` gives the
+    token sequences that spell a word.
     """
 
     fields: ClassVar[RowFields] = CHAT_FIELDS
     max_json_characters: ClassVar[int] = MAX_CHARACTERS
 
-    tokenize: Tokenize
-    output_length: OutputLength
+    tokenize: Callable[..., list[int]]
+    output_length: Callable[..., int]
     check_length: Callable[[int, int], None]
     tokenize_word: Callable[[str], list[tuple[int, ...]]]
     render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
@@ -146,23 +118,19 @@ class PromptReader:
     special_token_ids: Mapping[str, int] = field(default_factory=dict)
 
     def read_prompt(self, row: dict[str, Any]) -> Prompt:
-        """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
-        if not row["messages"]:
-            text = row["text_input"]
-            token_ids = self.tokenize(
-                text, add_special_tokens=row["add_special_tokens"] is not False
-            )
-            return Prompt(text, token_ids, self.decoder_start)
-        text = self.rendered(row, self.read_messages(row))
-        token_ids = self.tokenize(text, add_special_tokens=bool(row["add_special_tokens"]))
+        """Raises RequestError."""
+        text, adds = row["text_input"], row["add_special_tokens"]
+        if row["messages"]:
+            text, adds = self.rendered(row, self.read_messages(row)), bool(adds)
+        token_ids = self.tokenize(text, add_special_tokens=adds is not False)
         return Prompt(text, token_ids, self.decoder_start)
 
     def find_files(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row, its ``items`` the files that it brings where the model takes any."""
+        """The row with its files as ``items``, where the model takes any."""
         return row
 
     def of_token_ids(self, row: dict[str, Any]) -> Prompt:
-        """The prompt whose token ids a row gives. Raises RequestError."""
+        """The prompt of a row with token ids. Raises RequestError."""
         token_ids: list[int] = row["input_ids"]
         for token_id in (min(token_ids), max(token_ids)):
             if token_id < 0 or (self.vocab_size is not None and token_id >= self.vocab_size):
@@ -188,9 +156,7 @@ class PromptReader:
         return self.render_chat(messages, tools, kwargs)
 
     def lora_name(self, row: dict[str, Any]) -> str | None:
-        """The adapter that a row asks for, None for none. Raises RequestError where there is no
-        such.
-        """
+        """The adapter that a row asks for, if any. Raises RequestError for an unknown one."""
         name: str = row.get("lora_name") or ""
         if name and name not in self.adapters:
             allowed = ", ".join(self.adapters) or "none: this model has no adapters"
@@ -198,14 +164,13 @@ class PromptReader:
         return name or None
 
     def num_beams(self, row: dict[str, Any]) -> int:
-        """How many beams a row asks for. Raises RequestError where it can't have them."""
         require_no_beams(row)
         return 1
 
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A request of which everything is checked but its prompts and words, which are texts still."""
+    """A request of which all is checked but its prompts and words, which are texts still."""
 
     rows: list[dict[str, Any]]
     params: list[SamplingParams]
@@ -215,45 +180,35 @@ class CheckedRequest:
 
     @property
     def num_characters(self) -> int:
-        """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
+        """How much text is to be read; each of ``bad_words`` is tokenised several times."""
         of_chats = _CHAT_CHARACTERS * sum(bool(row.get("messages")) for row in self.rows)
         return of_chats + sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
             for row in self.rows
             for name, value in row.items()
-            for text in _texts_of(value)
+            for text in (value if isinstance(value, tuple) else (value,))
+            if isinstance(text, str | bytes)
         )
 
     @property
     def timeout_ms(self) -> int | None:
-        """When the first of its rows is to end."""
         return min((one for one in self.timeouts_ms if one is not None), default=None)
 
     def with_files(self) -> tuple[CheckedRequest, int]:
-        """The same with its files found, also those in chats, and how many bytes these have; none
-        is decoded. Raises RequestError where there are too many.
-        """
+        """The request with its files found, and their bytes; none is decoded."""
         rows = each_row(self.reader.find_files, self.rows)
         num_bytes = sum(len(item.value) for row in rows for item in row.get("items", ()))
         return replace(self, rows=rows), num_bytes
 
     def tokenised(self) -> GenerationRequest:
-        """Makes the tokens of its texts; may be called from any thread.
-
-        Raises:
-            RequestError: names the field, what was got and what is allowed.
-        """
+        """Makes the tokens of its texts, on any thread. Raises RequestError."""
         checked = zip(self.rows, self.params, self.timeouts_ms, strict=True)
         generations = each_row(lambda row: _generation(*row, self.reader), checked)
         return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
 
 
 def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest:
-    """Reads the cheap things of a request: a bad number is found before a long prompt is tokenised.
-
-    Raises:
-        RequestError: names the field, what was got and what is allowed.
-    """
+    """Reads all but prompts: a bad number is found before a long prompt is tokenised."""
     rows = read_rows(fields, reader.fields)
     outputs = _outputs(rows)
     numbers = sorted({row["n"] for row in rows})
@@ -264,14 +219,6 @@ def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest
         got = " and ".join(map(str, numbers[:2]))
         raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
     return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
-
-
-def _texts_of(value: Any) -> Iterable[str | bytes]:
-    if isinstance(value, str):
-        return (value,)
-    return (
-        (one for one in value if isinstance(one, str | bytes)) if isinstance(value, tuple) else ()
-    )
 
 
 def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
@@ -285,7 +232,6 @@ def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
 
 
 def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) -> SamplingParams:
-    """All but the words' token ids and a default max_tokens."""
     num_beams, penalty = reader.num_beams(row), row["repetition_penalty"]
     max_tokens = _UNKNOWN if row["max_tokens"] is None else row["max_tokens"]
     default_min_tokens = max(0, min(reader.default_min_tokens, max_tokens))
@@ -295,6 +241,8 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
     num_prompt_logprobs = row["prompt_logprobs"]
     if num_prompt_logprobs is None and "prompt_logprobs" in outputs:
         num_prompt_logprobs = 0
+    special = reader.special_token_ids if row["skip_special_tokens"] else {}
+    stops = row["stop_words"]
     named = {option.param or name: row[name] for name, option in OPTIONS.items()}
     asked = {name: named[name] for name in _PARAMS if name in named}
     asked |= {
@@ -302,40 +250,27 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         "min_tokens": default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
         "temperature": _temperature(row),
         "repetition_penalty": reader.default_repetition_penalty if penalty is None else penalty,
-        "stop_token_ids": (*row["stop_token_ids"], *_stops_unseen(row, reader)),
+        # A text without special tokens never shows stop words that are such.
+        "stop_token_ids": (*row["stop_token_ids"], *(special[w] for w in stops if w in special)),
         "num_logprobs": num_logprobs,
         "num_prompt_logprobs": num_prompt_logprobs,
         "num_beams": num_beams,
         "length_penalty": row["length_penalty"] if num_beams > 1 else None,
         "constraint": row["constraint"],
     }
-    params = SamplingParams(**asked)
-    _check_vocabulary(params, reader.vocab_size)
+    params, size = SamplingParams(**asked), reader.vocab_size
+    for name, option in OPTIONS.items():
+        if option.kind in ("integers", "biases") and size is not None:
+            given = getattr(params, option.param or name)
+            ids = (one[0] for one in given) if option.kind == "biases" else given
+            if (largest := max(ids, default=0)) >= size:
+                allowed = f"0 to {size - 1}"
+                raise RequestError(f"{name}: got token {shown(largest)}, allowed: {allowed}")
     return params
 
 
-def _stops_unseen(row: dict[str, Any], reader: PromptReader) -> list[int]:
-    """The ids of stop words that are special tokens, which a text without these never shows."""
-    known = reader.special_token_ids if row["skip_special_tokens"] else {}
-    return [known[word] for word in row["stop_words"] if word in known]
-
-
-def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
-    for name, option in OPTIONS.items():
-        if option.kind not in ("integers", "biases"):
-            continue
-        given = getattr(params, option.param or name)
-        largest = max((one[0] for one in given) if option.kind == "biases" else given, default=0)
-        if vocab_size is not None and largest >= vocab_size:
-            raise RequestError(
-                f"{name}: got token {shown(largest)}, allowed: 0 to {vocab_size - 1}"
-            )
-
-
 def _temperature(row: dict[str, Any]) -> float:
-    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it
-    asks for nothing.
-    """
+    """The request's temperature, else 1 where another field asks for sampling, else 0."""
     if row["temperature"] is not None:
         return float(row["temperature"])
     asks = any(row[name] not in OPTIONS[name].neutral for name in (*FILTERS, "seed", "n"))
@@ -353,11 +288,15 @@ def _generation(
         reader = replace(reader, tokenize=partial(reader.tokenize, num_kept=num_kept))
     prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
     prompt = _truncated(prompt, num_kept)
-    params = _with_output_length(row, params, len(prompt.token_ids), reader)
+    num_tokens, clamps = len(prompt.token_ids), row["clamp_max_tokens"]
+    most = reader.output_length(num_tokens, row["max_tokens"], clamps=clamps)
+    if clamps:
+        most = min(most, most_with_logprobs(params, num_tokens, row["n"]))
+    params = replace(params, max_tokens=max(most, params.min_tokens))
+    reader.check_length(num_tokens, params.max_tokens)
     if row["bad_words"]:
         spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
         params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
-    exclude_input = row["exclude_input_in_output"]
     kept: frozenset[int] = frozenset()
     answers = reader.chat_answers
     chat_format = answers.format_after(row, prompt.text)
@@ -369,7 +308,7 @@ def _generation(
         text=prompt.text,
         prompt_token_ids=prompt.token_ids,
         params=params,
-        exclude_input=exclude_input,
+        exclude_input=row["exclude_input_in_output"],
         n=row["n"],
         timeout_ms=timeout_ms,
         on_timeout=row["on_timeout"],
@@ -385,25 +324,10 @@ def _generation(
     )
 
 
-def _with_output_length(
-    row: dict[str, Any], params: SamplingParams, num_prompt_tokens: int, reader: PromptReader
-) -> SamplingParams:
-    """With a max_tokens that fits. Raises RequestError where none does."""
-    clamps = row["clamp_max_tokens"]
-    most = reader.output_length(num_prompt_tokens, row["max_tokens"], clamps=clamps)
-    if clamps:
-        most = min(most, most_with_logprobs(params, num_prompt_tokens, row["n"]))
-    params = params.with_max_tokens(max(most, params.min_tokens))
-    reader.check_length(num_prompt_tokens, params.max_tokens)
-    return params
-
-
 def _most_prompt_tokens(
     row: dict[str, Any], params: SamplingParams, max_model_len: int | None
 ) -> int | None:
-    """How many of a prompt's tokens a row keeps, None for all; its -1 is as many as the context
-    holds beside the answer.
-    """
+    """How many of a prompt's tokens a row keeps, None for all; -1: what fits beside the answer."""
     most: int | None = row["truncate_prompt_tokens"]
     if most == -1 and max_model_len is not None:
         fits = row["max_tokens"] is not None and params.max_tokens < max_model_len
@@ -428,10 +352,34 @@ def _truncated(prompt: Prompt, most: int | None) -> Prompt:
 
 
 def require_no_beams(row: dict[str, Any]) -> None:
-    """Raises RequestError where a row asks for more than one beam."""
     for name, allowed in (
         ("beam_width", "1 (no beam search)"),
         ("length_penalty", "1 (it only weighs beams)"),
     ):
         if row[name] not in (None, 1):
             raise RequestError(f"{name}: got {shown(row[name])}, allowed: {allowed}")
+
+
+def check_logprobs(sequences: Iterable[Sequence]) -> None:
+    """Raises RequestError where a request's sequences may have too many together."""
+    num = sum(
+        one.params.max_tokens * _with_its_own(one.params.num_logprobs)
+        + one.num_prompt_tokens * _with_its_own(one.params.num_prompt_logprobs)
+        for one in sequences
+    )
+    if num > MAX_LOGPROBS_TOGETHER:
+        raise RequestError(
+            f"logprobs: got {num}, of n x max_tokens and the prompt, with their alternatives; "
+            f"allowed: at most {MAX_LOGPROBS_TOGETHER} in one request"
+        )
+
+
+def most_with_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int) -> int:
+    """How many tokens each of ``n`` outputs may have so that ``check_logprobs`` passes."""
+    each = _with_its_own(params.num_logprobs)
+    of_prompt = num_prompt_tokens * _with_its_own(params.num_prompt_logprobs)
+    return max(1, (MAX_LOGPROBS_TOGETHER - of_prompt) // (n * each)) if each else params.max_tokens
+
+
+def _with_its_own(num_alternatives: int | None) -> int:
+    return 0 if num_alternatives is None else 1 + num_alternatives

@@ -1,7 +1,5 @@
-"""The options of each row of a request, as its tensors and parameters say them.
-
-A name means the same as a tensor and as a request parameter, whose number may come as a text;
-``sampling_parameters`` wins over both. Ranges of sampling are SamplingParams' own.
+"""The options of each row of a request, as tensors or as parameters, whose numbers may be texts;
+``sampling_parameters`` wins over both.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from hf_triton.runtime.request.tensors import RequestFields, shown, text
 from ..sequence.request_options import OPTIONS
 from ..sequence.sampling_params import check_range
 from ..structured.constraint import constraint_of
-from .limits import MAX_INPUT_IDS, check_lists
 from .sampling_json import CONVERSIONS, FIELD, lenient_integer, names_in, read_sampling_parameters
 
 Convert = Callable[[str, Any], Any]
@@ -28,9 +25,9 @@ _PARAMETERS = [name for name in OPTIONS if name not in _JSON_ONLY]
 
 @dataclass(frozen=True)
 class RowFields:
-    """The fields of a task's requests: ``prompts``, of which each row has one, or its token ids
-    where it ``takes_ids``; the ``texts`` that may stand beside it; ``files``, of which a row has
-    any number; and ``options``, a conversion and a default each, beside those of all.
+    """The fields of a task's requests: each row has one of ``prompts``, or token ids where it
+    ``takes_ids``, ``texts`` beside it, and any number of ``files``. The task's own ``options`` have
+    a conversion and a default each.
     """
 
     prompts: tuple[str, ...]
@@ -46,6 +43,9 @@ CHAT_FIELDS = RowFields(
 )
 
 
+MAX_WORD_BYTES = 256
+MAX_ALL_WORDS_BYTES = 64 * 1024
+MAX_INPUT_IDS = 2**20  # no model's context is longer by far
 _NEVER_TOGETHER = (FIELD, "json_schema", "regex", _CHOICE)
 _NO_DATA = (
     "text_input: got every other input too, as perf_analyzer sends them by --string-data; have it "
@@ -54,11 +54,7 @@ _NO_DATA = (
 
 
 def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
-    """The values of each row by name, defaults filled in, prompts and choices checked.
-
-    Raises:
-        RequestError: names the field, what was got and what is allowed.
-    """
+    """The values of each row by name, with defaults. Raises RequestError."""
     if all(fields.has_tensor(name) for name in _NEVER_TOGETHER):
         raise RequestError(_NO_DATA)
     for given in fields.optional_texts(FIELD):
@@ -81,17 +77,23 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         row = {**_JSON_ONLY, **{name: column[index] for name, column in columns.items()}}
         _check_prompt(row, known, f" in row {index} of the batch" if num_rows > 1 else "")
         row["cache_salt"] = cache_salt
-        row["seed"] = _one_seed(row["seed"], row["random_seed"])
+        seed, random_seed = row["seed"], row["random_seed"]
+        if None not in (seed, random_seed) and seed != random_seed:
+            allowed = f"the same as seed ({seed}), or one of them"
+            raise RequestError(f"random_seed: got {random_seed}, allowed: {allowed}")
+        row["seed"] = random_seed if seed is None else seed
         row.update(read_sampling_parameters(row["sampling_parameters"] or "{}"))
-        _check_choices(row)
-        check_lists(row)
+        check_range("n", num := row["n"])
+        if row["best_of"] not in (None, 1, num):
+            raise RequestError(f"best_of: got {shown(row['best_of'])}, allowed: 1 or n ({num})")
+        check_on_timeout(row["on_timeout"])
+        _check_lists(row)
         row["constraint"] = constraint_of(row, may_be_empty=num_rows > 1)
         rows.append(row)
     return rows
 
 
 def read_option(fields: RequestFields, name: str) -> list[Any]:
-    """What each row says of an option, else its default. Raises RequestError."""
     option = OPTIONS[name]
     if option.kind == "texts":
         return fields.lists(name, text) if name == _CHOICE else fields.text_lists(name)
@@ -112,17 +114,22 @@ def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
             raise RequestError(f"{name}: given{where} without messages, which it is part of")
 
 
-def _one_seed(seed: int | None, random_seed: int | None) -> int | None:
-    if seed is not None and random_seed is not None and seed != random_seed:
-        raise RequestError(
-            f"random_seed: got {random_seed}, allowed: the same as seed ({seed}), or one of them"
-        )
-    return random_seed if seed is None else seed
-
-
-def _check_choices(row: dict[str, Any]) -> None:
-    num = row["n"]
-    check_range("n", num)
-    if row["best_of"] not in (None, 1, num):
-        raise RequestError(f"best_of: got {shown(row['best_of'])}, allowed: 1 or n ({num})")
-    check_on_timeout(row["on_timeout"])
+def _check_lists(row: Mapping[str, Any]) -> None:
+    """Raises RequestError for too long a list: the engine looks at each with every token."""
+    for name, option in OPTIONS.items():
+        if option.most is None:
+            continue
+        number, what = len(row[name]), "texts" if option.kind == "texts" else "tokens"
+        if number > option.most:
+            raise RequestError(f"{name}: got {number} {what}, allowed: at most {option.most}")
+        if option.kind != "texts":
+            continue
+        # A half of a surrogate pair is found when the word is used.
+        sizes = [len(word.encode("utf-8", "surrogatepass")) for word in row[name]]
+        for size, most, which in (
+            (max(sizes, default=0), MAX_WORD_BYTES, ("a text", "each")),
+            (sum(sizes), MAX_ALL_WORDS_BYTES, ("texts", "together")),
+        ):
+            if size > most:
+                got = f"got {which[0]} of {size} bytes"
+                raise RequestError(f"{name}: {got}, allowed: at most {most} {which[1]}")

@@ -1,12 +1,11 @@
 """The ``sampling_parameters`` tensor: a JSON object with vLLM's names, as clients of Triton's vLLM
-backend send it.
-
-Numbers and booleans may come as texts, as genai-perf sends them; null means the default. vLLM's
-names that are not implemented here are accepted with the value that changes nothing.
+backend send it. Numbers and booleans may be texts, as genai-perf sends them; null is the default.
+vLLM's names of what is not done here are taken with the value that changes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable
@@ -33,13 +32,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def read_sampling_parameters(text: str) -> dict[str, Any]:
-    """The options that a JSON text sets, under this contract's own names (``stop_words`` for
-    ``stop``).
-
-    Raises:
-        RequestError: broken JSON, an unknown name, a value of a wrong type, or something that
-            vLLM has a name for and this does not do.
-    """
+    """The options of a JSON text, under this contract's names. Raises RequestError."""
     options: dict[str, Any] = {}
     set_by: dict[str, str] = {}  # constraint option -> the name that set it
     for name, value in read_object(FIELD, text).items():
@@ -70,23 +63,16 @@ def lenient_integer(name: str, value: Any) -> int:
 
 
 def lenient_number(name: str, value: Any) -> float:
-    """A number, also as a text."""
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             return float(value)
-        except ValueError:
-            pass
     return number(name, value)
 
 
 def lenient_boolean(name: str, value: Any) -> bool:
-    """True or false, also as a text."""
-    known = {"true": True, "false": False}
-    return known[value.lower()] if _is_one_of(value, known) else boolean(name, value)
-
-
-def _is_one_of(value: Any, known: dict[str, bool]) -> bool:
-    return isinstance(value, str) and value.lower() in known
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return boolean(name, value)
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -121,7 +107,7 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 
 def _num_logprobs(name: str, value: Any) -> int | None:
-    """How many alternatives; false for no log-probabilities at all, as OpenAI's requests say it."""
+    """False is none at all, as in OpenAI's requests."""
     return None if value is False else lenient_integer(name, value)
 
 
@@ -141,14 +127,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def _any_object(name: str, value: Any) -> str:
-    """The schema of any JSON object."""
     if not lenient_boolean(name, value):
         raise RequestError(f"{name}: got false, allowed: true or null")
     return ANY_OBJECT
 
 
 def _structured(name: str, value: Any) -> dict[str, Any]:
-    """vLLM's own object of constraints."""
     if not isinstance(value, dict):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: an object")
     options: dict[str, Any] = {}
@@ -166,7 +150,6 @@ def _structured(name: str, value: Any) -> dict[str, Any]:
 
 
 def _check_given_once(set_by: dict[str, str], option: str, name: str, where: str = FIELD) -> None:
-    """Raises RequestError where another name asks for the same option."""
     other = set_by.setdefault(option, name)
     if other != name:
         raise RequestError(f"{where}: {other} and {name}: both given, send one of them")
@@ -237,9 +220,8 @@ def _check_neutral(name: str, value: Any) -> None:
 
 def _unknown(name: str) -> str:
     names = sorted((*_OPTIONS, *_NEUTRAL))
-    nearest = _OFTEN_MEANT.get(name) or next(
-        iter(difflib.get_close_matches(short(name), names, 1)), None
-    )
-    hint = f", did you mean {nearest}?" if nearest else ";"
+    near = difflib.get_close_matches(short(name), names, 1)
+    near = [_OFTEN_MEANT[name]] if name in _OFTEN_MEANT else near
+    hint = f", did you mean {near[0]}?" if near else ";"
     newest = sorted(known for known in _OPTIONS if not known.startswith("guided_"))
     return f"{FIELD}: {short(name)}: unknown name{hint} allowed: {', '.join(newest)}"

@@ -1,7 +1,5 @@
-"""How much the images and sounds of open requests take together, as a model's processor made them.
-
-An image of a few hundred kilobytes can become fifty megabytes of pixels, and requests wait with
-them: their number alone is no bound.
+"""Bounds the memory of the images and sounds of open requests: a small file can become fifty
+megabytes of pixels, and requests wait with them.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ class SourceMemory:
         return cls(free_bytes(torch.device("cpu")) // 4)
 
     def take(self, num_bytes: int) -> None:
-        """Counts them; the first are always taken, and so are none. Raises OverloadedError: too
-        many are held.
-        """
+        """Counts them; the first are always taken. Raises OverloadedError where it is too much."""
         with self._lock:
             is_too_much = self._num_bytes + num_bytes > self._max_bytes
             if self._num_bytes and num_bytes and is_too_much:
@@ -43,6 +39,5 @@ class SourceMemory:
             self._num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:
-        """They are held no more."""
         with self._lock:
             self._num_bytes -= num_bytes

@@ -1,8 +1,7 @@
-"""Questions to a model's tokenizer, answered without the engine: the tokens of a prompt or a chat,
-the text of tokens, how it is configured.
+"""Answers questions to a model's tokenizer without the engine.
 
-A request asks one by the parameter ``tokenizer``, a JSON object whose ``ask`` is tokenize,
-detokenize or info. Its answer is a JSON object, the output ``text_output``.
+The parameter ``tokenizer`` is a JSON object whose ``ask`` is tokenize, detokenize or info; the
+answer is a JSON object, the output ``text_output``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PLACES = ("name_or_path", "_file")
 
 @dataclass(frozen=True)
 class Question:
-    """``answer`` may be called from any thread and raises RequestError; it reads so much text."""
+    """``answer`` reads ``num_characters``, on any thread, and raises RequestError."""
 
     num_characters: int
     answer: Callable[[], dict[str, Any]]
@@ -37,14 +36,12 @@ class Question:
 
 @dataclass(frozen=True)
 class TokenizerDesk:
-    """Answers for one model. ``reader`` makes prompts of chats."""
-
     tokenizer: Any
     reader: PromptReader
     max_model_len: int
 
     def question(self, fields: RequestFields) -> Question | None:
-        """What a request asks; None where it asks for a generation. Raises RequestError."""
+        """The question of a request; None of a generation. Raises RequestError."""
         given = fields.parameters.pop(TOKENIZER_QUESTION, None)
         if given is None:
             return None
@@ -72,7 +69,7 @@ class TokenizerDesk:
         return self._told(self._ids(prompt, add_special_tokens=added is not False), asked)
 
     def _of_chat(self, row: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-        """The tokens that a generation would read, of chats too long for the model as well."""
+        """The tokens that a generation would read, also of a chat that is too long for one."""
 
         def ids(
             text: str, *, add_special_tokens: bool = True, num_kept: int | None = None

@@ -1,37 +1,156 @@
-"""Has constraints compiled, so that a large one delays its own caller only.
+"""Compiles constraints, each in a process of its own, so that a large one delays its caller alone.
 
-Each is compiled in a process of its own, which ends when it takes too long. Three are compiled at a
-time; of those only one may take long, so that others get their turn. The results last used are kept
-by content. Knows no grammar library and no request.
+The program that forks these processes starts with the first constraint and makes llguidance's form
+of the tokenizer. Three constraints are compiled at a time; of those only one may take long. The
+results last used are kept. Knows no grammar library.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from functools import partial
+from copy import copy
+from typing import Any
 
-from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import OverloadedError, RequestError, reason
+from hf_triton.runtime.sandbox.fork_server import ForkServerError
+from hf_triton.runtime.sandbox.pool import Sandbox
 
 from .constraint import Constraint
-from .grammar import Following
-from .grammar_processes import GrammarProcesses
+from .grammar import Following, Limits
+from .grammar_process import read_tokenizer
+from .llguidance_grammars import with_plain_tokens
 
+MAX_PROCESSES = 256  # each has 5 MiB from the beginning
+MAX_BYTES = 2**30  # beyond that, of all of them
 _MAX_CONCURRENT = 3
 _MAX_LONG = 1
 _MAX_KEPT = 32
 _MAX_KEPT_BYTES = 256 * 2**20
 _MAX_WAITING = 64
 _SLACK_S = 1.0  # beyond the limit, in which the kernel ends the process
-
+_UNLOADED = "the model is being unloaded: try again later"
 
 Started = dict[Constraint, Following]
-Futures = dict[Constraint, Future[Following]]
 Take = Callable[[Started], None]
 Fail = Callable[[Exception], None]
+
+
+class GrammarProcesses:
+    """The processes of one model; without ``masks`` outputs are only followed."""
+
+    def __init__(
+        self, tokenizer: Any, vocab_size: int, eos_token_ids: Iterable[int], *, masks: bool = True
+    ) -> None:
+        self._tokenizer, self._vocab_size, self._masks = tokenizer, vocab_size, masks
+        self._eos_token_ids = sorted(eos_token_ids)
+        self.limits = Limits()
+        self._sandbox = Sandbox(read_tokenizer)
+        self._lock = threading.Lock()  # guards what follows
+        self._problem, self._closed = "", False
+        self._open: weakref.WeakSet[Following] = weakref.WeakSet()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(one.num_bytes for one in list(self._open))
+
+    def prepare(self) -> None:
+        """Starts the program where it does not run, which takes up to a second; where it can't be
+        started, each request is refused with the reason.
+        """
+        with self._lock:
+            if self._problem or self._closed or self._sandbox.runs:
+                return
+            try:
+                described = self._described()
+            except BaseException as error:  # a tokenizer's panic is not an Exception
+                self._problem = _unknown_tokenizer(error)
+                return
+            if importlib.util.find_spec("llguidance") is None:
+                self._problem = (
+                    "this server's Python lacks the package llguidance, which it needs; whoever "
+                    "runs the server can add it: pip install 'llguidance>=1.7,<2'"
+                )
+                return
+            try:
+                self._sandbox.start(described)
+            except ForkServerError as error:
+                self._problem = str(error) and _unknown_tokenizer(error)
+                if not self._problem:
+                    log.error("the process that makes grammars does not start")
+
+    def begin(self, constraint: Constraint, time_limit_s: float) -> Following:
+        """Begins with a grammar; ``Following.wait`` says when it is made.
+
+        Raises:
+            RequestError: this model can have none; names the option.
+            OverloadedError: too many are in use.
+        """
+        self.prepare()
+        added = self._tokenizer.added_tokens_decoder.items()
+        special_tokens = {
+            token_id: token.content
+            for token_id, token in added
+            if token.special and any(token.content in text for text in constraint.texts)
+        }
+        with self._lock:
+            if self._problem:
+                raise RequestError(f"{constraint.kind}: {self._problem}")
+            if len(self._open) >= MAX_PROCESSES:
+                raise OverloadedError(
+                    f"{len(self._open)} different constraints are in use, allowed: at most "
+                    f"{MAX_PROCESSES} at once: try again later"
+                )
+            following = Following(
+                self._sandbox.new_process(),
+                constraint,
+                special_tokens,
+                self.limits,
+                self._limit_memory,
+                masks=self._masks,
+            )
+            self._open.add(following)
+        following.begin(time_limit_s)
+        return following
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._sandbox.close()
+
+    def _limit_memory(self) -> None:
+        """Ends the largest process where all together have too much memory."""
+        while self.num_bytes > MAX_BYTES:
+            max(list(self._open), key=lambda one: one.num_bytes).end()
+
+    def _described(self) -> bytes:
+        """The tokenizer as llguidance takes it (llguidance.hf.from_tokenizer)."""
+        backend = copy(self._tokenizer.backend_tokenizer)
+        backend.no_padding()
+        backend.no_truncation()
+        tokenizer, plain_tokens = with_plain_tokens(backend.to_str())
+        described = {
+            "tokenizer": tokenizer,
+            "plain_tokens": plain_tokens,
+            "num_tokens": max(self._vocab_size, len(self._tokenizer)),
+            "eos_token_ids": self._eos_token_ids or [self._tokenizer.eos_token_id],
+        }
+        return json.dumps(described).encode()
+
+
+def _unknown_tokenizer(error: BaseException) -> str:
+    why = reason(Exception(str(error) or type(error).__name__), 120)
+    return (
+        "can't be used with this model, whose tokenizer is of a kind that llguidance does not know "
+        f"({why})"
+    )
 
 
 class _TookTooLongError(RequestError):
@@ -39,9 +158,7 @@ class _TookTooLongError(RequestError):
 
 
 class Compiler:
-    """Compiles constraints to what starts a grammar; each within ``time_limit_s``, for which the
-    time of ``prepare`` does not count.
-    """
+    """Compiles constraints, each within ``time_limit_s``."""
 
     def __init__(self, processes: GrammarProcesses, time_limit_s: float) -> None:
         self._processes, self._time_limit_s = processes, time_limit_s
@@ -53,17 +170,26 @@ class Compiler:
         self._closed = False
 
     def when_ready(self, constraints: Iterable[Constraint], start: Take, fail: Fail) -> None:
-        """Calls ``start`` with all of the constraints, or ``fail``: at once where they are known,
-        else from another thread.
-
-        ``fail`` gets a RequestError that names the option, or OverloadedError.
+        """Calls ``start``, or ``fail`` with a RequestError or OverloadedError: at once where all
+        constraints are known, else from another thread.
         """
+
+        def tell() -> None:
+            try:
+                compiled = {constraint: future.result() for constraint, future in futures.items()}
+            except CancelledError:
+                fail(OverloadedError(_UNLOADED))
+            except Exception as error:
+                fail(error)
+            else:
+                start(compiled)
+
         try:
             futures = {constraint: self._future(constraint) for constraint in constraints}
         except OverloadedError as error:
             fail(error)
             return
-        _when_all_done(futures, partial(_tell, futures, start, fail))
+        _when_all_done(futures.values(), tell)
 
     def close(self) -> None:
         """Refuses what waits for its turn, and ends the processes."""
@@ -76,7 +202,7 @@ class Compiler:
     def _future(self, constraint: Constraint) -> Future[Following]:
         with self._lock:
             if self._closed:
-                raise OverloadedError("the model is being unloaded: try again later")
+                raise OverloadedError(_UNLOADED)
             future = self._kept.get(constraint)
             if future is None or not _is_worth_keeping(future):
                 if len(self._unfinished) >= _MAX_WAITING:
@@ -85,15 +211,11 @@ class Compiler:
                 self._unfinished.add(future)
                 future.add_done_callback(self._unfinished.discard)
             self._kept.move_to_end(constraint)
-            self._forget()
+            sizes = [_num_bytes(one) for one in self._kept.values()]
+            while len(sizes) > 1 and (len(sizes) > _MAX_KEPT or sum(sizes) > _MAX_KEPT_BYTES):
+                self._kept.popitem(last=False)
+                del sizes[0]
             return future
-
-    def _forget(self) -> None:
-        """Forgets the least used of those kept, where they are too many or too large."""
-        sizes = {constraint: _num_bytes(future) for constraint, future in self._kept.items()}
-        while len(sizes) > 1 and (len(sizes) > _MAX_KEPT or sum(sizes.values()) > _MAX_KEPT_BYTES):
-            constraint, _ = self._kept.popitem(last=False)
-            del sizes[constraint]
 
     def _make(self, constraint: Constraint) -> Following:
         compiled = self._processes.begin(constraint, self._time_limit_s)
@@ -120,15 +242,15 @@ class Compiler:
             )
         if compiled.has_ended:
             if self._closed:
-                raise _busy(constraint)
+                raise OverloadedError(_UNLOADED)
             raise RequestError(f"{constraint.kind}: too large to prepare, allowed: a smaller one")
 
 
-def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
-    """Calls ``tell`` once, when the last of them is done; keeps it no longer: a future keeps
-    what it has called, and if that led back to it, only a rare collection would end its process.
+def _when_all_done(futures: Iterable[Future[Following]], tell: Callable[[], None]) -> None:
+    """Calls ``tell`` once, when the last of them is done, and forgets it then: a future keeps what
+    it has called, and in a cycle only a rare collection would end its process.
     """
-    left, to_tell = set(futures.values()), [tell]
+    left, to_tell = set(futures), [tell]
     lock = threading.Lock()
 
     def done(future: Future[Following]) -> None:
@@ -142,35 +264,18 @@ def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
         future.add_done_callback(done)
 
 
-def _tell(futures: Futures, start: Take, fail: Fail) -> None:
-    compiled: Started = {}
-    for constraint, future in futures.items():
-        try:
-            compiled[constraint] = future.result()
-        except CancelledError:
-            fail(_busy(constraint))
-            return
-        except Exception as error:
-            fail(error)
-            return
-    start(compiled)
-
-
 def _is_worth_keeping(future: Future[Following]) -> bool:
     if not future.done():
         return True
-    if future.cancelled():
-        return False
     error = future.exception()
-    if error is not None:
-        return isinstance(error, RequestError) and not isinstance(error, _TookTooLongError)
-    return future.result().is_usable
+    if error is None:
+        return future.result().is_usable
+    return isinstance(error, RequestError) and not isinstance(error, _TookTooLongError)
 
 
 def _num_bytes(future: Future[Following]) -> int:
-    if not future.done() or future.cancelled() or future.exception() is not None:
-        return 0
-    return future.result().num_bytes
+    is_made = future.done() and future.exception() is None
+    return future.result().num_bytes if is_made else 0
 
 
 def _busy(constraint: Constraint) -> OverloadedError:

@@ -1,7 +1,5 @@
-"""The constraint on a row's output, as its request gives it: one JSON schema, one regular
-expression, one grammar, or a list of texts to choose from.
-
-Checks what can be checked without a grammar library; knows none.
+"""The constraint on a row's output: a JSON schema, a regular expression, a grammar, or a list of
+texts to choose from. Checks what can be checked without a grammar library.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from hf_triton.runtime.request.tensors import kind_of
 
 ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1000
+_CHOICES = f"allowed: 1 to {MAX_CHOICES} different texts"
 _KIB = 1024
 # Of all choices together.
 _MOST_BYTES = {
@@ -31,9 +30,9 @@ KINDS = tuple(_MOST_BYTES)
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a model may write before it is held to anything: up to ``end``, from the output's
-    beginning where it is ``inside`` already, else after ``begin``. ``tokens`` are texts in these
-    two that are tokens of their own, and their ids.
+    """What a model may write before its constraint: up to ``end``, from the first token on where it
+    is ``inside`` already, else after ``begin``. ``tokens`` are texts in these two that are tokens
+    of their own, and their ids.
     """
 
     begin: str
@@ -44,9 +43,7 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Constraint:
-    """``kind`` is the option that asks for it; ``texts`` is the schema, the expression or the
-    grammar alone, or all choices. With ``reasoning`` it begins after that.
-    """
+    """``kind`` is the option that asks for it; ``texts`` are all choices, else one text."""
 
     kind: str
     texts: tuple[str, ...]
@@ -54,22 +51,12 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """The schema, the expression or the grammar."""
         return self.texts[0]
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of its texts."""
-        return sum(len(text.encode()) for text in self.texts)
 
 
 def constraint_of(row: Mapping[str, Any], *, may_be_empty: bool) -> Constraint | None:
-    """The one constraint that a row's options ask for; None without any.
-
-    ``may_be_empty`` where empty texts stand for none, as they do in rows of a client's batch.
-
-    Raises:
-        RequestError: more than one, or one that can't be; names the option.
+    """The one constraint of a row's options, if any; ``may_be_empty`` where empty texts stand for
+    none, as in rows of a client's batch. Raises RequestError.
     """
     given = {name: _texts(name, row[name], may_be_empty) for name in KINDS if row[name]}
     if not may_be_empty and (empty := next((n for n in KINDS if row[n] == ""), None)):
@@ -81,11 +68,19 @@ def constraint_of(row: Mapping[str, Any], *, may_be_empty: bool) -> Constraint |
         names = " and ".join(name for name, _ in asked)
         raise RequestError(f"{names}: both given, send one of {', '.join(KINDS)}")
     constraint = Constraint(*asked[0])
-    _check_size(constraint, _MOST_BYTES[constraint.kind])
-    if constraint.kind == "choice":
-        _check_choices(constraint)
-    elif constraint.kind == "json_schema":
-        read_object("json_schema", constraint.text)
+    kind, num, most = constraint.kind, len(constraint.texts), _MOST_BYTES[constraint.kind]
+    try:
+        num_bytes = sum(len(text.encode()) for text in constraint.texts)
+    except UnicodeEncodeError:
+        raise RequestError(f"{kind}: not valid Unicode: half of a surrogate pair") from None
+    if num_bytes > most:
+        raise RequestError(f"{kind}: got {num_bytes} bytes, allowed: at most {most}")
+    if num > MAX_CHOICES:
+        raise RequestError(f"choice: got {num} texts, {_CHOICES}")
+    if len(set(constraint.texts)) < num:
+        raise RequestError(f"choice: got one text twice, {_CHOICES}")
+    if kind == "json_schema":
+        read_object(kind, constraint.text)
     return constraint
 
 
@@ -107,9 +102,6 @@ def choice_texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-_CHOICES = f"allowed: 1 to {MAX_CHOICES} different texts"
-
-
 def _texts(name: str, value: Any, may_be_empty: bool) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
@@ -117,21 +109,3 @@ def _texts(name: str, value: Any, may_be_empty: bool) -> tuple[str, ...]:
     if not texts and not may_be_empty:
         raise RequestError(f"{name}: got empty texts alone, {_CHOICES}")
     return texts
-
-
-def _check_choices(constraint: Constraint) -> None:
-    num = len(constraint.texts)
-    if num > MAX_CHOICES:
-        raise RequestError(f"choice: got {num} texts, {_CHOICES}")
-    if len(set(constraint.texts)) < num:
-        raise RequestError(f"choice: got one text twice, {_CHOICES}")
-
-
-def _check_size(constraint: Constraint, most: int) -> None:
-    kind = constraint.kind
-    try:
-        num_bytes = constraint.num_bytes
-    except UnicodeEncodeError:
-        raise RequestError(f"{kind}: not valid Unicode: half of a surrogate pair") from None
-    if num_bytes > most:
-        raise RequestError(f"{kind}: got {num_bytes} bytes, allowed: at most {most}")

@@ -1,4 +1,4 @@
-"""How the engine's thread follows outputs by grammars: their states are in other processes."""
+"""How the engine's thread follows outputs by grammars, whose states are in other processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from functools import partial
 
 from msgspec.json import encode
 
@@ -21,32 +21,20 @@ from .constraint import Constraint
 
 _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
-_KILLED = "the process of this grammar went away before it answered: try again"
-_TOO_COMPLEX = "too complex to follow any further, allowed: a simpler one"
-
-
-class _Question(Enum):
-    """The functions of grammar_process.py, by what becomes of their answers."""
-
-    BEGIN, MADE, STATE, MASK, DROP = (auto() for _ in range(5))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a process: a token of an output mostly takes less than a millisecond of
-    ``step_s``; ``max_bytes`` are those of its own memory.
-    """
+    """What ends a process. A token of an output mostly takes less than a millisecond."""
 
     step_s: float = 2.0
     max_bytes: int = 512 * 2**20
 
 
 class Following:
-    """Follows outputs by one constraint; without ``masks`` nobody asks what may come next. Made
-    and waited for by one thread, then used by the engine's alone; when nothing refers to it any
-    more, the process ends.
-
-    ``num_bytes`` is the memory that the process had when it answered last.
+    """The process that follows outputs by one constraint; without ``masks`` nothing asks what may
+    come next. Made and waited for by one thread, then used by the engine's alone; the process ends
+    when nothing refers to it any more. ``num_bytes`` is its memory as it last said.
     """
 
     def __init__(
@@ -62,9 +50,9 @@ class Following:
         """``grew`` is called when the process has taken another megabyte or more."""
         self._process, self._constraint, self.masks_wanted = process, constraint, masks
         self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
-        # The questions that are not answered, in order: what is asked, and for which output. A weak
-        # reference, or only a rare collection of garbage would end the process.
-        self._asked: deque[tuple[_Question, weakref.ref[Grammar] | None]] = deque()
+        # Functions of grammar_process.py that are not answered, in order, and for which output each
+        # is asked: weakly, or only a rare collection of garbage would end the process.
+        self._asked: deque[tuple[Callable[..., bytes], weakref.ref[Grammar] | None]] = deque()
         self._made: tuple[int, bytes] | None = None  # a kind of the worker's answers, and one
         self._dropped: deque[int] = deque()
         self._num_started = 0
@@ -73,13 +61,11 @@ class Following:
         self.num_bytes = 0
 
     def __call__(self) -> Grammar:
-        """The grammar of one more output."""
         self._num_started += 1
         return Grammar(self, self._num_started)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
         return self._process.has_ended
 
     @property
@@ -88,24 +74,18 @@ class Following:
         return self._process.is_there
 
     def fileno(self) -> int:
-        """The descriptor of the connection."""
         return self._process.fileno()
 
     def begin(self, time_limit_s: float) -> None:
-        """Has the grammar made; the process ends if that takes longer than the limit."""
-        self._asked += (_Question.BEGIN, None), (_Question.MADE, None)
-        constraint, most = encode(self._constraint), self._limits.max_bytes
-        self._process.ask(
-            grammar_process.begin, constraint, time_limit_s=time_limit_s, max_bytes=most
-        )
-        self._process.ask(grammar_process.made, time_limit_s=time_limit_s)
+        """Has the grammar made; the process ends at the time limit."""
+        self._asked += (grammar_process.begin, None), (grammar_process.made, None)
+        ask, constraint = partial(self._process.ask, time_limit_s=time_limit_s), self._constraint
+        ask(grammar_process.begin, encode(constraint), max_bytes=self._limits.max_bytes)
+        ask(grammar_process.made)
 
     def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
-        """Whether the grammar is made or the process has ended; waits for it that long, or without
-        ``for_all`` until it is known to take long.
-
-        Raises:
-            RequestError: the grammar can't be made; names the option, and what is wrong.
+        """Whether the grammar is made or the process has ended, after waiting for that, or without
+        ``for_all`` until it is known to take long. Raises RequestError where it can't be made.
         """
         until_s = time.monotonic() + timeout_s
         while self._made is None and not self.has_ended:
@@ -120,21 +100,17 @@ class Following:
         return True
 
     def ask_state(self, grammar: Grammar, token_id: int) -> None:
-        """Orders a token of an output to be taken; does not wait."""
+        """Has a token of an output taken; does not wait."""
         while self._dropped:
-            self._ask(grammar_process.drop, _Question.DROP, None, self._dropped.popleft())
-        asking = weakref.ref(grammar)
-        self._ask(grammar_process.follow, _Question.STATE, asking, grammar.number, token_id)
+            self._ask(grammar_process.drop, self._dropped.popleft())
+        self._ask(grammar_process.follow, grammar.number, token_id, asking=grammar)
 
     def ask_mask(self, grammar: Grammar) -> None:
         """Asks what may come next in an output; does not wait."""
-        asking = weakref.ref(grammar)
-        self._ask(grammar_process.mask, _Question.MASK, asking, grammar.number)
+        self._ask(grammar_process.mask, grammar.number, asking=grammar)
 
     def wait_until(self, has_come: Callable[[], bool]) -> None:
-        """Waits for answers, at most until the process has ended, which it does if it says nothing
-        for too long.
-        """
+        """Waits for answers; ends the process where none come in time."""
         until_s = time.monotonic() + self._limits.step_s + _SLACK_S
         while not has_come() and not self.has_ended:
             if not self.receive(until_s):
@@ -143,16 +119,23 @@ class Following:
     def refusal(self, kind: int, answer: bytes, token_id: int) -> RuntimeModelError:
         """Why a token can't be followed; ends a process that failed."""
         option = self._constraint.kind
+        if kind == worker.REFUSED and token_id in self._special_tokens:
+            # llguidance allows it where the constraint has its text, then refuses it.
+            return RequestError(
+                f"{option}: has {self._special_tokens[token_id]!r}, a special token of this model, "
+                "which can't be written as a text, allowed: other texts"
+            )
         if kind == worker.REFUSED:
-            special = _special_token_reason(token_id, self._special_tokens)
-            return RequestError(f"{option}: {special or answer.decode()}")
+            return RequestError(f"{option}: {answer.decode()}")
         if self.has_ended and self._process.was_killed():
-            return OverloadedError(_KILLED)
+            text = "the process of this grammar went away before it answered: try again"
+            return OverloadedError(text)
         self.end()
-        return RequestError(f"{option}: {_TOO_COMPLEX}")
+        text = "too complex to follow any further, allowed: a simpler one"
+        return RequestError(f"{option}: {text}")
 
     def drop(self, number: int) -> None:
-        """The output goes on no longer; may be called from any thread."""
+        """Forgets an output; may be called from any thread."""
         self._dropped.append(number)
 
     def end(self) -> None:
@@ -174,16 +157,16 @@ class Following:
             return True
         if found is None:
             return False
-        question, asking = self._asked.popleft()
+        function, asking = self._asked.popleft()
         kind, answer = found[0], bytes(found[1])
         grammar = None if asking is None else asking()
-        if question is _Question.BEGIN:
+        if function is grammar_process.begin:
             self._takes_long = answer == grammar_process.TAKES_LONG
-        elif question is _Question.MADE:
+        elif function is grammar_process.made:
             self._made = kind, answer
-        elif question is _Question.MASK and kind != worker.DONE:
+        elif function is grammar_process.mask and kind != worker.DONE:
             self.end()
-        elif grammar is not None and question is _Question.MASK:
+        elif grammar is not None and function is grammar_process.mask:
             grammar.take_mask(answer)
         elif grammar is not None:
             grammar.state = kind, answer
@@ -195,21 +178,19 @@ class Following:
     def _ask(
         self,
         function: Callable[[bytes], bytes],
-        question: _Question,
-        asking: weakref.ref[Grammar] | None,
         number: int,
         token_id: int = 0,
+        *,
+        asking: Grammar | None = None,
     ) -> None:
-        self._asked.append((question, asking))
+        self._asked.append((function, None if asking is None else weakref.ref(asking)))
         order = grammar_process.OUTPUT.pack(number, token_id)
         self._process.ask(function, order, time_limit_s=self._limits.step_s)
 
 
 class Grammar:
-    """Follows one output token by token; used by the engine's thread alone.
-
-    With n above 1 each choice has a grammar of its own. ``number`` is its own in the process. What
-    was written may end where it ``may_end``, and has to where it ``is_complete``. ``state`` is the
+    """Follows one output; used by the engine's thread alone. ``number`` is its own in the process.
+    The output may end where it ``may_end``, and has to where it ``is_complete``. ``state`` is the
     answer to the last token.
     """
 
@@ -234,13 +215,11 @@ class Grammar:
         return True
 
     def fileno(self) -> int:
-        """The descriptor that has something to read when the mask comes."""
         return self._following.fileno()
 
     def mask(self) -> bytes:
         """A bit for each token, 1 where it may come next, the lowest bit first, in whole 32-bit
-        words. An end-of-text token may come where the text may end. Where the grammar has become
-        too complex it allows what came first: ``follow`` then says it.
+        words. Of a grammar that has become too complex it is the first one: ``follow`` refuses.
         """
         self._following.wait_until(lambda: self._mask is not None)
         return self._following.first_mask if self._mask is None else self._mask
@@ -251,7 +230,7 @@ class Grammar:
             self._mask = mask
 
     def tell(self, token_id: int) -> None:
-        """Begins with ``follow`` of the same token, so that others may begin before it ends."""
+        """Begins with ``follow`` of the same token."""
         self._following.ask_state(self, token_id)
         self._told, self._began, self._mask = token_id, True, None
 
@@ -259,8 +238,7 @@ class Grammar:
         """Takes the next token.
 
         Raises:
-            RequestError: the grammar does not allow the token, because it allows none or because
-                other options forbid those that it allows; or the grammar is too complex.
+            RequestError: the grammar does not allow it, or is too complex.
             OverloadedError: somebody else has killed its process.
         """
         if self._told is None:
@@ -295,16 +273,3 @@ def tell_all(tokens: Iterable[tuple[Grammar | None, int]]) -> None:
     for grammar, token_id in tokens:
         if grammar is not None:
             grammar.tell(token_id)
-
-
-def _special_token_reason(token_id: int, special_tokens: Mapping[int, str]) -> str:
-    """Why a token that is allowed is then refused; empty where its text is no special token's.
-
-    llguidance allows such a token where the constraint has its text, then refuses it.
-    """
-    if token_id not in special_tokens:
-        return ""
-    return (
-        f"has {special_tokens[token_id]!r}, a special token of this model, which can't be written "
-        "as a text, allowed: other texts"
-    )

@@ -1,6 +1,5 @@
-"""What the process of one constraint does: it makes the grammar and follows outputs by it, as the
-sandbox's worker asks it to. Such processes share the memory of llguidance's form of the tokenizer.
-Imports neither torch nor transformers.
+"""Runs in the process of one constraint: makes its grammar and follows outputs by it. All such
+processes share llguidance's form of the tokenizer. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ _NICENESS = 10
 
 
 class _Grammar:
-    """What this process has: the tokenizer, the grammar of its constraint, or why there is none,
-    and the state of each output.
-    """
+    """The grammar of the constraint, or why there is none, and each output's state."""
 
     tokenizer: Any
     plain_tokens: dict[str, int]
@@ -59,7 +56,6 @@ _OWN = _Grammar()
 
 
 def read_tokenizer(content: bytes) -> None:
-    """Makes llguidance's form of a tokenizer."""
     from llguidance import LLTokenizer
 
     given = json.loads(content)
@@ -70,10 +66,8 @@ def read_tokenizer(content: bytes) -> None:
 
 
 def begin(asked: bytes) -> bytes:
-    """Begins with the grammar of a constraint: TAKES_LONG where it is not made at once.
-
-    In a thread of its own, which gets a low priority once it has taken long, so that the engine's
-    thread runs first: on Linux each thread has a niceness of its own.
+    """Begins with the grammar of a constraint: TAKES_LONG where it is not made at once. In a thread
+    of its own, which then gets a low priority: on Linux each thread has a niceness of its own.
     """
     threading.stack_size(_STACK_BYTES)
     _OWN.thread = thread = threading.Thread(
@@ -91,9 +85,7 @@ def begin(asked: bytes) -> bytes:
 
 
 def made() -> bytes:
-    """Waits for the grammar: what holds before the first token, and the mask of what may come.
-    Raises RequestError where it can't be made.
-    """
+    """Waits for the grammar: the state and mask before the first token. Raises RequestError."""
     _OWN.thread.join()
     if _OWN.problem is not None:
         raise _OWN.problem
@@ -101,7 +93,7 @@ def made() -> bytes:
 
 
 def follow(order: bytes) -> bytes:
-    """What a token has led to. Raises RequestError where it does not fit."""
+    """The state after a token. Raises RequestError where it does not fit."""
     number, token_id = OUTPUT.unpack(order)
     matcher = _OWN.matchers.get(number)
     if matcher is None:
@@ -113,13 +105,11 @@ def follow(order: bytes) -> bytes:
 
 
 def mask(order: bytes) -> bytes:
-    """What may come next in an output."""
     found: bytes = _OWN.matchers[OUTPUT.unpack(order)[0]].compute_bitmask()
     return found
 
 
 def drop(order: bytes) -> bytes:
-    """Forgets the state of an output."""
     _OWN.matchers.pop(OUTPUT.unpack(order)[0], None)
     return b""
 

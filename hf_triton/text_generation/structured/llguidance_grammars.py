@@ -1,10 +1,9 @@
 """Makes llguidance's grammars of constraints.
 
 llguidance builds an automaton only as far as outputs need it, so a grammar is ready in
-milliseconds. Its own limits, and schema_complexity.py, bound the time and memory of most; not of
-all, neither when a grammar is made nor later, at any token (perf/lab/NOTES.md has cases), so it is
-only called where the process can be ended (grammar_process.py).
-https://github.com/guidance-ai/llguidance
+milliseconds. Its limits and ``check_complexity`` bound the time and memory of most, not of all,
+when a grammar is made and at any token later (perf/lab/NOTES.md has cases): it is only called where
+the process can be ended (grammar_process.py). https://github.com/guidance-ai/llguidance
 """
 
 from __future__ import annotations
@@ -17,12 +16,17 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
+from tokenizers import pre_tokenizers
+
 from hf_triton.runtime.errors import RequestError, reason
 
 from .constraint import Constraint
-from .json_schemas import check_numbers, check_numbers_of_grammar, without_names
-from .plain_tokens import with_numbered_tokens
-from .schema_complexity import check_complexity
+from .json_schemas import (
+    check_complexity,
+    check_numbers,
+    check_numbers_of_grammar,
+    without_names,
+)
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -33,16 +37,14 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _DEAD_END = "NoExtensionBias"
 _MAX_LEXER_STATES = 30_000  # about half a kilobyte each
+_LITERALS = r'//.*|#.*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])+/'  # and comments, in Lark
 
 
 def make_matcher(
     own: Any, constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
 ) -> tuple[Any, bytes]:
     """The grammar of a constraint and the mask of what may come first; ``own`` is llguidance's form
-    of the tokenizer, ``plain_tokens`` are those of plain_tokens.py.
-
-    Raises:
-        RequestError: names the option, and what is wrong with what it holds.
+    of the tokenizer, ``plain_tokens`` are those of ``with_plain_tokens``. Raises RequestError.
     """
     from llguidance import LLMatcher, LLParserLimits
 
@@ -65,9 +67,8 @@ def make_matcher(
 
 
 def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE) -> str:
-    """The constraint as llguidance's grammar, in which a text of ``plain_tokens`` may be written by
-    its own token or in pieces: where only one text can follow, llguidance else allows pieces alone.
-    Raises whatever llguidance raises.
+    """The constraint as llguidance's grammar; a text of ``plain_tokens`` may be written by its own
+    token too, and not in pieces alone. Raises whatever llguidance raises.
     """
     from llguidance import LLMatcher
 
@@ -87,20 +88,16 @@ def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
 
 
 def lark_text(constraint: Constraint) -> str:
-    """A grammar in llguidance's form of Lark, also of llama.cpp's GBNF. Raises whatever llguidance
-    raises.
-    """
+    """A grammar in llguidance's form of Lark; it may be llama.cpp's GBNF."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     return str(any_to_lark(constraint.text))
 
 
 def grammar_after_reasoning(constraint: Constraint) -> str:
-    """A constraint that begins after reasoning, in llguidance's form of Lark. Raises whatever
-    llguidance raises.
-
-    The marks may be tokens of their own, which are no texts to llguidance: both are looked for.
-    https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
+    """A constraint that begins after reasoning, in llguidance's form of Lark
+    (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md). Marks are looked for as
+    texts and as tokens of their own, which are no texts to llguidance.
     """
     reasoning = constraint.reasoning
     assert reasoning is not None
@@ -131,7 +128,6 @@ def _spelt(mark: str, tokens: dict[str, int]) -> list[str]:
 
 
 def _lark_of(constraint: Constraint) -> str:
-    """The constraint without its reasoning."""
     from llguidance import LLMatcher
 
     if constraint.kind == "json_schema":
@@ -144,9 +140,9 @@ def _lark_of(constraint: Constraint) -> str:
 
 
 def with_json_defaults(schema: str) -> dict[str, Any]:
-    """A JSON schema with the white space that outputs may have, as far as it says none itself, and
-    without names that nothing needs. One that has ``properties``, and says nothing of its type, is
-    an object's, as outlines, xgrammar and llama.cpp read it, and as TGI's documentation writes it.
+    """A JSON schema with the white space that outputs may have, where it says none itself, and
+    without names that nothing needs. One with ``properties`` and no type is an object's, as
+    outlines, xgrammar and llama.cpp read it.
     """
     found: dict[str, Any] = json.loads(schema)
     without_names(found)
@@ -160,10 +156,9 @@ def with_json_defaults(schema: str) -> dict[str, Any]:
 
 @functools.cache
 def json_defaults() -> Any:
-    """The white space that outputs may have: between two tokens of JSON one space, or a line break
-    and an indentation. Where any white space is allowed, some models write nothing else until
-    max_tokens. llguidance before 1.9 lets the pattern repeat without end (vLLM 0.32 requires
-    1.7.6): there white space is allowed after separators alone.
+    """The white space between two tokens of JSON: one space, or a line break and an indentation.
+    Allowed any, some models write nothing else. llguidance before 1.9 (vLLM 0.32 requires 1.7.6)
+    lets the pattern repeat without end: there white space comes after separators alone.
     """
     found = tuple(int(part) for part in metadata.version("llguidance").split(".")[:2])
     if found >= _BOUNDED:
@@ -174,7 +169,7 @@ def json_defaults() -> Any:
 
 
 def _place(error: str) -> str:
-    """Where a grammar is wrong; what is wrong there repeats it."""
+    """Where a grammar is wrong; llguidance's own text repeats the grammar."""
     found = re.search(r"line (\d+)|(\d+)\(\d+\):", error)
     at = f" at line {found[1] or found[2]}" if found else ""
     return f"not valid{at}, allowed: Lark as llguidance has it, or llama.cpp's GBNF"
@@ -186,9 +181,7 @@ def choice_regex(constraint: Constraint) -> str:
 
 
 def refusal_reason(stop_reason: str, error: str) -> str:
-    """Why a token was refused: llguidance says InternalError for one that does not fit and for a
-    limit alike.
-    """
+    """Why a token was refused; llguidance says InternalError also at a limit of its own."""
     if error.startswith(_DEAD_END):
         return "nothing can follow what was written; allowed: one that can always be completed"
     fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
@@ -219,3 +212,41 @@ def _short_error(error: str) -> str:
     if "too big" in error or "too large" in error:
         return "too large, allowed: a smaller one"
     return reason(Exception(error.splitlines()[0]), 200)
+
+
+def with_plain_tokens(tokenizer: str) -> tuple[str, dict[str, int]]:
+    """The tokenizer (``tokenizer.json``'s text) with its plain added tokens among its vocabulary,
+    such as Qwen's ``<tool_call>``, and their texts and ids. Only BPE's vocabulary takes more.
+
+    llguidance takes each added token of the form ``<...>`` as a special one, which no text matches;
+    where a grammar allows nothing but such a text, it demands that token and then refuses it.
+    https://github.com/guidance-ai/llguidance/blob/main/toktrie_hf_tokenizers/src/lib.rs
+    """
+    described = json.loads(tokenizer)
+    added, model = described["added_tokens"], described["model"]
+    plain = [token for token in added if _is_plain(token)] if model["type"] == "BPE" else []
+    if not plain:
+        return tokenizer, {}
+    described["added_tokens"] = [token for token in added if not _is_plain(token)]
+    has_bytes = "ByteFallback" in json.dumps(described["decoder"])
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for token in plain:
+        text = token["content"]
+        # Otherwise a character for each byte, as in GPT-2's vocabulary.
+        text = text.replace(" ", "▁") if has_bytes else byte_level.pre_tokenize_str(text)[0][0]
+        model["vocab"][text] = token["id"]
+    return json.dumps(described), {token["content"]: token["id"] for token in plain}
+
+
+def with_numbered_tokens(lark: str, plain_tokens: Mapping[str, int]) -> str:
+    """A grammar in which these have their numbers, since llguidance knows no other names."""
+    if not plain_tokens:
+        return lark
+    names = "|".join(map(re.escape, plain_tokens))
+    numbered = {name: f"<[{token_id}]>" for name, token_id in plain_tokens.items()}
+    return re.sub(f"{_LITERALS}|{names}", lambda found: numbered.get(found[0], found[0]), lark)
+
+
+def _is_plain(token: dict[str, object]) -> bool:
+    text = str(token["content"])
+    return not token["special"] and text.startswith("<") and text.endswith(">")

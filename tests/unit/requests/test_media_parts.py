@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.text_generation.request.media_parts import Item, items_of_row, take_items
+from hf_triton.text_generation.request.media_reader import Item, items_of_row, take_items
 
 TEXT = {"type": "text", "text": "hi"}
 DATA = "data:image/png;base64,AAAA"

@@ -20,11 +20,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from hf_triton.runtime.errors import OverloadedError, RequestError
 from hf_triton.runtime.sandbox import worker
 from hf_triton.runtime.sandbox.pool import Process
-from hf_triton.text_generation.structured import grammar_process, grammar_processes
-from hf_triton.text_generation.structured.compiling import Compiler, Started
+from hf_triton.text_generation.structured import compiling, grammar_process
+from hf_triton.text_generation.structured.compiling import Compiler, GrammarProcesses, Started
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Following, Grammar, Limits, wait_for_masks
-from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
 from tests.support.triton import ROOT, eventually
 
 MIB = 2**20
@@ -193,11 +192,11 @@ def test_all_together_have_a_limit_and_the_largest_goes_first(
     small = made(processes, SMALL)
     first = made(processes, Constraint("regex", (LARGE,)))
     assert 60 * MIB < first.num_bytes < 400 * MIB
-    monkeypatch.setattr(grammar_processes, "MAX_BYTES", first.num_bytes + 40 * MIB)
+    monkeypatch.setattr(compiling, "MAX_BYTES", first.num_bytes + 40 * MIB)
     second = made(processes, Constraint("regex", (LARGE + "b",)))
     assert first.has_ended or second.has_ended
     assert not small.has_ended
-    assert processes.num_bytes <= grammar_processes.MAX_BYTES
+    assert processes.num_bytes <= compiling.MAX_BYTES
     assert eventually(lambda: len(children(program_id(processes))) == 2)
 
 
@@ -224,7 +223,7 @@ def test_a_busy_process_ends_too_when_nothing_refers_to_it(processes: GrammarPro
 def test_more_different_ones_than_may_be_open_are_refused(
     processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar_processes, "MAX_PROCESSES", 2)
+    monkeypatch.setattr(compiling, "MAX_PROCESSES", 2)
     kept = [made(processes, Constraint("regex", (text,))) for text in "ab"]
     with pytest.raises(OverloadedError, match="2 different constraints are in use, allowed: at"):
         processes.begin(SMALL, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.text_generation.structured.schema_complexity import (
+from hf_triton.text_generation.structured.json_schemas import (
     branches_of_pattern,
     check_complexity,
 )

@@ -16,7 +16,7 @@ LIBRARY = ROOT / "hf_triton"
 FLOORS = (
     ("hf_triton/version", "hf_triton/python_env"),
     ("hf_triton/runtime",),
-    ("hf_triton/text_generation/options", "hf_triton/text_generation/media_options"),
+    ("hf_triton/text_generation/options",),
     ("hf_triton/text_generation/structured",),
     ("hf_triton/text_generation/sequence",),
     ("hf_triton/text_generation/media", "hf_triton/text_generation/lora"),

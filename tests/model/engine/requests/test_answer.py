@@ -18,7 +18,7 @@ from hf_triton.text_generation.request.answer import (
     logprobs_json,
     wanted_outputs,
 )
-from hf_triton.text_generation.request.chat_answers import ChatAnswers, ReasoningTokens
+from hf_triton.text_generation.request.chat import ChatAnswers, ReasoningTokens
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update

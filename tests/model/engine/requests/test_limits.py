@@ -15,8 +15,11 @@ import pytest
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_json
-from hf_triton.text_generation.request.limits import check_logprobs, most_with_logprobs
-from hf_triton.text_generation.request.parsing import check_request
+from hf_triton.text_generation.request.parsing import (
+    check_logprobs,
+    check_request,
+    most_with_logprobs,
+)
 from hf_triton.text_generation.sampling.logits_processors import BadWords
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.text_generation.request.media_chat import MediaChatTemplate
+from hf_triton.text_generation.request.media_reader import MediaChatTemplate
 
 IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "what?"}
 # As LLaVA's: contents are lists of parts, and a text would be passed over.

@@ -31,10 +31,9 @@ from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
-from hf_triton.text_generation.structured.compiling import Compiler, Started, Take
+from hf_triton.text_generation.structured.compiling import Compiler, GrammarProcesses, Started, Take
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Following, Grammar
-from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.support.driving import Caller, NumberTokenizer
 from tests.support.triton import eventually
