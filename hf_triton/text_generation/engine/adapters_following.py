@@ -1,8 +1,8 @@
-"""Follows ``adapters.json`` while the model serves: what it names is read here and served from the
-engine's next step on. Nothing of a list that can't be served is; the one before goes on.
+"""Reads ``adapters.json`` again when it changes: the engine serves its adapters from its next step
+on, or goes on with those before where one can't be served.
 
-Each process says what it has read in a file of its own, for whoever changes the list
-(hf_triton/tritonserver/adapters.py). The file is locked while the process runs.
+Each process writes what it has read to a file of its own, which it locks while it runs;
+hf_triton/tritonserver/adapters.py reads it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class AdaptersFollower:
-    """Follows the list of one instance, until its engine stops. ``reader`` has ``read``, from
-    adapters to what the engine's ``change_adapters`` takes; both raise LoadError. ``engine`` also
-    has ``forget_removed_adapters``, which frees those that no request needs any more.
-    """
+    """Follows the list of one instance, until its engine stops."""
 
     def __init__(self, served: ServedModel, reader: Any, engine: Any) -> None:
         assert served.adapters_file is not None
@@ -39,33 +37,36 @@ class AdaptersFollower:
         self._reader, self._engine = reader, engine
         self._seen = b""
         version = self._file.parent.name
-        self._status = _Status(served.cache_dir / "adapters", f"{self._name}-{version}-")
+        folder = served.cache_dir / "adapters"
+        self._status = folder / f"{self._name}-{version}-{os.getpid()}.json"
 
     def start(self) -> None:
-        """Starts the thread that follows it."""
         threading.Thread(target=self._follow, name="adapters", daemon=True).start()
 
     def _follow(self) -> None:
         torch.set_num_threads(1)  # parallel work belongs to the engine's thread alone
-        with self._status:
+        with _locked(self._status) as descriptor:
             while self._engine.thread.stop_at_s is None:
                 try:
-                    self._look()
+                    self._look(descriptor)
                 except Exception as error:
                     log.error(f"{self._name}: {self._file.name}: {place(error)}")
                 time.sleep(_LOOK_EVERY_S)
 
-    def _look(self) -> None:
+    def _look(self, status: int | None) -> None:
         with contextlib.suppress(FileNotFoundError):  # the version is taken away
             content = self._file.read_bytes()
             if content == self._seen:
                 self._engine.forget_removed_adapters()
                 return
             self._seen = content
-            self._status.say(content, self._serve(content))
+            values = {"read": hashlib.sha256(content).hexdigest(), "refusal": self._serve(content)}
+            if status is not None:
+                os.ftruncate(status, 0)
+                os.pwrite(status, json.dumps(values).encode(), 0)
 
     def _serve(self, content: bytes) -> str:
-        """Serves what the list says; returns why not, or an empty string."""
+        """Serves the adapters of the list; returns why not, or an empty string."""
         try:
             wanted = parse_adapters(content)
             if wanted != self._adapters:
@@ -82,32 +83,22 @@ class AdaptersFollower:
         return ""
 
 
-class _Status:
-    """The file in which this process says what it has read."""
-
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self._path = folder / f"{prefix}{os.getpid()}.json"
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self._path, flags, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            log.warn(f"apply can't change adapters while they are served: {error.strerror}")
-
-    def say(self, content: bytes, refusal: str) -> None:
-        """Says that ``content`` was read, and why it is not served, or an empty string."""
-        if self._descriptor is not None:
-            values = {"read": hashlib.sha256(content).hexdigest(), "refusal": refusal}
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, json.dumps(values).encode(), 0)
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int | None]:
+    """The descriptor of a file that is locked until it is removed; None where it can't be made."""
+    descriptor = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        log.warn(f"apply can't change adapters while they are served: {error.strerror}")
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
             with contextlib.suppress(OSError):
-                self._path.unlink()
-                self._path.parent.rmdir()  # where it was the last
-            os.close(self._descriptor)
+                path.unlink()
+                path.parent.rmdir()  # where it was the last
+            os.close(descriptor)

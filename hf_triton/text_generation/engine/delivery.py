@@ -1,8 +1,5 @@
-"""A thread that turns what an engine generated into answers: decoding, packing, sending.
-
-So none of that stands between two steps of the engine: while the next one is computed, the last
-one's tokens are on their way. When sending falls behind, the news of several steps goes out
-together. Knows neither engines nor Triton.
+"""A thread that decodes, packs and sends what an engine generated, while the engine computes its
+next step. When sending falls behind, the news of several steps goes out together.
 """
 
 from __future__ import annotations
@@ -10,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, place, reason
@@ -27,11 +26,9 @@ class Delivery:
         self._thread.start()
 
     def put(self, updates: list[Update]) -> None:
-        """Hands over the news of a step; never blocks."""
         self._queue.put(updates)
 
     def stop(self) -> None:
-        """Sends what is left and ends the thread."""
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -46,26 +43,18 @@ class Delivery:
                     updates += news
                     news = self._queue.get_nowait()
             ends = news is None
-            _deliver(updates)
+            for update in updates:
+                recipient = update.sequence.recipient
+                _deliver(recipient, partial(recipient.take, update))
+            for recipient in dict.fromkeys(update.sequence.recipient for update in updates):
+                _deliver(recipient, recipient.flush)
 
 
-def _deliver(updates: list[Update]) -> None:
-    """Hands each recipient its news, and has it send what it took."""
-    for update in updates:
-        recipient = update.sequence.recipient
-        try:
-            recipient.take(update)
-        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
-            _fail(recipient, error)
-    for recipient in dict.fromkeys(update.sequence.recipient for update in updates):
-        try:
-            recipient.flush()
-        except BaseException as error:
-            _fail(recipient, error)
-
-
-def _fail(recipient: Recipient, error: BaseException) -> None:
+def _deliver(recipient: Recipient, action: Callable[[], None]) -> None:
     """A tokenizer's failure, or our own, is one request's, not its neighbours'."""
-    text = f"an output could not be delivered: {place(error)}"
-    log.error(labelled(recipient.request_id, text))
-    recipient.fail(EngineError(f"decoding the output failed: {reason(error)}"))
+    try:
+        action()
+    except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+        text = f"an output could not be delivered: {place(error)}"
+        log.error(labelled(recipient.request_id, text))
+        recipient.fail(EngineError(f"decoding the output failed: {reason(error)}"))

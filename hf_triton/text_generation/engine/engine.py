@@ -1,7 +1,5 @@
-"""What every engine is: a bounded queue in front of one thread that owns the model.
-
-Takes sequences in, ends those that are cancelled or out of time, hands on what was generated.
-Knows neither Triton nor how text is generated.
+"""What every engine is: a bounded queue in front of one thread that owns the model. Knows neither
+Triton nor how text is generated.
 """
 
 from __future__ import annotations
@@ -44,13 +42,13 @@ _USUAL_TOKENS = 128  # of an output, where nobody says how many
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
-    engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
-    any. ``sources`` are those that an encoder-decoder of sounds is tried with, the longest first.
-    ``compiled`` has the in-flight engine compute by compiled loops; None: on a CPU.
-    ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
-    ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
-    ``largest_prompt`` the one with the largest of them, of at most so many tokens, if there is any.
+    """``prepare`` may change the model for speed; it runs on the engine's thread. Only the
+    in-flight engine takes ``adapters``, computes by ``compiled`` loops (None: on a CPU) and is a
+    step ahead of what the host has read by ``async_scheduling`` (None: on a GPU).
+
+    An encoder-decoder of sounds is tried with ``sources``, the longest first. ``trial_prompts``
+    makes prompts with images or sounds, ``largest_prompt`` the one with the largest of them, of at
+    most so many tokens, if there is any.
     """
 
     model: Any
@@ -106,7 +104,6 @@ class Engine(ABC):
 
     @property
     def max_source_len(self) -> int | None:
-        """The most tokens of a text that an encoder reads; None of a model without one."""
         return None
 
     @property
@@ -121,7 +118,6 @@ class Engine(ABC):
 
     @property
     def drafts(self) -> bool:
-        """Whether it computes tokens that may come next."""
         return False
 
     @property
@@ -149,28 +145,26 @@ class Engine(ABC):
 
     @abstractmethod
     def _add(self, sequences: Iterable[Sequence]) -> None:
-        """Takes sequences that were submitted since the last step."""
+        """Takes submitted sequences."""
 
     @abstractmethod
     def _remove(self, sequences: list[Sequence]) -> None:
-        """Forgets sequences that ended before they were finished, whether they run or wait."""
+        """Forgets sequences that were ended from outside, whether they run or wait."""
 
     @abstractmethod
     def _drain(self) -> list[Sequence]:
-        """Gives back every sequence that waits or runs and forgets them."""
+        """Forgets and returns every sequence that waits or runs."""
 
     @abstractmethod
     def _drain_running(self) -> list[Sequence]:
-        """The same for those that the last step was about, not for those that wait."""
+        """Forgets and returns those that run."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine takes requests and its thread gets on with them."""
         return self.thread.is_healthy
 
     @property
     def num_unfinished(self) -> int:
-        """How many sequences run or wait."""
         return self.thread.num_unfinished
 
     def start(self) -> None:
@@ -182,9 +176,7 @@ class Engine(ABC):
             raise
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Raises RequestError, with both numbers, where prompt and output pass the context. An
-        encoder's text and the output have one each.
-        """
+        """Raises RequestError where prompt and output pass the context, or an encoder's own."""
         if self.max_source_len is not None:
             for field, got, most in (
                 ("text_input", num_prompt_tokens, self.max_source_len),
@@ -200,9 +192,7 @@ class Engine(ABC):
             )
 
     def check_prompt_logprobs(self, num_prompt_tokens: int, *, with_source: bool) -> None:
-        """Raises RequestError where the log-probabilities of a prompt's tokens can't be told;
-        ``with_source``: it has images or sounds.
-        """
+        """Raises RequestError for a prompt whose log-probabilities the model can't give."""
         config = self.setup.model.config
         if config.is_encoder_decoder:
             raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
@@ -214,12 +204,11 @@ class Engine(ABC):
             )
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:
-        """Whether long prompts are computed chunk by chunk."""
         return False
 
     def output_length(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
         """The most tokens of an output: those ``asked`` for, else the option's or the model's own
-        number, else 128. With ``clamps`` what the context leaves stands for that, and for more.
+        number, else 128; with ``clamps`` what the context leaves stands for 128, and is the most.
         """
         num_before = num_prompt_tokens if self.max_source_len is None else 0
         left = max(1, self.max_model_len - num_before)
@@ -243,20 +232,16 @@ class Engine(ABC):
                 raise
 
     def cancel(self, sequences: Iterable[Sequence]) -> None:
-        """Ends sequences before the next step; those that are finished already are left alone."""
         with self.thread.condition:
             self._cancelled += sequences
             self.thread.wake()
 
     def stop(self, grace_s: float = 0.0) -> None:
-        """Takes no more requests, finishes those it has within ``grace_s``, fails the others, and
-        ends the thread.
-        """
+        """Finishes its requests within ``grace_s``, fails the others, and ends the thread."""
         self.thread.stop(grace_s)
         self._delivery.stop()
 
     def has_work(self) -> bool:
-        """Whether sequences wait, run, or are to be ended."""
         return bool(self._cancelled) or self._has_work()
 
     def add(self, sequences: Iterable[Sequence]) -> None:
@@ -288,20 +273,17 @@ class Engine(ABC):
             self._check_device()  # else every later step fails too, and the model stays ready
 
     def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
-        """Fails what is left after the last step."""
         self._drain()
         self._fail(sequences, error)
 
     def give_up(self, sequences: Iterable[Sequence], error: Exception) -> None:
-        """Answers callers of a step that may never end; should it end after all, their sequences
-        are ended then.
-        """
+        """Fails requests of a step that may never end; if it does, their sequences end then."""
         self.cancel(sequences)
         for sequence in sequences:
             sequence.recipient.fail(error)
 
     def _check_room(self, num_sequences: int) -> None:
-        """Raises OverloadedError where so many more don't fit, RequestError where they never do."""
+        """Raises OverloadedError for more than fit, RequestError for more than ever do."""
         max_queue_size, num_unfinished = self.setup.options.max_queue_size, self.num_unfinished
         most = self.max_num_seqs + max_queue_size
         parts = f"max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}"
@@ -323,31 +305,24 @@ class Engine(ABC):
         now_s = time.monotonic()
         if now_s < self._next_deadline_s:
             return []
-        late, self._next_deadline_s = [], math.inf
-        for sequence in self.thread.unfinished():
-            deadline_s = math.inf if sequence.deadline_s is None else sequence.deadline_s
-            if deadline_s <= now_s:
-                late.append(sequence)
-            else:
-                self._next_deadline_s = min(self._next_deadline_s, deadline_s)
-        return late
+        timed = [(s, s.deadline_s) for s in self.thread.unfinished() if s.deadline_s is not None]
+        self._next_deadline_s = min((d for _, d in timed if d > now_s), default=math.inf)
+        return [sequence for sequence, deadline_s in timed if deadline_s <= now_s]
 
     def _end(
         self, sequences: Iterable[Sequence], finish_reason: str, error: Exception | None = None
     ) -> list[Sequence]:
         """Ends those of the sequences that go on; returns them."""
-        going = [s for s in dict.fromkeys(sequences) if s.finish_reason is None]
-        going = [s for s in going if s in self.thread]
+        different = dict.fromkeys(sequences)
+        going = [s for s in different if s.finish_reason is None and s in self.thread]
         for sequence in going:
             sequence.end(finish_reason, error)
         return going
 
     def _publish(self, sequences: Iterable[Sequence]) -> None:
-        """Frees the places of finished sequences and hands on the news of those and of streams."""
+        """Frees the places of finished sequences and delivers the news of those and of streams."""
         sequences = list(sequences)
-        finished = [s for s in sequences if s.finish_reason is not None]
-        if finished:
-            self.thread.release(finished)
+        self.thread.release([s for s in sequences if s.finish_reason is not None])
         self.metrics.published(sequences)
         updates = [
             s.update() for s in sequences if s.finish_reason is not None or s.recipient.streams

@@ -1,5 +1,5 @@
-"""What a model's own generation config asks of its outputs beside the sampler's options: tokens
-forced at the beginning and at the end, n-grams that may not come again, suppressed tokens.
+"""What a model's generation config asks of its outputs beside the sampler's options: tokens forced
+at the beginning and at the end, n-grams that may not come again, suppressed tokens.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def decoder_start(model: Any) -> DecoderStart | None:
 
 
 def neutral_config(model: Any) -> Any:
-    """The model's generation config without what the sampler and the engine do: every option that a
-    request may set.
-    """
+    """The model's generation config without the options that a request may set."""
     own = model.generation_config
     # Every call says its lengths; were they here too, transformers would warn at each.
     own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
@@ -71,9 +69,8 @@ def neutral_config(model: Any) -> Any:
 
 
 class ForcedTokens:
-    """The tokens that outputs have to begin and to end with: those of the config (BART's
-    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only), or
-    a sequence's own.
+    """The tokens that outputs have to begin and to end with: a sequence's own, or those of the
+    config (BART's ``forced_eos_token_id``, which ``generate`` would force in the longest row only).
     """
 
     def __init__(self, config: Any) -> None:
@@ -107,7 +104,7 @@ class ForcedTokens:
 
 
 class GenerationRules(ForcedTokens):
-    """Those, and transformers' logits processors of the config, row by row."""
+    """Forced tokens, and transformers' logits processors of the config, row by row."""
 
     def __init__(self, model: Any, eos_token_ids: frozenset[int]) -> None:
         config = neutral_config(model)
@@ -132,7 +129,6 @@ class GenerationRules(ForcedTokens):
         return torch.cat(rows)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drops what is kept for a finished sequence."""
         self._lists.pop(sequence, None)
 
     def _list(self, sequence: Sequence, device: torch.device) -> LogitsProcessorList:

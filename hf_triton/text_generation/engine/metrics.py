@@ -1,13 +1,10 @@
-"""What an engine counts. Plain numbers, written by the engine's thread and read by any.
-
-Knows the names that Prometheus reads; hf_triton/runtime/metrics/publishing.py publishes them.
-"""
+"""What an engine counts: plain numbers, written by the engine's thread and read by any."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, histogram_families
 from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
@@ -40,9 +37,8 @@ _DRAFTS = {
 }
 _PREEMPTED_HELP = "Times that a sequence gave its pages to others and was computed again"
 _REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
-# How many reused tokens a request is counted by. Exact ones would tell everybody who reads metrics
-# how many tokens of a prompt somebody else has sent before; so would the number of kept prefixes,
-# which does not grow by a prompt that was there.
+# Exact numbers of reused tokens, or of kept prefixes, would tell everybody who reads metrics how
+# many tokens of a prompt somebody else has sent before.
 _REUSED_STEP = 1024
 _HISTOGRAMS = {
     "batch_size": "Sequences that got a token in a step",
@@ -55,8 +51,6 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class EngineMetrics:
-    """Counts what an engine has done since the model was loaded."""
-
     def __init__(self) -> None:
         self.num_prompt_tokens = 0
         self.num_reused_prompt_tokens = 0  # not published
@@ -79,9 +73,8 @@ class EngineMetrics:
         self.num_generated_tokens += num_sequences
         if num_sequences:  # else the number of steps tells how much of a prompt was not computed
             self.batch_size.observe(num_sequences)
-        now = time.monotonic()
         for sequence in started:
-            self.began(sequence, now - sequence.submitted_s)
+            self.began(sequence, time.monotonic() - sequence.submitted_s)
 
     def began(self, sequence: Sequence, queue_time_s: float) -> None:
         """A sequence's prompt is computed for the first time."""
@@ -92,20 +85,16 @@ class EngineMetrics:
         self.reused_prompt_tokens.add(sequence.num_reused_tokens)
         self.queue_time_s.observe(queue_time_s)
 
-    def published(self, sequences: Iterable[Sequence]) -> None:
+    def published(self, sequences: Collection[Sequence]) -> None:
         """Sequences have new tokens, or have ended."""
         now = time.monotonic()
-        ended = []
         for sequence in sequences:
             if sequence.token_ids and sequence.first_token_s is None:
                 sequence.first_token_s = now
                 self.time_to_first_token_s.observe(now - sequence.submitted_s)
-            if sequence.finish_reason is not None:
-                ended.append(sequence)
-        self.ended(ended)
+        self.ended(one for one in sequences if one.finish_reason is not None)
 
     def ended(self, sequences: Iterable[Sequence]) -> None:
-        """Sequences are finished, for whichever reason."""
         now = time.monotonic()
         for sequence in sequences:
             self.finish_reasons[sequence.finish_reason or "error"] += 1
@@ -121,34 +110,29 @@ def families(
     *,
     drafts: bool = False,
 ) -> Iterator[Family]:
-    """Everything that an engine counts and holds, as Prometheus names it: seconds and totals.
-
-    ``gauges`` are what is in use at this moment, ``adapters`` the names that requests may give.
-    ``drafts`` where the engine speculates.
-    """
+    """``gauges`` are in use at this moment; ``adapters`` are names that requests may give."""
     for name, help_text in _GAUGES.items():
         if name in gauges:
-            sample = Sample({}, float(gauges[name]))
-            yield Family(f"{_PREFIX}{name.removeprefix('num_')}", help_text, False, (sample,))
-    for name, help_text in (_COUNTERS | (_DRAFTS if drafts else {})).items():
-        sample = Sample({}, float(getattr(metrics, name)))
-        yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
-    name = f"{_PREFIX}reused_prompt_tokens_total"
-    yield one_number(name, _REUSED_HELP, metrics.reused_prompt_tokens.value, counter=True)
-    if "kv_cache_bytes" in gauges:  # the in-flight engine; one over slots preempts nothing
-        name, number = f"{_PREFIX}preemptions_total", float(metrics.num_preempted)
-        yield one_number(name, _PREEMPTED_HELP, number, counter=True)
-    reasons = [
+            yield one_number(f"{_PREFIX}{name.removeprefix('num_')}", help_text, gauges[name])
+    counted = {
+        name: (help_text, getattr(metrics, name))
+        for name, help_text in (_COUNTERS | (_DRAFTS if drafts else {})).items()
+    }
+    counted["reused_prompt_tokens"] = _REUSED_HELP, metrics.reused_prompt_tokens.value
+    if "kv_cache_bytes" in gauges:  # of the in-flight engine
+        counted["preemptions"] = _PREEMPTED_HELP, metrics.num_preempted
+    for name, (help_text, value) in counted.items():
+        full_name = f"{_PREFIX}{name.removeprefix('num_')}_total"
+        yield one_number(full_name, help_text, value, counter=True)
+    reasons = (
         Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
         for reason in FINISH_REASONS
-    ]
-    help_text = "Sequences that ended"
-    yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
+    )
+    yield Family(f"{_PREFIX}finished_total", "Sequences that ended", True, tuple(reasons))
     samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in adapters)
     if samples:
         yield Family(f"{_PREFIX}adapter_sequences_total", _ADAPTERS_HELP, True, samples)
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
-        histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}
         full_name = f"{_PREFIX}{name.removesuffix('_s')}{unit}"
-        yield from histogram_families(full_name, help_text, histograms)
+        yield from histogram_families(full_name, help_text, {(): getattr(metrics, name)})

@@ -26,12 +26,11 @@ def own_logits(
     forced: list[list[int]],
     **inputs: Any,
 ) -> torch.Tensor:
-    """The logits by which ``generate`` chooses, with the cache and the masks that it makes for the
-    model: a forward without them may compute something else.
+    """The logits by which ``generate`` chooses; a forward without its cache and masks may compute
+    something else.
 
-    input_ids and attention_mask (rows, length); ``forced``: for each row as many tokens, taken as
-    generated one after the other; ``inputs``: what an encoder reads -> (rows, tokens + 1, vocab),
-    float32.
+    input_ids and attention_mask (rows, length); ``forced``: for each row as many tokens, generated
+    one after the other; ``inputs`` of an encoder -> (rows, tokens + 1, vocab), float32.
     """
     config = _forcing_config(model, forced)
     for generate in (model.generate, partial(GenerationMixin.generate, model)):
@@ -52,8 +51,8 @@ def own_logits(
 def own_source_logits(
     model: Any, source: Source, prompt: list[int], forced: list[int]
 ) -> torch.Tensor:
-    """The same of an encoder-decoder that reads ``source`` and decodes after ``prompt`` -> (tokens
-    + 1, vocab).
+    """``own_logits`` of an encoder-decoder that reads ``source`` and decodes after ``prompt`` ->
+    (tokens + 1, vocab).
     """
     inputs = source.on(model.device, model.dtype)
     if "input_ids" in inputs:
@@ -102,11 +101,7 @@ def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check_numbers(logits: torch.Tensor) -> None:
-    """logits (..., vocab).
-
-    Raises:
-        LoadError: none of the rows has a finite largest one.
-    """
+    """Raises LoadError where no row of logits (..., vocab) has a finite largest one."""
     top = logits.amax(-1)
     if (~top.isfinite()).all():
         raise LoadError(
@@ -117,9 +112,8 @@ def check_numbers(logits: torch.Tensor) -> None:
 
 @contextmanager
 def narrowed(model: Any, names: Callable[[str], object], width: int) -> Iterator[None]:
-    """Sets sizes of more than ``width`` tokens (windows, chunks, blocks) to ``width``: those of the
-    modules and their configurations that ``names`` is true for. A short trial would not show
-    otherwise what they do.
+    """Sets sizes of more than ``width`` tokens (windows, chunks, blocks) that ``names`` is true for
+    to ``width``, in modules and configurations, so that a short trial shows what they do.
     """
     configs = [getattr(module, "config", None) for module in model.modules()]
     owners = {id(owner): owner for owner in (*model.modules(), *configs) if owner is not None}
@@ -145,7 +139,6 @@ class _Forced(LogitsProcessor):
         self._tokens = iter(zip(*forced, strict=True))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """scores (rows, vocab) -> the same shape."""
         tokens = next(self._tokens, (0,) * len(scores))
         columns = torch.tensor(tokens, device=scores.device).unsqueeze(1)
         return torch.full_like(scores, float("-inf")).scatter_(1, columns, 0)

@@ -1,26 +1,19 @@
 """Decides what each step computes: which sequences decode, which prompts (or chunks of one) are
-prefilled.
+prefilled. Knows tokens as counts and asks ``space`` for room for their keys and values; never
+touches a tensor.
 
-Knows tokens as counts and asks ``space`` where there is room for their keys and values; never
-touches a tensor, a model or Triton.
+A prompt that begins like one under way waits until it can share what that one computes.
 
-A prompt that begins like another starts with what that one has computed; where it is under way, the
-prompt waits until it can.
+Long and short prompts wait in two queues, each in order of priority and then of arrival. A long
+prompt that is computed gets at least half of a step's tokens for prompts, short ones share the
+rest: neither waits for a flood of the other. Room goes to the one that came first.
 
-Long and short prompts wait in two lines, each in order of priority and then of arrival: while a
-long prompt is computed it gets at least half of what a step has for prompts, and short ones share
-the rest. So short ones don't wait for a flood of long ones, nor long ones for a flood of short
-ones. Room goes to who came
-first.
-
-What an encoder computes for a sequence (an image, a sound, the text that an encoder-decoder reads)
-is computed in the step that begins it. A step encodes as many tokens as it may compute, or one
-source that is longer.
+A source (an image, a sound, the text that an encoder-decoder reads) is computed in the step that
+begins its sequence. A step encodes as many tokens as it may compute, or one longer source.
 
 Where a running sequence finds no room for its next token, the last one of that order is preempted
-(https://arxiv.org/abs/2309.06180, section 4.5): it gives its room back, waits before those of its
-line that came later, and all of its tokens are computed again. Prompts are started in no step that
-preempts.
+(https://arxiv.org/abs/2309.06180, section 4.5): it waits before those of its queue that came later,
+and all of its tokens are computed again. A step that preempts starts no prompt.
 """
 
 from __future__ import annotations
@@ -40,9 +33,8 @@ from .step import PrefillChunk, Step
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
     ``prompt_limit`` says how many tokens of prompts a step may compute beside the given decodes.
-    Without ``chunked_prefill``, and
-    of sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all
-    of the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
+    Prompts are not cut without ``chunked_prefill``, nor those with sources without
+    ``cuts_sources``. Of prompts whose log-probabilities are wanted a step computes at most
     ``max_num_scored`` tokens: each has a row of logits.
     """
 
@@ -58,9 +50,8 @@ class Scheduler:
         prompt_limit: Callable[[list[Sequence]], int] | None = None,
     ) -> None:
         self.max_num_seqs = max_num_seqs
-        self._max_num_scored = max_num_scored or max_num_batched_tokens
-        self._num_scored = 0  # tokens, in the step that is being made
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_scored = max_num_scored or max_num_batched_tokens
         self.running: list[Sequence] = []
         self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
@@ -69,10 +60,11 @@ class Scheduler:
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
-        self._partial: Sequence | None = None
+        self._partial: Sequence | None = None  # the prompt under way
         self._space = space
-        self._copies: list[StateCopy] = []  # of the step that is being made
-        self._num_encoded = 0  # tokens of sources, in the step that is being made
+        # Of the step that is made: copies, tokens of sources, tokens whose logits are wanted.
+        self._copies: list[StateCopy] = []
+        self._num_encoded = self._num_scored = 0
 
     @property
     def has_work(self) -> bool:
@@ -84,12 +76,10 @@ class Scheduler:
 
     @property
     def waiting(self) -> Iterator[Sequence]:
-        """Every sequence that is not started."""
         return chain(self._short, self._long)
 
     @property
     def num_prompts(self) -> int:
-        """How many wait for their first token, whether they are begun or not."""
         return self.num_waiting + (self._partial is not None)
 
     @property
@@ -97,15 +87,7 @@ class Scheduler:
         """Every sequence that is started."""
         return self.running + ([self._partial] if self._partial else [])
 
-    @property
-    def all(self) -> list[Sequence]:
-        """Every sequence that it has."""
-        return [*self.holding, *self.waiting]
-
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Queues sequences behind those of their line that wait already, and before those of a
-        later priority.
-        """
         for sequence in sequences:
             sequence.arrival = self._num_arrived
             self._num_arrived += 1
@@ -113,7 +95,7 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """Every running sequence decodes one token, if it may have more than those that are
-        pending; what is left of the step's tokens goes to prompts.
+        pending; the rest of the step's tokens goes to prompts.
         """
         self._space.finish_step()
         self._num_scored = 0
@@ -123,15 +105,16 @@ class Scheduler:
         decodes = self._decodes()
         prefills = []
         if num_preempted == self.num_preempted:
-            most = self.max_num_batched_tokens - len(decodes)
-            prefills = self._prefills(min(most, self._prompt_tokens(decodes)), most)
+            budget = most = self.max_num_batched_tokens - len(decodes)
+            if decodes and self.num_prompts and self._prompt_limit is not None:
+                budget = min(most, self._prompt_limit(decodes))
+            prefills = self._prefills(budget, most)
         for sequence in decodes:
             sequence.num_computed_tokens += 1
         copies, self._copies = self._copies, []
         return Step(decodes, prefills, copies)
 
     def retire(self, finished: Iterable[Sequence]) -> None:
-        """Takes sequences out, whether they run or wait; called between steps."""
         gone = set(finished)
         for sequence in self.holding if gone else ():
             if sequence in gone:
@@ -145,36 +128,30 @@ class Scheduler:
             self.running = [sequence for sequence in self.running if sequence not in gone]
 
     def discard(self, failed: Iterable[Sequence]) -> None:
-        """As ``retire``, of sequences that the last step began and did not compute: nobody shares
-        what they would have computed.
-        """
+        """Retires sequences that were not computed: none shares their prefixes."""
         failed = list(failed)
         for sequence in failed:
             self._space.free_uncomputed(sequence)
         self.retire(failed)
 
-    def expel(self, doubted: Iterable[Sequence]) -> None:
-        """The same of sequences whose keys and values are in doubt, and of what they share."""
-        doubted = list(doubted)
-        for sequence in doubted:
+    def expel(self, sequences: Iterable[Sequence]) -> None:
+        """Retires sequences whose keys may be NaN, and forgets the prefixes that they share."""
+        sequences = list(sequences)
+        for sequence in sequences:
             self._space.distrust(sequence)
-        self.discard(doubted)
+        self.discard(sequences)
 
-    def restart(self, doubted: Iterable[Sequence]) -> None:
-        """The same, but they wait again: all of their tokens are computed anew, each sequence by
-        itself.
-        """
-        doubted = list(doubted)
-        self.expel(doubted)
-        for sequence in doubted:
+    def restart(self, sequences: Iterable[Sequence]) -> None:
+        """Expels sequences, which then wait again and share nothing."""
+        sequences = list(sequences)
+        self.expel(sequences)
+        for sequence in sequences:
             sequence.preempt()
             sequence.is_alone = True
             self._queue(sequence)
 
     def drain_running(self) -> list[Sequence]:
-        """Takes out every sequence that is started, and forgets what was computed; those that wait
-        go on waiting.
-        """
+        """Takes out every started sequence and forgets what was computed."""
         sequences = self.holding
         self.running, self._partial = [], None
         self._space.clear()
@@ -182,7 +159,6 @@ class Scheduler:
         return sequences
 
     def drain(self) -> list[Sequence]:
-        """Empties the scheduler; returns every sequence that was in it."""
         waiting = sorted((*self._short, *self._long), key=_order)
         self._short.clear()
         self._long.clear()
@@ -192,91 +168,62 @@ class Scheduler:
     def _num_free(self) -> int:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
 
-    def _prompt_tokens(self, decodes: list[Sequence]) -> int:
-        """How many tokens of prompts a step should compute beside these."""
-        if not decodes or not self.num_prompts or self._prompt_limit is None:
-            return self.max_num_batched_tokens
-        return self._prompt_limit(decodes)
-
-    def _for_short(self, budget: int, most: int) -> int:
-        """How many tokens short prompts get: beside a long one, which may take many steps, at least
-        what the first of them needs, for those are not cut.
-        """
-        if self._partial is None or not self._short:
-            return budget
-        head = self._short[0]
-        num_needed = head.num_prefill_tokens - self._space.find(head).num_ready
-        return max(budget, min(most, num_needed))
-
     def _decodes(self) -> list[Sequence]:
-        """The running sequences that decode, each with room for its token."""
         decodes = [
             s for s in self.running if not s.num_pending or s.num_pending < s.num_tokens_left
         ]
         num_preempted = self.num_preempted
         for sequence in decodes:
-            while sequence.num_computed_tokens and not self._grows(sequence):
-                self._preempt(max(self.holding, key=_order))
+            while sequence.num_computed_tokens and not self._space.append(
+                sequence, sequence.num_computed_tokens + 1
+            ):
+                preempted = max(self.holding, key=_order)
+                self.retire([preempted])
+                preempted.preempt()
+                self._queue(preempted)
+                self.num_preempted += 1
         if num_preempted == self.num_preempted:
             return decodes
         return [sequence for sequence in decodes if sequence.num_computed_tokens]
 
-    def _grows(self, sequence: Sequence) -> bool:
-        return self._space.append(sequence, sequence.num_computed_tokens + 1)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Takes a started sequence's room; it waits first in its line."""
-        self._space.free(sequence)
-        sequence.preempt()
-        if sequence is self._partial:
-            self._partial = None
-        else:
-            self.running.remove(sequence)
-        self._queue(sequence)
-        self.num_preempted += 1
-
     def _prefills(self, budget: int, most: int) -> list[PrefillChunk]:
         """Chunks of ``budget`` tokens together, at most ``most``."""
         chunks: list[PrefillChunk] = []
-        self._relegate()
-        self._begin_long(budget)
+        if self._short and self._num_free:  # what made it short may be gone
+            head = self._short[0]
+            if head.num_prefill_tokens > self._longest_short and not self._is_short(head):
+                self._long.appendleft(self._short.popleft())
+        self._begin_long()
         reserved = -(-budget // 2) if self._partial else 0
-        num_tokens = self._admit_short(self._for_short(budget - reserved, most - reserved), chunks)
-        budget = max(reserved, budget - num_tokens)
+        for_short = budget - reserved
+        if self._partial is not None and self._short:
+            # The long one may take many steps, and short ones are not cut.
+            head = self._short[0]
+            num_needed = head.num_prefill_tokens - self._space.find(head).num_ready
+            for_short = max(for_short, min(most - reserved, num_needed))
+        budget = max(reserved, budget - self._admit_short(for_short, chunks))
         if self._partial is None and self._short and self._num_free and budget:
-            self._begin_head(self._short, budget)  # nothing longer is under way
+            self._begin_head(self._short)  # nothing longer is under way
         while self._partial is not None and budget:
             num_tokens = self._continue(self._partial, budget, chunks)
             if not num_tokens:
                 break
             budget = max(0, budget - num_tokens)
-            self._begin_long(budget)
+            self._begin_long()
         return chunks
 
-    def _relegate(self) -> None:
-        """Takes the first of the short line to the long one where what made it short is gone."""
-        if not self._short or not self._num_free:
-            return
-        head = self._short[0]
-        if head.num_prefill_tokens > self._longest_short and not self._is_short(head):
-            self._long.appendleft(self._short.popleft())
-
     def _queue(self, sequence: Sequence) -> None:
-        line = self._line(sequence)
-        at = len(line)
-        while at and _order(line[at - 1]) > _order(sequence):
+        queue = self._short if self._is_short(sequence) else self._long
+        at = len(queue)
+        while at and _order(queue[at - 1]) > _order(sequence):
             at -= 1
-        line.insert(at, sequence)
-
-    def _line(self, sequence: Sequence) -> deque[Sequence]:
-        return self._short if self._is_short(sequence) else self._long
+        queue.insert(at, sequence)
 
     def _is_short(self, sequence: Sequence) -> bool:
-        num_coming = self._space.find(sequence).num_coming
         longest = self._longest_short
         if sequence.lacks_prompt_logprobs:
             longest = min(longest, self._max_num_scored)
-        return sequence.num_prefill_tokens - num_coming <= longest
+        return sequence.num_prefill_tokens - self._space.find(sequence).num_coming <= longest
 
     def _most(self, sequence: Sequence, budget: int) -> int:
         """How many of ``budget`` tokens the step may compute of a sequence."""
@@ -284,37 +231,40 @@ class Scheduler:
             return budget
         return min(budget, self._max_num_scored - self._num_scored)
 
-    def _begin_long(self, budget: int) -> None:
+    def _begin_long(self) -> None:
         """Starts the oldest long prompt where none is under way, unless a short one came first and
         wants the last place or waits for room.
         """
         if self._partial is not None or not self._long or not self._num_free:
             return
         short = self._short[0] if self._short else None
-        if short is not None and _order(short) < _order(self._long[0]):
-            if self._num_free > 1 and self._space.has_room(short):
-                self._begin_head(self._long, budget)
-        else:
-            self._begin_head(self._long, budget)
+        if (
+            short is None
+            or _order(short) > _order(self._long[0])
+            or (self._num_free > 1 and self._space.has_room(short))
+        ):
+            self._begin_head(self._long)
 
-    def _begin_head(self, line: deque[Sequence], budget: int) -> None:
-        """Makes the first of a line the prompt under way, unless it had better wait."""
-        head = line[0]
-        if self._space.find(head).is_worth_waiting_for or not self._comes_first(head):
+    def _begin_head(self, queue: deque[Sequence]) -> None:
+        """Makes the first of a queue the prompt under way, unless it has to wait."""
+        head = queue[0]
+        if self._space.find(head).is_worth_waiting_for or not self._may_begin(head):
             return
-        if not self._may_encode(head):
-            return
-        if self._space.has_room(head):
-            self._partial = line.popleft()
-            self._num_encoded += head.num_source_tokens
+        self._partial = queue.popleft()
+        self._num_encoded += head.num_source_tokens
 
-    def _comes_first(self, sequence: Sequence) -> bool:
-        """Whether no long prompt that came before it waits for room."""
-        if self._partial is not None or not self._long:
-            return True
-        head = self._long[0]
-        is_first = _order(sequence) <= _order(head)
-        return is_first or self._space.find(head).is_worth_waiting_for
+    def _may_begin(self, sequence: Sequence) -> bool:
+        """Whether its source and prompt have room, and no long prompt before it waits for that."""
+        if self._partial is None and self._long:
+            head = self._long[0]
+            came_later = _order(sequence) > _order(head)
+            if came_later and not self._space.find(head).is_worth_waiting_for:
+                return False
+        num_encoded = self._num_encoded + sequence.num_source_tokens
+        is_too_much = self._num_encoded and num_encoded > self.max_num_batched_tokens
+        if sequence.num_source_tokens and is_too_much:
+            return False
+        return self._space.has_room(sequence)
 
     def _admit_short(self, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books whole prompts of at most ``budget`` tokens together; returns their tokens."""
@@ -329,9 +279,7 @@ class Scheduler:
             most = self._most(sequence, budget - num_tokens)
             if sequence.num_prefill_tokens - shared.num_ready > most:
                 break
-            if not self._comes_first(sequence) or not self._space.has_room(sequence):
-                break
-            if not self._may_encode(sequence):
+            if not self._may_begin(sequence):
                 break
             self._short.popleft()
             self._num_encoded += sequence.num_source_tokens
@@ -339,23 +287,10 @@ class Scheduler:
         self._short.extendleft(reversed(held_back))
         return num_tokens
 
-    def _is_whole(self, sequence: Sequence, budget: int) -> bool:
-        """Whether a step with ``budget`` tokens left computes all of a prompt that waits."""
-        num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
-        may_cut = self._chunked_prefill and (self._cuts_sources or sequence.source is None)
-        return num_left <= self._most(sequence, budget) or not may_cut
-
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""
         self._copies += self._space.allocate(sequence)
-        self._run(sequence)
         return self._book(sequence, sequence.num_prefill_tokens, chunks)
-
-    def _run(self, sequence: Sequence) -> None:
-        """Has it decode from the next step on; in the order of the rows of states, which are read
-        as a view where they follow each other.
-        """
-        insort(self.running, sequence, key=attrgetter("slot"))
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
@@ -363,27 +298,23 @@ class Scheduler:
         if most <= 0:
             return 0
         if not sequence.num_computed_tokens:
-            is_whole = self._is_whole(sequence, budget)
             if not self._space.has_room(sequence):
                 return 0
-            if is_whole:
+            may_cut = self._chunked_prefill and (self._cuts_sources or sequence.source is None)
+            num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
+            if num_left <= most or not may_cut:
                 self._partial = None
                 return self._admit(sequence, chunks)
             self._copies += self._space.allocate(sequence)
         end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + most)
         if end == sequence.num_prefill_tokens:
-            self._run(sequence)
             self._partial = None
         return self._book(sequence, end, chunks)
 
-    def _may_encode(self, sequence: Sequence) -> bool:
-        """Whether this step may compute the sequence's source."""
-        num_tokens = sequence.num_source_tokens
-        if not num_tokens or not self._num_encoded:
-            return True
-        return self._num_encoded + num_tokens <= self.max_num_batched_tokens
-
     def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
+        if end == sequence.num_prefill_tokens:
+            # By their rows of states, which are read as a view where they follow each other.
+            insort(self.running, sequence, key=attrgetter("slot"))
         start, sequence.num_computed_tokens = sequence.num_computed_tokens, end
         if sequence.lacks_prompt_logprobs:
             self._num_scored += end - start

@@ -1,7 +1,4 @@
-"""What a step computes, as the scheduler says it, and what travels to the device with it.
-
-Knows no sampler, no runner and no layout: it is where they meet.
-"""
+"""What a step computes, as scheduler, runners and sampler see it."""
 
 from __future__ import annotations
 
@@ -19,12 +16,10 @@ if TYPE_CHECKING:
 class StepInputs:
     """Numbers that travel to the device with a step.
 
-    ``adapters`` are the numbers (0: none) of the step's sequences, of decodes, of chunks and then
-    of drafts; empty where none has one.
-
-    ``pending_rows`` are the rows, in the step before, of the tokens that were sampled there and
-    that the host has not read: such a token's id is written as ``-1 - row``, and filled in on the
-    device from ``pending_tokens`` (rows,), those that were sampled there.
+    ``pending_rows`` are the rows, in the step before, of sampled tokens that the host has not read:
+    such a token's id is written as ``-1 - row``, and filled in on the device from
+    ``pending_tokens`` (rows,). ``adapters`` are the numbers (0: none) of ``Step.sequences``; empty
+    where none has one.
     """
 
     pending_rows: dict[Sequence, int] = field(default_factory=dict)
@@ -53,14 +48,11 @@ class PrefillChunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether it gives the next output token."""
         return self.is_end and self.sequence.params.max_tokens > 0
 
     @property
     def scored(self) -> range:
-        """The positions whose logits tell the log-probability of the prompt's token after them,
-        where that is asked for and not known.
-        """
+        """The positions whose logits give a wanted log-probability of a prompt's token."""
         if not self.sequence.lacks_prompt_logprobs:
             return range(0)
         first = max(self.start, len(self.sequence.prompt_logprobs))
@@ -69,16 +61,13 @@ class PrefillChunk:
 
 @dataclass(frozen=True)
 class Draft:
-    """Tokens that a decoding sequence may go on with: they are computed behind its own token of the
-    step, and the logits of each are wanted.
-    """
+    """Tokens that a decoding sequence may go on with, computed behind its own token of the step."""
 
     sequence: Sequence
     token_ids: list[int]
 
     @property
     def start(self) -> int:
-        """The position of the first drafted token."""
         return self.sequence.num_computed_tokens
 
     @property
@@ -88,8 +77,8 @@ class Draft:
 
 @dataclass(frozen=True)
 class Step:
-    """What to compute: one token for each of ``decodes``, then the
-    chunks of ``prefills`` and the tokens of ``drafts``; ``copies`` come before all.
+    """``copies`` come first, then one token for each of ``decodes``, the chunks of ``prefills`` and
+    the tokens of ``drafts``.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
@@ -105,27 +94,22 @@ class Step:
 
     @property
     def chunks(self) -> list[PrefillChunk | Draft]:
-        """What is computed of a sequence as several tokens."""
         return [*self.prefills, *self.drafts]
 
     @property
     def sequences(self) -> list[Sequence]:
-        """What is computed: the sequence of each of ``decodes``, then of each of ``chunks``."""
+        """Of ``decodes``, then of ``chunks``."""
         return self.decodes + [chunk.sequence for chunk in self.chunks]
 
     @property
     def rows(self) -> list[Sequence]:
-        """The sequence of each row of logits that a token is chosen by: of ``sampled``, then of
-        each token of ``drafts``.
-        """
+        """The sequence of each row that is sampled from: of ``sampled``, then of drafted tokens."""
         drafted = [draft.sequence for draft in self.drafts for _ in draft.token_ids]
         return self.sampled + drafted if drafted else self.sampled
 
     @property
     def all_rows(self) -> list[Sequence]:
-        """The sequence of each row of the step's logits: ``rows``, then one for each position that
-        is ``scored``, chunk after chunk.
-        """
+        """The sequence of each row of logits: ``rows``, then a row for each ``scored`` position."""
         scored = [chunk.sequence for chunk in self.prefills for _ in chunk.scored]
         return self.rows + scored if scored else self.rows
 

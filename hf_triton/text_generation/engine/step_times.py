@@ -1,7 +1,4 @@
-"""How many tokens a step may compute beside its decodes, by what steps took.
-
-Knows steps as numbers and seconds; knows no model, no sequence and no clock.
-"""
+"""How many tokens a step may compute beside its decodes, by what steps took."""
 
 from __future__ import annotations
 
@@ -33,8 +30,7 @@ class LowMean:
 
 class StepTimes:
     """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice one of
-    decodes; with several prompts soon far more: those that wait for their prompts are missing from
-    the decodes, which cost about as much without them.
+    decodes, with several prompts far more: decodes cost about as much with those sequences.
     """
 
     def __init__(self, max_step_s: float | None = None) -> None:
@@ -54,9 +50,7 @@ class StepTimes:
         self._token.add(min(token_s, _MOST * self._token.value))
 
     def most_prompt_tokens(self, num_decodes: int, num_prompts: int) -> int | None:
-        """How many a step may compute beside so many decodes where so many prompts are to be
-        computed; None before any was measured.
-        """
+        """How many a step may compute while so many prompts wait; None before any was measured."""
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None
@@ -67,9 +61,7 @@ class StepTimes:
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
 
     def cost_of_token(self, num_decodes: int) -> float | None:
-        """What one more token costs in a step of so many decodes, in units of what each of them
-        does; None before that was measured.
-        """
+        """The cost of one more token in a step, as a share of a decode; None before any was."""
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None

@@ -1,13 +1,10 @@
-"""The logits processors: what the options of sequences change in their logits before a token is
-chosen. Allowed tokens, biases, penalties, bad words, ends of text that are forbidden until
-min_tokens, a task's own rule, grammars.
-
-In transformers' and vLLM's order. All rows' changes go to the device together, as a few lists of
-(row, token), so rows without such options cost nothing.
+"""What the options of sequences change in their logits before a token is chosen, in transformers'
+and vLLM's order. All rows' changes go to the device together, as a few lists of (row, token).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection
 from collections.abc import Sequence as Rows
 
@@ -19,15 +16,15 @@ from hf_triton.runtime.devices.device import to_device
 
 from ..sequence.sequence import Sequence
 from ..structured.grammar import Grammar
-from .penalties import PenalisedTokens, apply_penalties
 from .token_logprobs import MOST_LOGITS
 
 _MINUS_INFINITY = float("-inf")
+_LARGEST_PENALTY = 3e38  # beyond it, infinite in float32
 _Ids = npt.NDArray[np.int32]
 
 
 class LogitsProcessors:
-    """Changes the logits of a batch; keeps what it needs of each sequence until ``forget``."""
+    """Keeps what it needs of each sequence until ``forget``."""
 
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
@@ -36,11 +33,9 @@ class LogitsProcessors:
     def apply(
         self, logits: torch.Tensor, sequences: Rows[Sequence], late: Collection[Sequence] = ()
     ) -> None:
-        """Changes float32 logits (rows, vocab) in place; nobody waits for the grammars of ``late``,
-        whose tokens are thrown away.
-        """
+        """Changes float32 logits (rows, vocab) in place; waits for no grammar of ``late``."""
         changes = [
-            (row, self._of(sequence, logits.shape[-1]))
+            (row, self._processors(sequence, logits.shape[-1]))
             for row, sequence in enumerate(sequences)
             if sequence.params.changes_logits
         ]
@@ -58,7 +53,7 @@ class LogitsProcessors:
             logits[places] += to_device(biases, logits.device)
         penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
         if penalised:
-            apply_penalties(logits, penalised)
+            _apply_penalties(logits, penalised)
         found = ((row, change.forbidden()) for row, change in changes)
         forbidden = [(row, token_ids) for row, token_ids in found if len(token_ids)]
         if forbidden:
@@ -75,22 +70,18 @@ class LogitsProcessors:
             if change.sequence.grammar is not None and change.sequence not in late
         ]
         if held:
-            apply_masks(logits, held)
+            _apply_masks(logits, held)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drops what is kept for a finished sequence."""
         self._changes.pop(sequence, None)
 
-    def _of(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
+    def _processors(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
         if sequence not in self._changes:
-            change = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
-            self._changes[sequence] = change
+            self._changes[sequence] = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
         return self._changes[sequence]
 
 
 class _SequenceProcessors:
-    """What one sequence's options change."""
-
     def __init__(self, sequence: Sequence, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
         params = sequence.params
         biases = [(token, bias) for token, bias in params.logit_bias if token < vocab_size]
@@ -103,18 +94,17 @@ class _SequenceProcessors:
         self._bad_words = BadWords(params.bad_token_ids, eos_token_ids, vocab_size)
         self._always = np.array(self._bad_words.single, dtype=np.int32)
         self._at_first = np.concatenate([self._always, self._ends])
-        self.penalised = PenalisedTokens(sequence) if params.penalises else None
+        self.penalised = _PenalisedTokens(sequence) if params.penalises else None
 
     def forbidden(self) -> _Ids:
-        """The tokens that must not come next."""
         is_short = len(self.sequence.token_ids) < self.sequence.params.min_tokens
         found = self._at_first if is_short else self._always
         completions = self._bad_words.completions(self.sequence)
         return np.concatenate([found, np.array(completions, np.int32)]) if completions else found
 
     def allowed_by(self, grammar: Grammar) -> npt.NDArray[np.uint8]:
-        """A bit for each token, as ``Grammar.mask``; none of those that end outputs before this one
-        may end, though the grammar takes some of them for pieces of ordinary text.
+        """``Grammar.mask`` without tokens that end outputs before this one may end: the grammar may
+        take them for ordinary text.
         """
         mask = np.frombuffer(grammar.mask(), dtype=np.uint8)
         if grammar.may_end:
@@ -138,10 +128,10 @@ def _places(
     return first, second
 
 
-def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[np.uint8]]]) -> None:
-    """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched. The
-    masks have a bit for each token, 1 where it may come.
-    """
+def _apply_masks(
+    logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[np.uint8]]]
+) -> None:
+    """Changes rows of logits (rows, vocab) in place; masks have a bit for each token."""
     masks = [mask.view(np.int32) for _, mask in constrained]
     rows = np.array([row for row, _ in constrained], dtype=np.int32)
     sent = to_device(torch.from_numpy(np.concatenate([rows, *masks])), logits.device)
@@ -156,15 +146,61 @@ def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[n
         logits[some] = logits[some].masked_fill_(forbidden, _MINUS_INFINITY)
 
 
+class _PenalisedTokens:
+    """The different tokens of a sequence that penalties look at, and their counts in the output."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        penalises_prompt = sequence.params.repetition_penalty != 1
+        self.sequence = sequence
+        self.token_ids = array("i", set(sequence.prompt_token_ids if penalises_prompt else ()))
+        self.counts = array("f", bytes(4 * len(self.token_ids)))
+        self._places = {token: place for place, token in enumerate(self.token_ids)}
+        self._num_counted = 0  # tokens of the output
+
+    def count_new(self) -> None:
+        for token in self.sequence.token_ids[self._num_counted :]:
+            place = self._places.setdefault(token, len(self.counts))
+            if place == len(self.counts):
+                self.token_ids.append(token)
+                self.counts.append(0)
+            self.counts[place] += 1
+        self._num_counted = len(self.sequence.token_ids)
+
+
+def _apply_penalties(logits: torch.Tensor, penalised: Rows[tuple[int, _PenalisedTokens]]) -> None:
+    """CTRL's penalty (https://arxiv.org/abs/1909.05858, 4.1), then OpenAI's, in place."""
+    for _, tokens in penalised:
+        tokens.count_new()
+    sizes = [len(tokens.token_ids) for _, tokens in penalised]
+    if not any(sizes):
+        return
+    rows = np.repeat(np.array([row for row, _ in penalised], np.int32), sizes)
+    token_ids = np.concatenate([tokens.token_ids for _, tokens in penalised])
+    all_params = [tokens.sequence.params for _, tokens in penalised]
+    penalties = [
+        (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in all_params
+    ]
+    each = np.repeat(
+        np.clip(penalties, -_LARGEST_PENALTY, _LARGEST_PENALTY).astype(np.float32), sizes, axis=0
+    )
+    counted = np.concatenate([tokens.counts for _, tokens in penalised])
+    numbers = np.column_stack([each, counted])  # (tokens of all rows, 4)
+    device = logits.device
+    places = to_device(torch.from_numpy(np.stack([rows, token_ids])), device).long().unbind()
+    repetition, frequency, presence, counts = to_device(torch.from_numpy(numbers), device).unbind(1)
+    scores = logits[places]
+    changed = torch.where(scores < 0, scores * repetition, scores / repetition)
+    changed -= frequency * counts + presence * (counts > 0)
+    logits.index_put_(places, changed.nan_to_num_(nan=0))  # however large a penalty, finite
+
+
 class BadWords:
     """``single`` are words of one token; longer ones are found by the token before their last."""
 
     def __init__(
         self, words: Rows[tuple[int, ...]], eos_token_ids: tuple[int, ...], vocab_size: int
     ) -> None:
-        """Leaves out words that are an end-of-text token, as transformers does: forbidding one
-        would keep the text from ending.
-        """
+        """Leaves out words that are an end-of-text token, as transformers does."""
         self.single: list[int] = []
         self._longer: dict[tuple[int, ...], list[int]] = {}  # all but the last token -> the last
         self._lengths: dict[int, set[int]] = {}  # of those before it, by the last but one

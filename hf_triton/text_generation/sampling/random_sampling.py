@@ -1,11 +1,7 @@
 """Draws tokens from logits, for rows that each have their own temperature, filters and random
-numbers.
-
-Temperature, top-k, top-p, min-p, then sampling: transformers' order. Each token takes one uniform
-number from the sequence's own generator and inverts the cumulative distribution in the order of the
-vocabulary. Filters are thresholds on scores: what a row keeps depends neither on the other rows nor
-on the order in which a sort leaves equal scores. A CPU does all of it in one compiled loop, a GPU
-by torch's operators.
+number: temperature, top-k, top-p, min-p, as transformers, then the inverted cumulative distribution
+in the order of the vocabulary. Filters are thresholds on scores: what a row keeps depends neither
+on other rows nor on how a sort leaves equal scores. A CPU does it in one compiled loop.
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uni
 
 
 def draw(logits: torch.Tensor, drawn: Rows[Drawn]) -> torch.Tensor:
-    """logits (rows, vocab) -> token ids (drawn,); of a row with NaN, or without a finite largest
-    logit, the place of that.
+    """logits (rows, vocab) -> token ids (drawn,); of a row without a finite largest logit, the
+    place of that.
     """
     kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
     if kernel is not None and logits.is_contiguous():
@@ -43,15 +39,12 @@ def draw(logits: torch.Tensor, drawn: Rows[Drawn]) -> torch.Tensor:
 
 
 class _Draws:
-    """Rows that are drawn together.
-
-    ``_numbers`` (4, drawn) are temperatures, uniform numbers, top_p and min_p; top_p and ``_top_k``
-    (drawn, 1) are 0 where they are off. ``_most`` is the largest top_k; ``_is_unbounded`` where a
-    row has top_p without top_k.
+    """Rows that are drawn together. ``_numbers`` (4, drawn) are temperatures, uniform numbers,
+    top_p and min_p; top_p and ``_top_k`` (drawn, 1) are 0 where they are off. ``_most`` is the
+    largest top_k; ``_is_unbounded`` where a row has top_p without top_k.
     """
 
     def __init__(self, drawn: Rows[Drawn], logits: torch.Tensor) -> None:
-        """``drawn`` are rows of logits (rows, vocab)."""
         params = [params for _, params, _ in drawn]
         size = logits.shape[-1]
         ks = [p.top_k if 0 < p.top_k < size else 0 for p in params]
@@ -69,7 +62,6 @@ class _Draws:
         self._is_unbounded = any(p and not k for k, p in zip(ks, ps, strict=True))
 
     def draw_in_a_loop(self, kernel: Kernel) -> torch.Tensor:
-        """Draws by a compiled loop -> token ids (drawn,)."""
         rows, size = self._rows, self._logits.shape[-1]
         team = team_of(torch.get_num_threads())
         out = torch.empty(len(rows), dtype=torch.int64)
@@ -80,7 +72,6 @@ class _Draws:
         return out
 
     def draw_by_operators(self) -> torch.Tensor:
-        """Draws by torch's operators -> token ids (drawn,)."""
         temperatures, uniform, top_p, min_p = self._numbers.unsqueeze(2)
         are_all = len(self._rows) == len(self._logits)
         own = self._logits if are_all else self._logits[self._rows]
@@ -138,9 +129,7 @@ def _kernel(dtype: torch.dtype) -> Kernel | None:
 
 
 def _grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[list[int]]:
-    """The places of those with filters and of those without apart, and so few together that their
-    scores take little memory.
-    """
+    """The places of those with filters apart from others, few enough to take little memory."""
     at_once = max(1, MOST_LOGITS // vocab_size)
     for filters in (False, True):
         alike = [at for at, one in enumerate(drawn) if one[1].filters == filters]
@@ -149,9 +138,7 @@ def _grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[list[int]]:
 
 
 def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The first column, (rows, 1), whose cumulative weight exceeds ``uniform`` (rows, 1) of the
-    row's; never one of weight 0.
-    """
+    """The first column, (rows, 1), whose cumulative weight exceeds ``uniform`` (rows, 1)."""
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].contiguous()
     below_total = total.nextafter(torch.zeros_like(total))

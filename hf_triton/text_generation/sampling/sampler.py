@@ -1,15 +1,10 @@
-"""Logits to tokens, for a batch in which every sequence has its own options.
+"""Logits to tokens, for a batch in which every sequence has its own options. Plain greedy sequences
+cost one argmax. A seed gives the same tokens in any batch.
 
 A sequence with drafted tokens has a row for its next token and one for each that follows a drafted
 one. Each is sampled by the random number of its own token; those after the first sampled token that
-is not the drafted one are dropped. So a draft changes no token. It is speculative sampling
-(https://arxiv.org/abs/2211.17192, section 2.3) with all of the draft's probability on one token:
-that is accepted with the model's probability for it, else another is drawn from the rest.
-
-A batch of plain greedy sequences costs one argmax. A sequence's options change its own tokens
-only, and a seed gives the same tokens in any batch.
-
-``launch`` waits for nothing but grammars; ``Sampled.read`` waits for the device.
+is not the drafted one are dropped, so a draft changes no token. It is speculative sampling
+(https://arxiv.org/abs/2211.17192, section 2.3) with all of the draft's probability on one token.
 """
 
 from __future__ import annotations
@@ -27,12 +22,12 @@ from ..forward.transformers.runner import argmax
 from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .logits_processors import LogitsProcessors
 from .random_sampling import draw
-from .token_logprobs import Asked
+from .token_logprobs import compute_logprobs, read_logprobs
 
 
 class Sampled:
-    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device. Those whose
-    rows have no finite ``best`` score are read as NO_TOKEN, though the device goes on with them.
+    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device; those whose
+    rows have no finite ``best`` score are read as NO_TOKEN.
     """
 
     def __init__(
@@ -40,10 +35,10 @@ class Sampled:
         sequences: Rows[Sequence],
         token_ids: torch.Tensor,
         best: torch.Tensor,
-        asked: Asked | None = None,
+        asking: Rows[tuple[int, int]] = (),
         logprobs: torch.Tensor | None = None,
     ) -> None:
-        self.sequences, self.token_ids, self._asked = sequences, token_ids, asked
+        self.sequences, self.token_ids, self._asking = sequences, token_ids, asking
         told = torch.where(best - best == 0, token_ids, NO_TOKEN)
         joined = told if logprobs is None else torch.cat([told.int(), logprobs])
         self._host, self._copied = joined, None
@@ -58,18 +53,16 @@ class Sampled:
         """One token for each of ``sequences``; waits for the device."""
         if self._copied is not None:
             self._copied.synchronize()
-        if self._asked is None:
+        if not self._asking:
             return [Token(token_id) for token_id in self._host.tolist()]
         numbers = self._host.numpy()
         token_ids = numbers[: len(self.sequences)].tolist()
-        logprobs = self._asked.read(token_ids, numbers[len(self.sequences) :])
+        logprobs = read_logprobs(self._asking, token_ids, numbers[len(self.sequences) :])
         return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
 
 
 class Sampler:
-    """Samples one token per sequence. ``eos_token_ids`` are forbidden until a sequence has its
-    min_tokens; ``argmax`` is the runner's own, from (rows, vocab) to (rows,) int64.
-    """
+    """``argmax`` is the runner's own, from (rows, vocab) to (rows,) int64."""
 
     def __init__(
         self,
@@ -80,9 +73,6 @@ class Sampler:
         self._argmax = argmax
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
-        """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
-        each.
-        """
         return self.launch(logits, sequences).read()
 
     @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
@@ -92,9 +82,9 @@ class Sampler:
         sequences: Rows[Sequence],
         late: Collection[Sequence] = (),
     ) -> Sampled:
-        """logits (num_sequences, vocab), may be changed in place -> one token each, which the
-        device has or is to compute. A sequence that stands there several times gets as many tokens.
-        The tokens of ``late`` are to be thrown away: their grammars are not waited for.
+        """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
+        each, without waiting for the device. The tokens of ``late`` are to be thrown away: their
+        grammars are not waited for.
         """
         if all(sequence.params.is_plain for sequence in sequences):
             token_ids = self._argmax(logits)
@@ -112,11 +102,10 @@ class Sampler:
             best = _scores(logits, token_ids)
         if not asking:
             return Sampled(sequences, token_ids, best)
-        asked = Asked(asking)
-        return Sampled(sequences, token_ids, best, asked, asked.compute(raw, token_ids))
+        logprobs = compute_logprobs(raw, token_ids, asking)
+        return Sampled(sequences, token_ids, best, asking, logprobs)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drops what is kept for a finished sequence."""
         self._changes.forget(sequence)
 
     def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
@@ -142,9 +131,7 @@ def _scores(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:
-    """The seed of choice ``index`` (from 0) of a request with this seed. The first choice has the
-    request's own seed, so that its text does not depend on n.
-    """
+    """The seed of choice ``index`` of a request; the first choice has the request's own."""
     if seed is None or index == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()

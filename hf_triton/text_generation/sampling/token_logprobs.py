@@ -1,7 +1,6 @@
-"""Log-probabilities of tokens: of sampled ones, for the rows of a batch that ask for them, and of a
-prompt's.
-
-They are those of the model's own logits, before penalties, temperature and filters, as in vLLM.
+"""Log-probabilities of sampled tokens and of a prompt's: those of the model's own logits, before
+penalties, temperature and filters, as in vLLM. ``asking`` are the rows of a batch that ask for
+them, each with the number of likeliest tokens that it wants.
 """
 
 from __future__ import annotations
@@ -21,45 +20,46 @@ from ..sequence.sequence import LEAST_LOGPROB, TokenLogprobs
 MOST_LOGITS = 2**23
 
 
-class Asked:
-    """The rows of a step that ask, and how many of the likeliest tokens each wants."""
+def compute_logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, asking: Rows[tuple[int, int]]
+) -> torch.Tensor:
+    """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
+    ``read_logprobs`` takes, (numbers,) int32, some of them the bits of float32.
+    """
+    rows = to_device(torch.tensor([row for row, _ in asking]), logits.device)
+    parts = rows.split(max(1, MOST_LOGITS // logits.shape[-1]))
+    most = max(num for _, num in asking)
+    return torch.cat([_computed(logits[part], token_ids[part], most) for part in parts]).flatten()
 
-    def __init__(self, asking: Rows[tuple[int, int]]) -> None:
-        """``asking`` are (row, how many), at least one."""
-        self.rows = [row for row, _ in asking]
-        self.nums = [num for _, num in asking]
 
-    def compute(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-        """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
-        ``read`` takes, (numbers,) int32, some of them the bits of float32.
-        """
-        parts = to_device(torch.tensor(self.rows), logits.device).split(_rows_at_once(logits))
-        found = [_computed(logits[rows], token_ids[rows], max(self.nums)) for rows in parts]
-        return torch.cat(found).flatten()
-
-    def read(
-        self, token_ids: list[int], numbers: npt.NDArray[np.int32]
-    ) -> dict[int, TokenLogprobs]:
-        """By row, for the rows that ask; ``numbers`` (numbers,) are what ``compute`` gave."""
-        table = numbers.reshape(len(self.rows), -1)
-        found = _read(table, [token_ids[row] for row in self.rows], self.nums)
-        return dict(zip(self.rows, found, strict=True))
+def read_logprobs(
+    asking: Rows[tuple[int, int]], token_ids: list[int], numbers: npt.NDArray[np.int32]
+) -> dict[int, TokenLogprobs]:
+    """By row, for the rows that ask; ``numbers`` (numbers,) are those of ``compute_logprobs``."""
+    table = numbers.reshape(len(asking), -1)
+    floats, width = table.view(np.float32), table.shape[1] // 2 - 1
+    columns = zip(
+        asking,
+        floats[:, 0].tolist(),
+        table[:, 1].tolist(),
+        table[:, 2 : 2 + width].tolist(),
+        floats[:, 2 + width :].tolist(),
+        strict=True,
+    )
+    found = {}
+    for (row, num), logprob, rank, ids, top in columns:
+        others = alternatives(ids[:num], top[:num], token_ids[row])
+        # NaN stays: a caller looks for it.
+        found[row] = TokenLogprobs(max(logprob, LEAST_LOGPROB), rank, others)
+    return found
 
 
 @torch.inference_mode()
 def prompt_logprobs(logits: torch.Tensor, token_ids: list[int], num: int) -> list[TokenLogprobs]:
-    """logits (tokens, vocab) before each of the tokens; ``num`` of the likeliest others. Waits for
-    the device.
-    """
-    at_once = _rows_at_once(logits)
-    ids = torch.tensor(token_ids, device=logits.device)
-    parts = zip(logits.split(at_once), ids.split(at_once), strict=True)
-    table = torch.cat([_computed(*part, num) for part in parts]).cpu().numpy()
-    return _read(table, token_ids, [num] * len(token_ids))
-
-
-def _rows_at_once(logits: torch.Tensor) -> int:
-    return max(1, MOST_LOGITS // logits.shape[-1])
+    """logits (tokens, vocab) before each of the tokens; waits for the device."""
+    asking = [(row, num) for row in range(len(token_ids))]
+    numbers = compute_logprobs(logits, torch.tensor(token_ids, device=logits.device), asking)
+    return list(read_logprobs(asking, token_ids, numbers.cpu().numpy()).values())
 
 
 def _computed(logits: torch.Tensor, token_ids: torch.Tensor, num: int) -> torch.Tensor:
@@ -73,29 +73,6 @@ def _computed(logits: torch.Tensor, token_ids: torch.Tensor, num: int) -> torch.
     bits = torch.int32
     columns = own.view(bits), ranks.int(), top.indices.int(), top.values.view(bits)
     return torch.cat(columns, dim=1)
-
-
-def _read(
-    table: npt.NDArray[np.int32], token_ids: list[int], nums: list[int]
-) -> list[TokenLogprobs]:
-    """What ``_computed`` gave of these tokens, each with as many alternatives as in ``nums``."""
-    width = table.shape[1] // 2 - 1
-    columns = zip(
-        token_ids,
-        nums,
-        table.view(np.float32)[:, 0].tolist(),
-        table[:, 1].tolist(),
-        table[:, 2 : 2 + width].tolist(),
-        table.view(np.float32)[:, 2 + width :].tolist(),
-        strict=True,
-    )
-    return [
-        # NaN stays: who asks for the numbers looks for it.
-        TokenLogprobs(
-            max(logprob, LEAST_LOGPROB), rank, alternatives(ids[:num], top[:num], token_id)
-        )
-        for token_id, num, logprob, rank, ids, top in columns
-    ]
 
 
 def alternatives(

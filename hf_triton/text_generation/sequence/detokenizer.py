@@ -1,9 +1,8 @@
 """Decodes token ids to text as they come, without splitting a character.
 
-A token may be part of a character, and some tokenizers decode a token differently by what precedes
-it. So new tokens are decoded together with a few tokens before them, and the text of those is cut
-off. Text that ends in U+FFFD may be half a character and waits for the next token. Text that may
-become a stop word waits too: released text is never taken back.
+Some tokenizers decode a token differently by what precedes it, so new tokens are decoded behind a
+few of those before, whose text is cut off. Text that ends in U+FFFD may be half a character and
+waits for the next token, as does text that may become a stop word: none is taken back.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Detokenizer:
         kept_token_ids: frozenset[int] = frozenset(),
         shows_special_tokens: bool = False,
     ) -> None:
-        """Special tokens are no text, but for those of ``kept_token_ids``, or where it
-        ``shows_special_tokens``.
+        """Of special tokens the text has those of ``kept_token_ids``, or where it
+        ``shows_special_tokens`` all.
         """
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
@@ -55,27 +54,37 @@ class Detokenizer:
     def add(self, token_ids: Tokens[int]) -> None:
         """Takes the next tokens; those that may end within a character wait."""
         self._pending += token_ids
-        new = self._decode_pending()
+        new = self._decode_after_context(self._pending)
         if new and not new.endswith(_REPLACEMENT):
             self._accept(self._pending, new)
         elif len(self._pending) > _MOST_PENDING_TOKENS:
             self._accept_what_no_token_changes()
 
     def stops_after(self, token_id: int, *, armed: bool) -> bool:
-        """Takes the next token; True when the text now holds a stop word, where it is cut.
-
-        While not ``armed`` (fewer than min_tokens so far) stop words are let through.
+        """Takes the next token; whether the text now has a stop word, where it is cut. While not
+        ``armed`` (fewer than min_tokens so far) stop words are let through.
         """
         num_searched = len(self._text)
         self.add([token_id])
-        return armed and len(self._text) > num_searched and self._cut_at_stop_word(num_searched)
+        if not armed or len(self._text) <= num_searched:
+            return False
+        # A word has to end in text that is new: what was let through before stays.
+        found = [
+            (start, len(word))
+            for word in self._stop_words
+            if (start := self._text.find(word, max(0, num_searched - len(word) + 1))) >= 0
+        ]
+        if found:
+            start, length = min(found)
+            self._text = self._text[: start + (length if self._include_stop_word else 0)]
+            self._pending = []
+            self._stopped = True
+        return self._stopped
 
     def release(self, *, final: bool) -> str:
-        """The text since the last call, without an end that may still change or become a stop word;
-        with ``final`` all that is left.
-        """
+        """The text since the last call; with ``final`` also what might still change."""
         if final and self._pending and not self._stopped:
-            self._accept(self._pending, self._decode_pending())
+            self._accept(self._pending, self._decode_after_context(self._pending))
         end = len(self._text) if final or self._stopped else self._num_safe()
         released = self._text[self._num_released : end]
         self._num_released = max(self._num_released, end)
@@ -91,9 +100,6 @@ class Detokenizer:
                 return start
         return len(self._text)
 
-    def _decode_pending(self) -> str:
-        return self._decode_after_context(self._pending)
-
     def _decode_after_context(self, token_ids: list[int]) -> str:
         if not self._context:
             self._context.append(self._end_of_prompt())
@@ -102,8 +108,8 @@ class Detokenizer:
         return self._decode(context + token_ids)[self._num_known :]
 
     def _accept(self, token_ids: list[int], new: str) -> None:
-        """Drops whole pieces from the context: cut within a character, it would make a
-        byte-fallback tokenizer decode the next character as U+FFFD.
+        """Drops whole pieces from the context: cut within a character, it would make the next one
+        U+FFFD with a byte-fallback tokenizer.
         """
         self._text += new
         self._context.append(token_ids)
@@ -119,7 +125,7 @@ class Detokenizer:
         """Accepts bytes that will never become a character, all but the last few, up to a token
         where their text alone is the beginning of the text of all.
         """
-        whole = self._decode_pending()
+        whole = self._decode_after_context(self._pending)
         newest = len(self._pending) - _LONGEST_CHARACTER
         for end in range(newest, newest - _LONGEST_CHARACTER, -1):
             begin = self._decode_after_context(self._pending[:end])
@@ -134,20 +140,6 @@ class Detokenizer:
             if not self._decode(end).startswith(_REPLACEMENT):
                 return end
         return list(self._prompt_token_ids[-_CONTEXT_TOKENS:])
-
-    def _cut_at_stop_word(self, num_searched: int) -> bool:
-        """Looks where a word ends in text that is new; what was let through before stays."""
-        found = [
-            (start, len(word))
-            for word in self._stop_words
-            if (start := self._text.find(word, max(0, num_searched - len(word) + 1))) >= 0
-        ]
-        if found:
-            start, length = min(found)
-            self._text = self._text[: start + (length if self._include_stop_word else 0)]
-            self._pending = []
-            self._stopped = True
-        return self._stopped
 
     def _decode(self, token_ids: Tokens[int]) -> str:
         skips = self._skipped is None and not self.shows_special_tokens

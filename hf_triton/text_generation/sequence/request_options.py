@@ -1,7 +1,5 @@
-"""What a request may say of its answer, a row for each option: every door reads it here.
-
-Needs nothing but the standard library: the generator reads it too. The table of docs/requests.md
-is made from it: ``python -m tests.unit.requests.options_page``.
+"""The options of a request, a row each, for every API. Standard library only: the generator reads
+it too. ``python -m tests.unit.requests.options_page`` makes the table of docs/requests.md.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ _ANY = (0, math.inf)
 
 @dataclass(frozen=True)
 class Option:
-    """What a request may say, at each door: as a tensor of the type ``tensor``; as a parameter of
-    Triton's; ``in_json``, which is ``sampling_parameters`` in vLLM's names; and ``in_openai``, a
-    field of OpenAI's API. The last two and vLLM itself have it as ``called``, SamplingParams as
-    ``param``, where it has another name there. A ``default`` of None is the model's own, or none.
+    """An option as a tensor of the type ``tensor``, as a parameter of Triton's, ``in_json``
+    (``sampling_parameters``, vLLM's names) and ``in_openai`` (a field of OpenAI's API). The last
+    two and vLLM name it ``called``, SamplingParams ``param``, where that differs. A ``default`` of
+    None is the model's own, or none.
 
-    ``says`` is its sentence in the docs, ``by_default`` a default that takes words. ``kind`` is the
-    check of that name in OpenAI's API. Numbers lie within ``bounds``, which ``ranges`` words where
-    they need it; lists have at most ``most`` elements. ``neutral`` values change nothing, the last
-    of them in vLLM too; a search by beams takes them alone. An option that ``filters`` cuts the
-    distribution that tokens are drawn from. ``to_vllm`` is passed on as it is.
+    ``says`` is its sentence in the docs, ``by_default`` a default in words. ``kind`` is the check
+    of that name in OpenAI's API. Numbers lie within ``bounds``, in words ``ranges``; lists have at
+    most ``most`` elements. ``neutral`` values change nothing, the last of them in vLLM too; beam
+    search takes them alone. ``filters`` cut the distribution that tokens are drawn from.
+    ``to_vllm`` is passed on as it is.
     """
 
     kind: str
@@ -49,12 +47,10 @@ class Option:
 
     @property
     def dims(self) -> list[int]:
-        """The dimensions of its tensor for each prompt."""
         return [-1 if self.kind == "texts" else 1]
 
     @property
     def allowed(self) -> str:
-        """The bounds in words; empty without any."""
         if self.ranges or self.bounds is None:
             return self.ranges
         low, high = self.bounds

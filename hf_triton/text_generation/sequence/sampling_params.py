@@ -1,13 +1,10 @@
-"""What one request asks of sampling and stopping, checked by the options' ranges.
-
-Knows no tensors of Triton and no torch.
-"""
+"""What one request asks of sampling and stopping, checked by the options' ranges. No torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -32,15 +29,13 @@ class SamplingParams:
     """Checked when made. ``temperature`` 0 takes the likeliest token; ``top_k`` 0, ``top_p`` 0 or 1
     and ``min_p`` 0 are off.
 
-    ``frequency_penalty`` and ``presence_penalty`` look at the output only, ``repetition_penalty``
-    at the prompt too. ``bad_token_ids`` are token sequences that are never completed.
-    ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
-    token, k for those of the k likeliest too; ``num_prompt_logprobs`` says the same of the prompt's
-    tokens, and only with it may ``max_tokens`` be 0. ``num_beams`` above 1 asks for beam search,
-    whose scores are divided by the length to the power of ``length_penalty``; None is the model's
-    own.
-    ``allowed_token_ids`` are the only tokens that come, all where it is empty.
-    ``constraint`` is the grammar that the output has to follow, ``rule`` the task's own.
+    ``frequency_penalty`` and ``presence_penalty`` look at the output, ``repetition_penalty`` at the
+    prompt too. ``bad_token_ids`` are token sequences that are never completed; where there are
+    ``allowed_token_ids``, no others come. ``num_logprobs`` is None for no log-probabilities, 0 for
+    those of the sampled token, k for those of the k likeliest too; so is ``num_prompt_logprobs`` of
+    the prompt's tokens, and only with it may ``max_tokens`` be 0. Scores of beams are divided by
+    the length to the power of ``length_penalty``; None is the model's own. The output follows
+    ``constraint`` and the task's own ``rule``.
     """
 
     max_tokens: int
@@ -68,31 +63,31 @@ class SamplingParams:
     rule: LogitsRule | None = None
 
     def __post_init__(self) -> None:
-        """Raises RequestError that names the field, what was got and what is allowed."""
-        self._check_lengths()
+        if self.max_tokens != 0 or self.num_prompt_logprobs is None:
+            _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
+        fits, most = self.min_tokens <= self.max_tokens, f"0 to max_tokens ({self.max_tokens})"
+        _require(fits, "min_tokens", self.min_tokens, most)
         for name, attribute in _BOUNDED.items():
             check_range(name, getattr(self, attribute, None))
         for token_id, _ in self.logit_bias:
             _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
-        self._check_beams()
-
-    def with_max_tokens(self, max_tokens: int) -> SamplingParams:
-        """The same with another max_tokens."""
-        return replace(self, max_tokens=max_tokens)
+        _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
+        if self.num_beams > 1 and self.num_prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
+        penalty = 1.0 if self.length_penalty is None else self.length_penalty
+        _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 
     @property
     def is_greedy(self) -> bool:
-        """True where the likeliest token is taken, so that no random number is drawn."""
         return self.temperature == 0 or self.top_k == 1
 
     @cached_property
     def filters(self) -> bool:
-        """True where top_k, top_p or min_p cut the distribution."""
         return any(getattr(self, name) not in OPTIONS[name].neutral for name in FILTERS)
 
     @property
     def penalises(self) -> bool:
-        """True where tokens that were there already change their logits."""
         return (
             self.repetition_penalty != 1
             or self.frequency_penalty != 0
@@ -101,7 +96,7 @@ class SamplingParams:
 
     @cached_property
     def changes_logits(self) -> bool:
-        """True where logits are changed before a token is chosen, in any step."""
+        """Whether logits are changed before a token is chosen, in any step."""
         return bool(
             self.penalises
             or self.logit_bias
@@ -114,32 +109,12 @@ class SamplingParams:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True where the likeliest token is taken as it is, and nothing else is asked."""
+        """Whether a token is an argmax and nothing else is asked."""
         return self.is_greedy and not self.changes_logits and self.num_logprobs is None
-
-    def _check_lengths(self) -> None:
-        if self.max_tokens != 0 or self.num_prompt_logprobs is None:
-            _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
-        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
-        _require(
-            self.min_tokens <= self.max_tokens,
-            "min_tokens",
-            self.min_tokens,
-            f"0 to max_tokens ({self.max_tokens})",
-        )
-
-    def _check_beams(self) -> None:
-        _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
-        if self.num_beams > 1 and self.num_prompt_logprobs is not None:
-            raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
-        penalty = 1.0 if self.length_penalty is None else self.length_penalty
-        _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 
 
 def check_range(name: str, value: Any) -> None:
-    """Raises RequestError for a number of an option that is out of bounds, also in a list or by
-    token id.
-    """
+    """Raises RequestError for an option's number out of bounds, also in a list or by token id."""
     option = OPTIONS[name]
     for each in value if isinstance(value, tuple) else (value,):
         one = each[1] if isinstance(each, tuple) else each

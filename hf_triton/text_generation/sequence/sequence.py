@@ -43,17 +43,13 @@ class TokenLogprobs:
 
 
 class Token(NamedTuple):
-    """A sampled token; ``logprobs`` where its sequence asks for them. ``id`` is NO_TOKEN where the
-    model's scores are no numbers.
-    """
+    """A sampled token; ``id`` is NO_TOKEN where the model's scores are no numbers."""
 
     id: int
     logprobs: TokenLogprobs | None = None
 
 
 class Recipient(Protocol):
-    """Who a sequence's output goes to."""
-
     @property
     def request_id(self) -> str:
         """The id that the client gave the request; empty where it gave none."""
@@ -74,10 +70,8 @@ class Recipient(Protocol):
 
 @dataclass(frozen=True)
 class Update:
-    """What is new of a sequence since its last update.
-
-    ``text`` is None where decoding was left to whoever takes the update. ``finish_reason`` is
-    ``stop``, ``length``, ``timeout`` or None where the sequence goes on; ``error`` ends it too.
+    """What is new of a sequence since its last update. ``text`` is None where the recipient decodes
+    it. ``finish_reason`` is ``stop``, ``length``, ``timeout`` or None; ``error`` ends it too.
     """
 
     sequence: Sequence
@@ -87,7 +81,7 @@ class Update:
     error: Exception | None
 
     def read_text(self) -> str:
-        """The new text; decodes where that is still to be done."""
+        """The new text, decoded now where that is still to be done."""
         if self.text is not None:
             return self.text
         detokenizer = self.sequence.detokenizer
@@ -101,7 +95,7 @@ class Update:
 @dataclass(frozen=True)
 class DecoderStart:
     """How the output of an encoder-decoder begins: after ``token_id``, which is no part of it, and
-    with ``forced_token_id`` where that is given, such as the language to translate to.
+    with ``forced_token_id``, such as the language to translate to.
     """
 
     token_id: int
@@ -110,9 +104,7 @@ class DecoderStart:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a sequence's states (and of what lies beside them) after ``num_tokens``, in a row
-    of its own.
-    """
+    """A copy of a sequence's states after ``num_tokens``, in a row of its own."""
 
     num_tokens: int
     slot: int
@@ -120,25 +112,22 @@ class Snapshot:
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt, its output so far, the pages of its keys and values, and the row (``slot``)
-    of its states in their tables.
+    """A prompt, its output so far, the pages of its keys and values, and the row (``slot``) of its
+    states.
 
-    ``continues_prompt`` is False where an encoder reads what the caller sent, the ``source``, and
-    the output is a text of its own: its prompt is what the decoder starts with, and
-    ``forced_token_id`` the first token that the output has to have. ``lora_name`` is its adapter,
-    ``adapter_key`` which one of that name, as the engine took it; sequences of different adapters,
-    or of different ``cache_salt``, share no keys and values.
-    ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
-    ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
+    ``continues_prompt`` is False where an encoder reads the ``source`` that the caller sent: the
+    prompt is then the decoder's start, and ``forced_token_id`` the first token of the output.
+    ``adapter_key`` tells apart adapters of one ``lora_name``; sequences of different adapters, or
+    of different ``cache_salt``, share no keys and values. ``grammar`` is the state of its
+    constraint. ``deadline_s`` is on the monotonic clock. ``finish_reason`` is also ``cancelled`` or
+    ``error``, which no caller sees.
 
     ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
     preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
-    not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them. An encoder computes
-    the ``source`` in the step that begins the sequence; ``encoded`` is what the engine keeps of it.
-    ``prompt_logprobs`` are those of the prompt's tokens after the first, as far as they are known.
-    Where it ``is_alone``, it begins with nothing that another computed, and nothing is drafted.
-    ``begins_with`` are tokens of the output that its caller has, response by response: the process
-    that generated them has died.
+    not in ``token_ids`` yet; ``num_computed_tokens`` counts them. ``encoded`` is what the engine
+    keeps of the source. ``prompt_logprobs`` are the known ones of the prompt's tokens after the
+    first. A sequence that ``is_alone`` shares no prefix and is not drafted. ``begins_with`` are
+    tokens of the output, response by response, that a process sent which has died.
     """
 
     prompt_token_ids: list[int]
@@ -182,15 +171,12 @@ class Sequence:
 
     @cached_property
     def _random(self) -> random.Random:
-        """The sequence's own, so that a seed reproduces whatever else is in the batch; made for the
-        first token that is drawn, because greedy ones need none.
-        """
         return random.Random(self.params.seed)
 
     @property
     def hides_end(self) -> bool:
-        """Whether a token ended it that is no part of the text, as in vLLM, special or not. Whoever
-        wants the stop word in it wants no end of the model's own, but among special tokens.
+        """Whether the token that ended it is no part of the text, as in vLLM. ``include_stop_word``
+        shows a stop token, and the model's own end only among special tokens.
         """
         if not self.ended_by_token or self.token_ids[-1] in self.detokenizer.kept:
             return False
@@ -210,9 +196,7 @@ class Sequence:
 
     @property
     def num_shareable_tokens(self) -> int:
-        """How many tokens may come from a shared prefix: those before the first whose logits are
-        wanted, which the last one's always are.
-        """
+        """How many tokens may be shared: those before the first whose logits are wanted."""
         if self.is_alone:
             return 0
         if self.lacks_prompt_logprobs:
@@ -225,29 +209,19 @@ class Sequence:
 
     @property
     def num_sent_tokens(self) -> int:
-        """How many tokens the caller's own text or sound has."""
         return self.num_prompt_tokens if self.continues_prompt else self.num_source_tokens
 
     @property
     def penalised_token_ids(self) -> list[int]:
-        """The tokens that a repetition penalty looks at: the output, and what it continues."""
         return self.prompt_token_ids + self.token_ids
 
     @property
     def num_tokens_left(self) -> int:
-        """How many more tokens the output may have."""
         return self.params.max_tokens - len(self.token_ids)
 
-    @property
-    def num_sampled_tokens(self) -> int:
-        """The output's, with those that are not read from the device yet."""
-        return len(self.token_ids) + self.num_pending
-
     def uniform(self, num_ahead: int = 0) -> float:
-        """The random number in [0, 1) for the next token, or for one that comes ``num_ahead`` after
-        it: the same until that is sampled.
-        """
-        position = self.num_sampled_tokens + num_ahead
+        """The random number in [0, 1) for the token ``num_ahead`` after the next one."""
+        position = len(self.token_ids) + self.num_pending + num_ahead
         while len(self._uniforms) <= position:
             self._uniforms.append(self._random.random())
         return self._uniforms[position]
@@ -258,38 +232,35 @@ class Sequence:
 
     def tokens(self, start: int, end: int) -> list[int]:
         """Tokens ``start .. end-1`` of prompt and output."""
-        num_prompt_tokens = self.num_prompt_tokens
-        if end <= num_prompt_tokens:
-            return self.prompt_token_ids[start:end]
-        first = max(0, start - num_prompt_tokens)
-        output = self.token_ids[first : end - num_prompt_tokens]
-        return self.prompt_token_ids[start:] + output if start < num_prompt_tokens else output
+        return self._behind(self.prompt_token_ids, start, end)
 
     @property
     def prompt_keys(self) -> list[int]:
-        """The prompt's tokens as shared prefixes are found by: with numbers of contents where
-        features of images or sounds go.
-        """
+        """The prompt, with numbers of contents in the place of placeholders."""
         known = None if self.source is None else self.source.cache_token_ids
         return self.prompt_token_ids if known is None else known
 
     def keys(self, start: int, end: int) -> list[int]:
         """As ``tokens``, of which those of the prompt are ``prompt_keys``."""
-        if self.prompt_keys is self.prompt_token_ids or start >= self.num_prompt_tokens:
-            return self.tokens(start, end)
-        first_of_output = max(0, end - self.num_prompt_tokens)
-        return self.prompt_keys[start:end] + self.token_ids[:first_of_output]
+        return self._behind(self.prompt_keys, start, end)
+
+    def _behind(self, prompt: list[int], start: int, end: int) -> list[int]:
+        size = len(prompt)
+        if end <= size:
+            return prompt[start:end]
+        output = self.token_ids[max(0, start - size) : end - size]
+        return prompt[start:] + output if start < size else output
 
     @property
     def cache_start(self) -> tuple[object, ...]:
-        """What sequences have in common that share keys and values, beside tokens."""
+        """What sequences that share keys and values have in common beside tokens."""
         source = self.source
-        is_alone = source is not None and source.cache_token_ids is None
-        own_key = source.own_key if source is not None and is_alone else None
+        is_shared = source is None or source.cache_token_ids is not None
+        own_key = None if is_shared or source is None else source.own_key
         return (self.lora_name, self.adapter_key, self.cache_salt, own_key)
 
     def preempt(self) -> None:
-        """Has all of its tokens computed again, those that are pending too."""
+        """Has all of its tokens computed again."""
         self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids) + self.num_pending
         self.num_computed_tokens = 0
         self.num_preemptions += 1
@@ -298,9 +269,7 @@ class Sequence:
     def append(
         self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False
     ) -> None:
-        """Adds a token and decides whether the sequence is finished by it; one that the model
-        forces is no part of what a grammar looks at.
-        """
+        """Adds a token and decides whether it ends the sequence; a grammar sees no forced one."""
         self.token_ids.append(token.id)
         self._new_tokens.append(token)
         params, may_end = self.params, self.grammar is None or self.grammar.may_end
@@ -317,14 +286,18 @@ class Sequence:
             text = f"{kind}: token {token.id} ended it before it may end, allowed: other ends"
             self.end("error", RequestError(text))
         if params.stop_words and not self.hides_end:
-            stops = self._has_stop_word(token.id, armed=may_stop) or stops
+            try:
+                stops = self.detokenizer.stops_after(token.id, armed=may_stop) or stops
+            except Exception as error:  # a tokenizer's own failure is this sequence's alone
+                text = f"decoding the output failed: {reason(error)}"
+                self.finish_reason, self.error = "error", EngineError(text)
         if self.finish_reason is None and stops:
             self.finish_reason = "stop"
         elif self.finish_reason is None and not self.num_tokens_left:
             self.finish_reason = "length"
 
     def lose_pending(self) -> None:
-        """Forgets the tokens that the host has not read; they are to be sampled again."""
+        """Has the tokens sampled again that the host has not read."""
         if not self.num_computed_tokens:  # preempted
             self.num_prefill_tokens -= self.num_pending
         self.num_pending = 0
@@ -352,19 +325,9 @@ class Sequence:
             )
 
     def update(self) -> Update:
-        """The tokens since the last update, and whether they end the sequence."""
         tokens, self._new_tokens = self._new_tokens, []
         finished = self.finish_reason is not None
         if finished:
             self.grammar = None  # frees memory, though others still refer to the sequence
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
         return Update(self, tokens, text, self.finish_reason, self.error)
-
-    def _has_stop_word(self, token_id: int, *, armed: bool) -> bool:
-        try:
-            return self.detokenizer.stops_after(token_id, armed=armed)
-        except Exception as error:
-            # A tokenizer's own failure is this sequence's, not its neighbours'.
-            self.finish_reason = "error"
-            self.error = EngineError(f"decoding the output failed: {reason(error)}")
-            return False

@@ -8,13 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """``inputs`` are arguments of the model's forward beside the tokens of the prompt: tensors on
-    the CPU as the model's processor makes them, such as pixel_values or input_features.
-    ``num_tokens`` is what the encoder computes. ``digests`` are hashes of the contents, one for
-    each image or sound in the order of the prompt: equal ones have equal features.
-    ``cache_token_ids`` are the prompt's tokens with a number below 0, one content's alone, wherever
-    an image's or a sound's features go: prompts that are equal in them have equal keys and values.
-    Without them the keys and values are shared with no other sequence.
+    """``inputs`` are arguments of the model's forward beside its tokens, tensors on the CPU
+    such as pixel_values or input_features. The encoder computes ``num_tokens``. ``digests`` are
+    hashes of the contents, one for each image or sound in the order of the prompt.
+    ``cache_token_ids`` are the prompt's tokens with a content's own number below 0 wherever its
+    features go: prompts that are equal in them share keys and values. Without them none are shared.
     """
 
     inputs: dict[str, Any]
@@ -25,7 +23,6 @@ class Source:
 
     @property
     def num_bytes(self) -> int:
-        """What the tensors take in memory."""
         return sum(getattr(value, "nbytes", 0) for value in self.inputs.values())
 
     def on(self, device: Any, dtype: Any) -> dict[str, Any]:
@@ -39,7 +36,6 @@ class Source:
 
 
 def text_source(token_ids: list[int]) -> Source:
-    """A text that an encoder reads."""
     import torch
 
     return Source({"input_ids": torch.tensor([token_ids])}, len(token_ids))

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.sampling.speculative.drafter import best_length
-from hf_triton.text_generation.sampling.speculative.ngram_proposer import Ngrams
+from hf_triton.text_generation.sampling.drafter import Ngrams, best_length
 
 
 def looked_up(text: list[int], least: int, most: int) -> list[int]:

@@ -15,8 +15,7 @@ from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
-from hf_triton.text_generation.sampling.speculative.drafter import Drafter
-from hf_triton.text_generation.sampling.speculative.ngram_proposer import NgramProposer
+from hf_triton.text_generation.sampling.drafter import Drafter
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -45,7 +44,8 @@ def make_drafter(
     num_tokens = max_num_batched_tokens(options, setup.device, total_bytes, max_num_seqs)
     num_rows = min(num_tokens, max(_ROWS[setup.device.type] * max_num_seqs, _FEWEST_ROWS))
     return Drafter(
-        NgramProposer(options.prompt_lookup_min, options.prompt_lookup_max),
+        options.prompt_lookup_min,
+        options.prompt_lookup_max,
         step_times,
         options.num_speculative_tokens,
         num_rows,

@@ -28,9 +28,9 @@ from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSt
 from hf_triton.text_generation.lora.linear import Adapter, Change
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.sampling.drafter import Drafter, accepted_tokens
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
-from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.grammar import tell_all, wait_for_masks
@@ -413,7 +413,7 @@ class InFlightEngine(Engine):
             return
         read = launched.read()
         self._note_time()
-        runs = runs_of(launched.sequences, read, self._drafts)
+        runs = accepted_tokens(launched.sequences, read, self._drafts)
         news = [(sequence, runs[sequence]) for sequence in self._pending_rows]
         self._pending_rows = {}
         for sequence, run in news:
@@ -462,7 +462,7 @@ class InFlightEngine(Engine):
             self.metrics.num_generated_tokens += num_accepted
             self.metrics.num_accepted_tokens += num_accepted
         if self._drafter is not None and sequence.finish_reason is None:
-            self._drafter.follow(sequence, run)
+            self._drafter.add(sequence, run)
 
     def _append_one(self, sequence: Sequence, token: Token) -> None:
         if self._rules is not None:

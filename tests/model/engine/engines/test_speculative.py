@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.sampling.speculative import drafter
-from hf_triton.text_generation.sampling.speculative.drafter import Drafter
+from hf_triton.text_generation.sampling import drafter
+from hf_triton.text_generation.sampling.drafter import Drafter
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import Answers, Completion, running, setup
@@ -43,35 +42,21 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-class Knowing:
+class Knowing(Drafter):
     """Proposes what each sequence will say, with a wrong token now and then."""
 
     def __init__(self, outputs: list[tuple[int, ...]]) -> None:
+        super().__init__(2, 4, StepTimes(), 5, 32)
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
         self._random = random.Random(0)
 
-    def rate(self, sequence: Sequence) -> float:
+    def _rate(self, sequence: Sequence) -> float:
         return 0.9 if sequence in self.numbers else 0.0
 
-    def propose(self, lengths: dict[Sequence, int]) -> dict[Sequence, list[int]]:
-        return {sequence: self._proposed(sequence, num) for sequence, num in lengths.items()}
-
-    def _proposed(self, sequence: Sequence, num_tokens: int) -> list[int]:
+    def _propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
         first = len(sequence.token_ids)
         right = self.outputs[self.numbers[sequence]][first : first + num_tokens]
         return [one if self._random.random() < 0.8 else (one + 1) % VOCAB_SIZE for one in right]
-
-    def follow(self, sequence: Sequence, token_ids: list[int]) -> None:
-        """Nothing is learned."""
-
-    def forget(self, sequence: Sequence) -> None:
-        """Nothing is kept."""
-
-
-def _drafter(knowing: Knowing, *given: Any) -> Drafter:
-    """In the place of what the engine would make."""
-    proposer: Any = knowing
-    return Drafter(proposer, given[-1], 5, 32)
 
 
 def _with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
@@ -158,7 +143,7 @@ def test_drafts_change_no_answer(
     if runner.endswith("graphs"):
         monkeypatch.setattr(in_flight, "with_cuda_graphs", _with_graphs)
     knowing = Knowing([one.token_ids for one in expected])
-    monkeypatch.setattr(in_flight, "make_drafter", partial(_drafter, knowing))
+    monkeypatch.setattr(in_flight, "make_drafter", lambda *_: knowing)
     made = replace(setup(tiny_model("llama"), eos=[EOS], **options), **way)
     engine = InFlightEngine(made)
     assert answers_of(engine, knowing) == expected
@@ -188,7 +173,7 @@ def test_drafts_are_computed_with_their_sequences_adapters(
         if drafts:
             knowing = Knowing(found[0])
             knowing.numbers = {sequence: number for number, sequence in enumerate(sequences)}
-            monkeypatch.setattr(in_flight, "make_drafter", partial(_drafter, knowing))
+            monkeypatch.setattr(in_flight, "make_drafter", lambda *_, found=knowing: found)
         with running(InFlightEngine(made)) as engine:
             engine.submit(sequences)
             found.append([answers.completion(number).token_ids for number in range(6)])

@@ -61,7 +61,7 @@ def made(options: dict[str, Any], seed: int, *, is_held: bool) -> Sequence:
 
 def logits_of(number: int, one: Sequence) -> torch.Tensor:
     """(1, vocab): another for each token of each sequence, so flat that tokens repeat."""
-    return random_logits(1, seed=1000 * number + one.num_sampled_tokens) / 3
+    return random_logits(1, seed=1000 * number + len(one.token_ids) + one.num_pending) / 3
 
 
 def alone(one: Sequence, number: int) -> list[Token]:

@@ -1,0 +1,212 @@
+"""Drafts tokens by prompt look-up: what a text goes on with was often said in it before.
+
+The last tokens of prompt and output are looked up where they stood last, and what followed them
+there is proposed (https://github.com/apoorvumang/prompt-lookup-decoding), as much of it as pays by
+what steps took. Drafts are for steps of decodes alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from functools import lru_cache
+
+from hf_triton.text_generation.engine.step import Draft, Step
+from hf_triton.text_generation.engine.step_times import StepTimes
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
+
+_LEAST_COST = 0.02
+_MOST_PLACES = 8  # that are compared
+_FIRST_RATE = 0.5
+_WEIGHT, _WEIGHT_OF_ALL = 1 / 8, 1 / 64  # of the last token, in rates
+
+
+class Drafter:
+    """Looks up ``least`` to ``most`` tokens and drafts at most ``num_speculative_tokens`` of a
+    sequence, in steps of at most ``max_num_rows`` rows of logits.
+    """
+
+    def __init__(
+        self,
+        least: int,
+        most: int,
+        step_times: StepTimes,
+        num_speculative_tokens: int,
+        max_num_rows: int,
+    ) -> None:
+        self._ngram_sizes, self._step_times = (least, most), step_times
+        self._num_speculative_tokens = num_speculative_tokens
+        self._max_num_rows = max_num_rows
+        self._ngrams: dict[Sequence, Ngrams] = {}
+        self._usual_rate = _FIRST_RATE  # a new sequence's
+
+    @property
+    def description(self) -> str:
+        return f"speculates by ngram up to {self._num_speculative_tokens} tokens"
+
+    def wants(self, running: Items[Sequence]) -> bool:
+        """Whether drafts may pay in a step in which these decode."""
+        return bool(self._lengths(running))
+
+    def draft(self, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
+        """Adds drafts to a step whose last tokens are all read; ``grow`` makes room for them."""
+        if step.prefills:
+            return
+        room = self._max_num_rows - len(step.decodes)
+        for sequence, length in self._lengths(step.decodes).items():
+            num_tokens = min(length, room)
+            if num_tokens > 0 and grow(sequence, sequence.num_computed_tokens + num_tokens):
+                room -= num_tokens
+                token_ids = self._propose(sequence, num_tokens)
+                if token_ids:
+                    step.drafts.append(Draft(sequence, token_ids))
+
+    def add(self, sequence: Sequence, tokens: Iterable[Token]) -> None:
+        """Takes the last tokens of a sequence. How often its own text says what comes next is known
+        without computing anything, whether that was drafted or not.
+        """
+        params = sequence.params
+        if params.changes_logits or not sequence.continues_prompt or sequence.source is not None:
+            return
+        ngrams = self._ngrams.get(sequence)
+        if ngrams is None:
+            known = sequence.prompt_token_ids + sequence.token_ids
+            self._ngrams[sequence] = Ngrams(*self._ngram_sizes, known, self._usual_rate)
+            return
+        for token in tokens:
+            was_right = ngrams.append(token.id)
+            if was_right is not None:
+                ngrams.rate += _WEIGHT * (was_right - ngrams.rate)
+                self._usual_rate += _WEIGHT_OF_ALL * (was_right - self._usual_rate)
+
+    def forget(self, sequence: Sequence) -> None:
+        self._ngrams.pop(sequence, None)
+
+    def _lengths(self, decodes: Items[Sequence]) -> dict[Sequence, int]:
+        cost = self._step_times.cost_of_token(len(decodes))
+        if cost is None:
+            return {}
+        found = {}
+        for sequence in decodes:
+            rate = 0.0 if sequence.is_alone else self._rate(sequence)
+            most = self._num_speculative_tokens
+            length = best_length(round(max(_LEAST_COST, cost), 2), round(rate, 2), most)
+            if (length := min(length, sequence.num_tokens_left - 1)) > 0:
+                found[sequence] = length
+        return found
+
+    def _rate(self, sequence: Sequence) -> float:
+        """How likely the next proposed token is right; 0 where there is none."""
+        ngrams = self._ngrams.get(sequence)
+        return ngrams.rate if ngrams is not None and ngrams.has_proposal else 0.0
+
+    def _propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
+        return self._ngrams[sequence].propose(num_tokens)
+
+
+@lru_cache(maxsize=4096)
+def best_length(cost: float, rate: float, most: int) -> int:
+    """The number of drafted tokens with the most tokens for their time. Each costs ``cost`` of what
+    a decoded one does, number i is accepted with probability rate^i, and one token comes without
+    drafts (https://arxiv.org/abs/2211.17192, section 3.3).
+    """
+    length, chance, expected, time = 0, rate, 1.0, 1.0
+    while length < most and chance * time > cost * expected:
+        length, expected, time = length + 1, expected + chance, time + cost
+        chance *= rate
+    return length
+
+
+def accepted_tokens(
+    rows: Items[Sequence], tokens: Items[Token], drafts: Items[Draft]
+) -> dict[Sequence, list[Token]]:
+    """The tokens that each sequence goes on with: of a step's ``rows`` and the token sampled for
+    each, up to the first that is not the drafted one, or is none: that may be the fault of a
+    drafted one.
+    """
+    first = len(rows) - sum(len(draft.token_ids) for draft in drafts)
+    runs = {sequence: [token] for sequence, token in zip(rows[:first], tokens, strict=False)}
+    for draft in drafts:
+        run = runs[draft.sequence]
+        for token_id, token in zip(draft.token_ids, tokens[first:], strict=False):
+            if run[-1].id != token_id or token.id == NO_TOKEN:
+                break
+            run.append(token)
+        first += len(draft.token_ids)
+    return runs
+
+
+class Ngrams:
+    """A text, and where in it the end stood before: at least ``least`` of its tokens, and where up
+    to ``most`` did, there. A token costs one look-up, however long the text is. ``rate`` is how
+    often a proposed token is right.
+    """
+
+    def __init__(self, least: int, most: int, token_ids: Items[int], rate: float = 0.0) -> None:
+        self._least, self._most, self.rate = least, most, rate
+        self._tokens = list(token_ids)
+        # From an n-gram of ``least`` tokens to the index after it, where it stood last.
+        self._last: dict[tuple[int, ...], int] = {}
+        # From that index to the one where it stood before; 0: nowhere.
+        self._earlier = array("i", bytes(4 * min(least, len(self._tokens) + 1)))
+        self._next = 0  # the index of the token that followed; 0: none
+        starts = (self._tokens[first:] for first in range(least))
+        for end, gram in enumerate(zip(*starts, strict=False), least):
+            self._note(gram, end)
+        self._look_up()
+
+    def append(self, token_id: int) -> bool | None:
+        """Adds a token; whether it is the one that was to be proposed, None where none was."""
+        tokens, found = self._tokens, None
+        if self._next:
+            found = tokens[self._next] == token_id
+            self._next = self._next + 1 if found else 0
+        tokens.append(token_id)
+        if len(tokens) < self._least:
+            self._earlier.append(0)
+            return found
+        self._note(tuple(tokens[-self._least :]), len(tokens))
+        if not self._next:
+            self._look_up()
+        return found
+
+    @property
+    def has_proposal(self) -> bool:
+        return self._next > 0
+
+    def propose(self, num_tokens: int) -> list[int]:
+        """What may come next; where that runs into the end of the text, the same again."""
+        if not self._next:
+            return []
+        proposed = self._tokens[self._next : self._next + num_tokens]
+        period = len(self._tokens) - self._next
+        while len(proposed) < num_tokens:
+            proposed.append(proposed[len(proposed) - period])
+        return proposed
+
+    def _note(self, gram: tuple[int, ...], end: int) -> None:
+        self._earlier.append(self._last.get(gram, 0))
+        self._last[gram] = end
+
+    def _look_up(self) -> None:
+        """Takes the place where the most of the last tokens stood, of several the last one."""
+        best, place = 0, self._earlier[-1]
+        for _ in range(_MOST_PLACES):
+            if not place:
+                return
+            length = self._num_equal(place)
+            if length > best:
+                best, self._next = length, place
+            if best == self._most:
+                return
+            place = self._earlier[place]
+
+    def _num_equal(self, place: int) -> int:
+        """How many tokens before ``place`` are those at the end, ``most`` at most."""
+        tokens, length = self._tokens, self._least
+        while length < self._most and length < place:
+            if tokens[place - length - 1] != tokens[-length - 1]:
+                break
+            length += 1
+        return length
