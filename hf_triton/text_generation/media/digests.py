@@ -1,16 +1,13 @@
-"""Numbers that stand for images and sounds where prompts are compared token by token.
-
-The tokens at whose places an image's features go are the same for every image: as keys of shared
-prefixes they are replaced by a number below 0, which is one content's and is given once.
+"""Digests of images and sounds, and numbers below 0 that stand for them where prompts are compared
+token by token: the placeholders of all images are the same tokens.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 import torch
@@ -22,27 +19,15 @@ class ContentNumbers:
     """Gives each digest a number below 0. Any thread may ask."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._numbers: OrderedDict[bytes, int] = OrderedDict()
-        self._num_given = 0
-
-    def of(self, digest: bytes) -> int:
-        """The digest's number; equal for equal digests as long as it is known."""
-        with self._lock:
-            if digest not in self._numbers:
-                self._num_given += 1
-                self._numbers[digest] = -self._num_given
-                if len(self._numbers) > _MOST_KNOWN:
-                    self._numbers.popitem(last=False)
-            self._numbers.move_to_end(digest)
-            return self._numbers[digest]
+        numbers = count(-1, -1)
+        self.of: Callable[[bytes], int] = lru_cache(_MOST_KNOWN)(lambda digest: next(numbers))
 
     def replace(
         self, token_ids: list[int], placeholders: Set[int], digests: tuple[bytes, ...]
     ) -> list[int]:
-        """``token_ids`` with numbers in the place of ``placeholders``: each run's is that of the
-        digest in its order. Where runs are not one for each digest, all get the number of all
-        digests, and where there is none, the first token does.
+        """``token_ids`` with numbers in the place of ``placeholders``: for each run that of its
+        digest; where runs are not one for each digest, that of all digests together for all runs,
+        or for the first token.
         """
         runs = [
             (is_placeholder, list(run))
@@ -62,8 +47,8 @@ class ContentNumbers:
 
 
 def digests_of(inputs: Mapping[str, Any], num_items: int) -> tuple[bytes, ...]:
-    """A digest of each item's part of a processor's tensors; where they can't be told apart, of all
-    and its number.
+    """A digest of each item's part of a processor's tensors; where parts can't be told apart, of
+    all tensors and the item's number.
     """
     items = items_of(inputs, num_items)
     if items is not None:
@@ -73,15 +58,12 @@ def digests_of(inputs: Mapping[str, Any], num_items: int) -> tuple[bytes, ...]:
 
 
 def items_of(inputs: Mapping[str, Any], num_items: int) -> list[dict[str, torch.Tensor]] | None:
-    """Each item's part of a processor's tensors, with as many axes as they have; None where the
-    items can't be told apart.
-    """
-    parts: dict[str, list[torch.Tensor]] = {}
+    """Each item's part of a processor's tensors; None where the items can't be told apart."""
+    parts: dict[str, Any] = {}
     for name, value in sorted(inputs.items()):
-        found = _parts(name, value, inputs, num_items)
-        if found is None:
+        parts[name] = _parts(name, value, inputs, num_items)
+        if parts[name] is None:
             return None
-        parts[name] = found
     return [{name: own[item] for name, own in parts.items()} for item in range(num_items)]
 
 
@@ -108,12 +90,9 @@ def _digest(values: list[Any]) -> bytes:
     for value in values:
         if isinstance(value, torch.Tensor):
             found.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            found.update(_flat(value).view(torch.uint8).numpy().data)
+            # A copy in one piece: a part of one element keeps its whole's stride else.
+            flat = value.reshape(-1).clone(memory_format=torch.contiguous_format)
+            found.update(flat.view(torch.uint8).numpy().data)
         else:
             found.update(repr(value).encode())
     return found.digest()
-
-
-def _flat(value: torch.Tensor) -> torch.Tensor:
-    """A copy in one piece: a part of one element keeps its whole's stride else."""
-    return value.reshape(-1).clone(memory_format=torch.contiguous_format)

@@ -1,10 +1,9 @@
-"""What a model's own forward hands to its decoder for a prompt with images or sounds, and how the
-tokens of a step get it.
+"""What a model's forward hands to its decoder for a prompt with images or sounds, and how it is fed
+to the decoder step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +23,10 @@ class UnsupportedInputsError(ValueError):
 
 @dataclass
 class Encoded:
-    """What the decoder is given for a prompt of ``num_tokens``: its merged embeddings (tokens,
-    hidden), further arguments by name, each (tokens, ...) or a list of such, and its positions
-    (axes, tokens), None where they are the tokens' numbers. ``deltas`` (axes,) is what is added to
-    the number of a token after the prompt. Tokens ``start .. end-1`` of a block see each other.
-
-    ``embeds`` and ``extras`` are dropped when the prompt is computed.
+    """What the decoder is given for a prompt of ``num_tokens``: merged ``embeds`` (tokens, hidden),
+    ``extras`` by argument, each (tokens, ...) or a list of such, and ``positions`` (axes, tokens),
+    None where they are the tokens' numbers. ``deltas`` (axes,) are added to the number of a token
+    after the prompt. Tokens ``start .. end-1`` of a block see each other.
     """
 
     num_tokens: int
@@ -40,7 +37,7 @@ class Encoded:
     blocks: list[tuple[int, int]] = field(default_factory=list)
 
     def drop(self) -> None:
-        """Forgets what the prompt's own tokens need."""
+        """Frees the embeddings of a prompt that is computed."""
         self.embeds = None
         self.extras = {}
 
@@ -75,11 +72,15 @@ class Part:
             return 0
         return max(0, min(self.end, self.encoded.num_tokens) - self.start)
 
+    def positions(self, start: int, end: int, axes: int, device: Any) -> torch.Tensor:
+        """(axes, end - start), the tokens' numbers where the model gives no others."""
+        if self.encoded is not None and self.encoded.positions is not None:
+            return self.encoded.positions_of(start, end).to(device)
+        return torch.arange(start, end, device=device).expand(axes, -1)
+
 
 def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
-    """A decoder's arguments for the tokens of ``parts``, in their order, where ``given`` are those
-    for the same tokens as text.
-    """
+    """A decoder's arguments for the tokens of ``parts``; ``given`` are those for text."""
     embeds = given["inputs_embeds"]
     shape = embeds.shape[:2]
     changed = dict(given)
@@ -95,17 +96,12 @@ def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
 
 
 def columns_of(parts: list[Part]) -> torch.Tensor | None:
-    """(3, parts, longest) the positions of what came before each part, which is a row of its own;
-    None where all are the tokens' numbers.
-    """
+    """The positions before each part, (3, parts, longest); None where all are tokens' numbers."""
     if all(part.encoded is None or part.encoded.positions is None for part in parts):
         return None
     found = torch.zeros(3, len(parts), max(part.start for part in parts), dtype=torch.int64)
     for row, part in enumerate(parts):
-        own = torch.arange(part.start)
-        if part.encoded is not None and part.encoded.positions is not None:
-            own = part.encoded.positions_of(0, part.start)[-3:].cpu()
-        found[:, row, : part.start] = own
+        found[:, row, : part.start] = part.positions(0, part.start, 3, "cpu")[-3:]
     return found
 
 
@@ -115,13 +111,7 @@ def _positions(parts: list[Part], device: torch.device) -> torch.Tensor | None:
     axes = max((len(one) for one in known if one is not None), default=0)
     if not axes:
         return None
-    rows = []
-    for part in parts:
-        if part.encoded is not None and part.encoded.positions is not None:
-            rows.append(part.encoded.positions_of(part.start, part.end))
-        else:
-            numbers = torch.arange(part.start, part.end, device=device)
-            rows.append(numbers.expand(axes, -1))
+    rows = [part.positions(part.start, part.end, axes, device) for part in parts]
     return torch.cat(rows, dim=1)
 
 
@@ -154,25 +144,16 @@ def _extra(name: str, given: Any, shape: Any, parts: list[Part]) -> Any:
 
     if isinstance(like, torch.Tensor):
         return whole(like, given, lambda one: one.extras.get(name))
-    if isinstance(like, MarkedRows):
-        marked = whole(like.mask, None, lambda one: _mask(one, name)).bool()
-        if not marked.any():
-            return None
-        rows = [_marked_rows(parts, name, layer) for layer in range(len(like.rows))]
-        return rows if like.keys is None else dict(zip(like.keys, rows, strict=True))
-    raise UnsupportedInputsError(name)
-
-
-def _mask(encoded: Encoded, name: str) -> torch.Tensor | None:
-    own = encoded.extras.get(name)
-    return own.mask if own is not None else None
+    marked = whole(like.mask, None, lambda one: getattr(one.extras.get(name), "mask", None))
+    if not marked.any():
+        return None
+    rows = [_marked_rows(parts, name, layer) for layer in range(len(like.rows))]
+    return rows if like.keys is None else dict(zip(like.keys, rows, strict=True))
 
 
 @dataclass(frozen=True)
 class MarkedRows:
-    """A list of (marked tokens, ...), of the tokens that ``mask`` (tokens,) marks; with ``keys`` it
-    is a dict.
-    """
+    """``rows`` (marked tokens, ...) of the tokens that ``mask`` marks; with ``keys`` a dict."""
 
     mask: torch.Tensor
     rows: list[torch.Tensor]
@@ -190,17 +171,16 @@ def _marked_rows(parts: list[Part], name: str, layer: int) -> torch.Tensor:
 
 
 def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
-    """What a decoder was given for one prompt.
-
-    Raises:
-        UnsupportedInputsError: it is given what no step can hold.
-    """
+    """Reads a decoder's arguments for a prompt; raises UnsupportedInputsError."""
     embeds = given["inputs_embeds"]
     positions, deltas = _read_positions(given.get("position_ids"), num_tokens)
     extras: dict[str, Any] = {}
     later: dict[str, Any] = {}
     for name, value in given.items():
-        if name in _USUAL or not _holds_tensors(value):
+        values = value.values() if isinstance(value, dict) else value
+        values = values if isinstance(value, dict | list | tuple) else (value,)
+        has_tensors = any(isinstance(one, torch.Tensor) for one in values)
+        if name in _USUAL or not has_tensors:
             continue
         if isinstance(value, torch.Tensor) and value.shape[:2] == (1, num_tokens):
             extras[name] = value[0]
@@ -221,13 +201,6 @@ def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
         extras[name] = MarkedRows(mask, rows, keys)
     blocks = _blocks(given.get("attention_mask"), num_tokens)
     return Encoded(num_tokens, embeds[0], positions, deltas, extras, blocks)
-
-
-def _holds_tensors(value: Any) -> bool:
-    values: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
-    if isinstance(value, dict):
-        values = value.values()
-    return any(isinstance(one, torch.Tensor) for one in values)
 
 
 def _fits(rows: list[Any], count: int) -> bool:
@@ -254,11 +227,8 @@ def _read_positions(
 
 
 def _blocks(mask: Any, num_tokens: int) -> list[tuple[int, int]]:
-    """The stretches of tokens that see each other, read from the masks of a prompt's layers, each
-    (1, 1, tokens, tokens), bool or additive.
-
-    Raises:
-        UnsupportedInputsError: tokens see later ones in another way.
+    """The blocks of tokens that see each other, by masks (1, 1, tokens, tokens), bool or additive.
+    Raises UnsupportedInputsError where tokens see later ones in another way.
     """
     masks = list(mask.values()) if isinstance(mask, dict) else [mask]
     found: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
 """Where a model hands merged embeddings to its decoder.
 
-Every architecture merges features of images and sounds into embeddings in its own way, and counts
-positions in its own way. So the model's own ``generate`` begins each such prompt, and is stopped
-where its decoder would begin; what the decoder was given is then fed to it step by step.
+Every architecture merges features into embeddings, and counts positions, in its own way. So the
+model's own ``generate`` begins each prompt and is stopped where its decoder would begin; what the
+decoder was given is then fed to it step by step.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from .features import FeatureCache
 
 
 class DecoderEntry:
-    """Watches the decoder of a ``model``; must be made before a runner changes how it attends.
-    Features of images and sounds are kept up to ``max_feature_bytes``.
-    """
+    """Watches a model's decoder; made before a runner changes how it attends."""
 
     def __init__(self, model: Any, device: torch.device, max_feature_bytes: int = 0) -> None:
-        """
-        Raises:
-            UnsupportedInputsError: nothing in the model takes embeddings.
-        """
+        """Raises UnsupportedInputsError where nothing in the model takes embeddings."""
         self.model, self.device = model, device
-        self._decoder = _decoder_of(model)
-        self._names = list(inspect.signature(self._decoder.forward).parameters)
+        self._decoder = model.get_decoder()
+        arguments = inspect.signature(self._decoder.forward).parameters
+        if self._decoder is model or "inputs_embeds" not in arguments:
+            raise UnsupportedInputsError("it has no decoder of its own that takes embeddings")
+        self._names = list(arguments)
         self._decoder.register_forward_pre_hook(self._enter, with_kwargs=True)
         self.own_attention = OwnAttention(model)
         self.features = FeatureCache(model, max_feature_bytes)
@@ -43,11 +41,7 @@ class DecoderEntry:
 
     @torch.inference_mode()
     def encode(self, token_ids: list[int], source: Source) -> Encoded:
-        """What the decoder is given for a prompt.
-
-        Raises:
-            UnsupportedInputsError: it is given what no step can hold, or nothing.
-        """
+        """What the decoder is given for a prompt. Raises UnsupportedInputsError."""
         tokens = torch.tensor([token_ids], device=self.device)
         config = copy.deepcopy(self.model.generation_config)
         for name in ("max_length", "min_length", "min_new_tokens"):
@@ -88,8 +82,11 @@ class DecoderEntry:
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         if given.get("inputs_embeds") is None:
             if self._is_capturing:
+                if not (layers := getattr(module, "layers", None)):
+                    text = "its decoder merges images and text, and has no layers"
+                    raise UnsupportedInputsError(text)
                 self._merges = True
-                _first_layer(module).register_forward_pre_hook(self._enter_layer, with_kwargs=True)
+                layers[0].register_forward_pre_hook(self._enter_layer, with_kwargs=True)
                 return None
             given["inputs_embeds"] = module.get_input_embeddings()(given["input_ids"])
             given["input_ids"] = None
@@ -116,18 +113,3 @@ class _EnteredError(Exception):
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__()
         self.given = given
-
-
-def _first_layer(decoder: Any) -> Any:
-    layers = getattr(decoder, "layers", None)
-    if not layers:
-        raise UnsupportedInputsError("its decoder merges images and text, and has no layers")
-    return layers[0]
-
-
-def _decoder_of(model: Any) -> Any:
-    """The module that takes merged embeddings."""
-    found = model.get_decoder()
-    if found is model or "inputs_embeds" not in inspect.signature(found.forward).parameters:
-        raise UnsupportedInputsError("it has no decoder of its own that takes embeddings")
-    return found

@@ -1,7 +1,5 @@
-"""Features of images and sounds: those of an equal one are not computed again.
-
-A call of the method by which a model computes features is made as its forward makes it, or for each
-image and sound of a prompt by itself.
+"""A cache of the features of images and sounds. A model's method for features is called as its
+forward calls it, or for each image and sound of a prompt by itself.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ _ON_THE_WAY = ("last_hidden_state", "hidden_states", "attentions")
 
 
 class FeatureCache:
-    """What a model's encoders returned for contents with the same digests: at most ``max_bytes``,
-    the least recently used go first. ``by_item``: each image and sound is computed and kept by
-    itself; else those of a prompt together.
+    """What a model's encoders returned, by the contents' digests; at most ``max_bytes``, of which
+    the least recently used are evicted. ``by_item``: each image and sound is computed and kept by
+    itself, else those of a prompt together.
     """
 
     def __init__(self, model: Any, max_bytes: int) -> None:
@@ -41,11 +39,11 @@ class FeatureCache:
         for module in model.modules():
             for name in _METHODS:
                 if callable(own := getattr(module, name, None)):
-                    setattr(module, name, self._kept_or(own, name))
+                    setattr(module, name, self._cached(own, name))
 
     @contextmanager
     def of(self, source: Source) -> Iterator[None]:
-        """The model begins this prompt meanwhile."""
+        """Has the model's calls for features within be those of this source."""
         self._source, self._num_methods = source if source.digests else None, 0
         try:
             yield
@@ -59,31 +57,28 @@ class FeatureCache:
         self._kept.clear()
         self.num_bytes = 0
 
-    def _kept_or(self, compute: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _cached(self, compute: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(compute)  # generate reads the names of its arguments
         def features(*args: Any, **kwargs: Any) -> Any:
             source = self._source
             if source is None:
                 return compute(*args, **kwargs)
             self._num_methods += 1
-            call = _EncoderCall(compute, args, kwargs)
+            method = name, self._num_methods
+            given = _arguments(compute, args, kwargs)
+            items = _items(given, source) if self.by_item else None
             self._source = None  # the method may call itself on a part of the model
             try:
-                return self._found(call, source, (name, self._num_methods))
+                if items is None:
+                    key = method, source.digests, "whole"
+                    return copy.copy(self._get(key, partial(compute, *args, **kwargs)))
+                calls = [partial(_features, compute, given, item) for item in items]
+                keys = [(method, digest) for digest in source.digests]
+                return _joined(list(map(self._get, keys, calls)))
             finally:
                 self._source = source
 
         return features
-
-    def _found(self, call: _EncoderCall, source: Source, method: object) -> Any:
-        items = call.items(source) if self.by_item else None
-        if items is None:
-            key = (method, source.digests, "whole")
-            return copy.copy(self._get(key, call.whole))
-        outputs = []
-        for digest, item in zip(source.digests, items, strict=True):
-            outputs.append(self._get((method, digest), partial(call.run, item)))
-        return _joined(outputs)
 
     def _get(self, key: object, compute: Callable[[], Any]) -> Any:
         if key not in self._kept:
@@ -96,45 +91,38 @@ class FeatureCache:
         return self._kept[key][0]
 
 
-class _EncoderCall:
-    """A call of a method that computes features."""
+def _arguments(compute: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """All arguments of a call by name."""
+    signature, found = inspect.signature(compute), dict[str, Any]()
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        is_more = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        found.update(value if is_more else {name: value})
+    return found
 
-    def __init__(self, compute: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> None:
-        self._compute, self._args, self._kwargs = compute, args, kwargs
-        self._given: dict[str, Any] = {}
-        signature = inspect.signature(compute)
-        for parameter, value in signature.bind(*args, **kwargs).arguments.items():
-            is_more = signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD
-            self._given.update(value if is_more else {parameter: value})
-        self._tensors = {
-            name: value for name, value in self._given.items() if isinstance(value, torch.Tensor)
-        }
 
-    def items(self, source: Source) -> list[dict[str, torch.Tensor]] | None:
-        """What it is given of each image or sound; None where it is given other tensors than the
-        prompt's own, or these can't be told apart.
-        """
-        others = [value for name, value in self._given.items() if name not in self._tensors]
-        is_own = all(
-            getattr(source.inputs.get(name), "shape", None) == value.shape
-            for name, value in self._tensors.items()
-        )
-        if not self._tensors or not is_own or any(tensors_of(others)):
-            return None
-        given = {name: source.inputs[name] for name in self._tensors}
-        return items_of(given, len(source.digests))
+def _items(given: dict[str, Any], source: Source) -> list[dict[str, torch.Tensor]] | None:
+    """Each item's tensors; None where they are not the prompt's or can't be told apart."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    others = [value for name, value in given.items() if name not in tensors]
+    is_own = all(
+        getattr(source.inputs.get(name), "shape", None) == value.shape
+        for name, value in tensors.items()
+    )
+    has_others = next(tensors_of(others), None) is not None
+    if not tensors or not is_own or has_others:
+        return None
+    return items_of({name: source.inputs[name] for name in tensors}, len(source.digests))
 
-    def whole(self) -> Any:
-        """What the model's forward asked for."""
-        return self._compute(*self._args, **self._kwargs)
 
-    def run(self, item: dict[str, torch.Tensor]) -> Any:
-        """What it computes of one image or sound, without the states that features are made of."""
-        inputs = {name: item[name].to(like) for name, like in self._tensors.items()}
-        found = self._compute(**{**self._given, **inputs})
-        if not isinstance(found, dict) or found.get(_FEATURES) is None:
-            return found
-        return type(found)(**{n: value for n, value in found.items() if n not in _ON_THE_WAY})
+def _features(
+    compute: Callable[..., Any], given: dict[str, Any], item: dict[str, torch.Tensor]
+) -> Any:
+    """The features of one image or sound, without the states that they are made of."""
+    inputs = {name: value.to(given[name]) for name, value in item.items()}
+    found = compute(**{**given, **inputs})
+    if not isinstance(found, dict) or found.get(_FEATURES) is None:
+        return found
+    return type(found)(**{name: one for name, one in found.items() if name not in _ON_THE_WAY})
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
@@ -146,7 +134,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _joined(outputs: list[Any]) -> Any:
-    """The output of several items in their order, given that of each."""
+    """The outputs of several items as one."""
     first = outputs[0]
     if len(outputs) == 1:
         return copy.copy(first)

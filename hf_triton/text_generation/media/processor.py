@@ -1,7 +1,4 @@
-"""A model's processor: a prompt with images or sounds to tokens and tensors.
-
-Knows no request and no engine; any thread may call it.
-"""
+"""A model's processor: a prompt with images or sounds to tokens and tensors, on any thread."""
 
 from __future__ import annotations
 
@@ -35,15 +32,10 @@ Prompt = tuple[list[int], Source]  # tokens, and what an encoder reads beside th
 
 
 class MediaProcessor:
-    """Around a ``processor`` of transformers; ``accepted`` are the arguments that the model's
-    forward takes.
-    """
+    """Around a processor of transformers; the model's forward has the arguments ``accepted``."""
 
     def __init__(self, processor: Any, config: Any, accepted: Iterable[str]) -> None:
-        """
-        Raises:
-            LoadError: it reads neither images nor sounds.
-        """
+        """Raises LoadError for a processor that reads neither images nor sounds."""
         self.processor = processor
         self.takes_images = hasattr(processor, "image_processor")
         sounds = getattr(
@@ -55,7 +47,12 @@ class MediaProcessor:
             raise LoadError(f"the model's processor ({kind}) reads neither images nor sounds")
         self.sampling_rate = int(getattr(sounds, "sampling_rate", 0) or 0)
         self._accepted = set(accepted)
-        self._placeholders = _placeholder_ids(processor, config)
+        owners = (processor, config)
+        ids = {getattr(owner, name, None) for owner in owners for name in _PLACEHOLDERS}
+        for name in ("image_token_ids", "audio_token_ids"):
+            ids.update(getattr(processor, name, None) or ())
+        # The tokens at whose places features go.
+        self._placeholders = frozenset(one for one in ids if isinstance(one, int))
         self._numbers = ContentNumbers()
 
     def read(
@@ -66,15 +63,15 @@ class MediaProcessor:
         *,
         add_special_tokens: bool = True,
     ) -> Prompt:
-        """A prompt's tokens, with as many placeholders as features will come, and what the encoder
-        reads. ``sounds`` are float32, mono, at ``sampling_rate``.
-
-        Raises:
-            RequestError: the text has other placeholders than there are images and sounds, or the
-                processor can't read one of them.
+        """A prompt's tokens, with as many placeholders as there are features, and what the encoder
+        reads. ``sounds`` are float32, mono, at ``sampling_rate``. Raises RequestError for other
+        placeholders than images and sounds, and for what the processor can't read.
         """
         images, sounds = images or [], sounds or []
-        self._check_kinds(images, sounds)
+        if images and not self.takes_images:
+            raise RequestError(f"images: got {len(images)}, this model reads none")
+        if sounds and not self.takes_sounds:
+            raise RequestError(f"sounds: got {len(sounds)}, this model reads none")
         given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
         if images:
             given["images"] = [images]
@@ -98,8 +95,11 @@ class MediaProcessor:
     def source(self, token_ids: list[int], made: dict[str, Any], num_items: int) -> Source:
         """What an encoder reads beside these tokens: arguments of the model's forward."""
         inputs = {name: value for name, value in made.items() if name not in _NOT_INPUTS}
+        by_token = (1, len(token_ids))  # such tensors say nothing of the items
         contents = {
-            name: value for name, value in inputs.items() if not _is_by_token(value, token_ids)
+            name: value
+            for name, value in inputs.items()
+            if not isinstance(value, torch.Tensor) or value.shape != by_token
         }
         digests = digests_of(contents, num_items)
         num_tokens = sum(token in self._placeholders for token in token_ids)
@@ -111,9 +111,7 @@ class MediaProcessor:
         )
 
     def trial_prompts(self) -> list[Prompt]:
-        """Short prompts of noise to try an engine with: two with a picture or a sound each, and one
-        with two of the first size, or one where the model takes no more.
-        """
+        """Short prompts of noise: two with one item, and one with two where these are taken."""
         kind = "image" if self.takes_images else "audio"
         text = self._trial_text(kind)
         prompts = [self._trial(kind, text, number) for number in range(len(_TRIAL_SIZES))]
@@ -124,9 +122,8 @@ class MediaProcessor:
         return [*prompts, last]
 
     def largest_prompt(self, size: float, max_tokens: int) -> Prompt | None:
-        """A prompt of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of
-        ``size`` seconds: at least half of what fits, and less where the processor makes no more
-        of more. None where nothing fits.
+        """A prompt of at most ``max_tokens`` with an image of up to ``size`` pixels, or a sound of
+        up to ``size`` seconds: at least half of what fits, unless the processor makes less of it.
         """
         tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)
         while (prompt := self._blank(tried, max_tokens)) is None:
@@ -158,9 +155,7 @@ class MediaProcessor:
 
     @cached_property
     def tokens(self) -> dict[str, str]:
-        """What stands for an image and for a sound in a prompt, by ``image`` and ``audio``: found
-        by trial. Empty where nothing does, as where the processor marks their places by itself.
-        """
+        """The placeholders of images and sounds in a prompt, found by trial; may be empty."""
         kinds = {"image": self.takes_images, "audio": self.takes_sounds}
         return {kind: self._token(kind) for kind, is_taken in kinds.items() if is_taken}
 
@@ -175,7 +170,7 @@ class MediaProcessor:
         return ""
 
     def _num_places(self, kind: str, token: str) -> int:
-        """How many places for features a prompt of this placeholder has; 0 where it is refused."""
+        """How many places for features such a prompt has; 0 where it is refused."""
         try:
             token_ids, _ = self._trial(kind, f"{token} What is this?", 0)
         except RequestError:
@@ -183,7 +178,6 @@ class MediaProcessor:
         return sum(token in self._placeholders for token in token_ids)
 
     def _trial(self, kind: str, text: str, number: int, count: int = 1) -> tuple[list[int], Source]:
-        """A prompt with so many pictures or sounds of noise."""
         from PIL import Image
 
         draw = np.random.default_rng(number)
@@ -195,36 +189,14 @@ class MediaProcessor:
         return self.read(text, [], list(draw.normal(0, 0.1, (count, length)).astype(np.float32)))
 
     def _trial_text(self, kind: str, count: int = 1) -> str:
-        """A prompt with so many placeholders, as the chat template writes them."""
         if getattr(self.processor, "chat_template", None):
             content = [*[{"type": kind}] * count, {"type": "text", "text": "What is this?"}]
             messages = [{"role": "user", "content": content}]
             return str(self.processor.apply_chat_template(messages, add_generation_prompt=True))
         return f"{self.tokens[kind] * count} What is this?"
 
-    def _check_kinds(self, images: list[Any], sounds: list[Any]) -> None:
-        if images and not self.takes_images:
-            raise RequestError(f"images: got {len(images)}, this model reads none")
-        if sounds and not self.takes_sounds:
-            raise RequestError(f"sounds: got {len(sounds)}, this model reads none")
-
 
 def long_enough(sound: Samples, sampling_rate: int) -> Samples:
-    """A sound with silence behind it where an encoder might find nothing in it: convolutions need
-    some hundred samples.
-    """
+    """The sound, with silence behind a short one: convolutions need some hundred samples."""
     missing = int(_SHORTEST_SOUND_S * sampling_rate) - len(sound)
     return np.pad(sound, (0, missing)) if missing > 0 else sound
-
-
-def _placeholder_ids(processor: Any, config: Any) -> frozenset[int]:
-    """The tokens at whose places features go."""
-    found = {getattr(owner, name, None) for owner in (processor, config) for name in _PLACEHOLDERS}
-    for name in ("image_token_ids", "audio_token_ids"):
-        found.update(getattr(processor, name, None) or ())
-    return frozenset(token for token in found if isinstance(token, int))
-
-
-def _is_by_token(value: Any, token_ids: list[int]) -> bool:
-    """Whether it says something of each token, and nothing of the items."""
-    return isinstance(value, torch.Tensor) and value.shape == (1, len(token_ids))
