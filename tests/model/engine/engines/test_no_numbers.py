@@ -161,9 +161,7 @@ def test_a_drafted_token_that_is_no_number_changes_nothing() -> None:
             for one in decodes
             if one.num_tokens_left > 1 and not one.is_alone
         }
-        drafter._proposer.propose = lambda lengths: {
-            one: [token] * length for one, length in lengths.items()
-        }
+        drafter._propose = lambda sequence, num_tokens: [token] * num_tokens
         assert answered(engine, asked, [])[0] == expected
     assert engine.metrics.num_draft_tokens > 0
 
