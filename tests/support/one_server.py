@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
@@ -34,6 +38,12 @@ _MORE_MODELS = """\
     task: automatic-speech-recognition
     model: {whisper}
     options: {{kv_cache_gib: 0.01}}
+  - name: poisoned
+    model: {poisoned}
+  - name: thorough
+    model: {thorough}
+    options: {{max_num_seqs: 1}}
+  - {{name: piped, model: {piped}, streaming: false}}
 """
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
@@ -44,6 +54,15 @@ _TOOLS_TEMPLATE = """\
     {{- message.role + ": " + (message.content or "") + "\\n" -}}
 {%- endfor -%}
 {{- "Assistant:" if add_generation_prompt -}}
+"""
+
+# Looks from each message through all later ones, as gpt-oss' does.
+_THOROUGH_TEMPLATE = """\
+{%- for message in messages -%}
+    {%- for later in messages[loop.index:] -%}{%- if later.role == "tool" -%}{%- endif -%}
+    {%- endfor -%}
+    {{- message.content -}}
+{%- endfor -%}
 """
 
 
@@ -89,6 +108,9 @@ def _models_yaml(folder: Path) -> str:
         embedding=DEMO_MODEL.parent / "embedding",
         seeing=DEMO_MODEL.parent / "seeing",
         whisper=tiny_whisper(folder / "whisper_model"),
+        poisoned=_poisoned_model(folder / "poisoned"),
+        thorough=_thorough_model(folder / "thorough"),
+        piped=_piped_model(folder / "piped"),
     )
 
 
@@ -101,4 +123,34 @@ def _tools_model(folder: Path) -> Path:
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
+    return folder
+
+
+def _poisoned_model(folder: Path) -> Path:
+    """The demo model, for which the letter Q is no number."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path, weights = folder / "config.json", folder / "model.safetensors"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    tensors = load_file(weights)
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = embedding.clone()
+    letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
+    embedding[letter] = torch.nan
+    save_file(tensors, weights, metadata={"format": "pt"})
+    return folder
+
+
+def _thorough_model(folder: Path) -> Path:
+    """One of a long context whose chat template takes time with the square of a chat."""
+    _tools_model(folder)
+    (folder / "chat_template.jinja").write_text(_THOROUGH_TEMPLATE, encoding="utf-8")
+    return folder
+
+
+def _piped_model(folder: Path) -> Path:
+    """The demo model with a configuration that nobody ever writes."""
+    shutil.copytree(DEMO_MODEL, folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
     return folder

@@ -30,7 +30,7 @@ Ask = Callable[[], Answer]
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
-    more = ("tools", "embedding", "whisper", "thorough", "see", "poisoned")
+    more = ("tight", "embedding", "whisper", "thorough", "see", "poisoned")
     return one_server.with_models(*MODELS, *more)
 
 
@@ -113,7 +113,7 @@ def test_grammars_that_are_never_prepared_delay_nobody_by_any_door(
     answers = beside(
         text(triton, model),
         *sent(triton.url(model, "generate"), *direct),
-        *sent(f"{openai_url}{CHAT}", asked, {**asked, "model": "tools"}),
+        *sent(f"{openai_url}{CHAT}", asked, {**asked, "model": "tight"}),
     )
     assert {answer.status for answer in answers} <= {400, 503}
     said = [answer.body["error"] for answer in answers]
