@@ -113,11 +113,11 @@ class FetchRun:
             files = f"{count} file{'s' * (count != 1)}, {size(total)}"
             print(f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}")
         crowded = []
-        for room in disk_spaces(downloads(self._good)):
-            print(f"{size(room.needed)} to fetch, {size(room.free)} free in {room.folder}")
-            if room.needed > room.free:
-                has = f"needs {size(room.needed)} and has {size(room.free)} free"
-                crowded.append(f"{room.folder} {has}, {size(room.needed - room.free)} too little")
+        for folder, needed, free in disk_spaces(downloads(self._good)):
+            print(f"{size(needed)} to fetch, {size(free)} free in {folder}")
+            if needed > free:
+                has = f"needs {size(needed)} and has {size(free)} free"
+                crowded.append(f"{folder} {has}, {size(needed - free)} too little")
         if crowded:
             message = f"does not fit on the disk: {'; '.join(crowded)}"
             raise FetchError("\n".join([message, *self._failures]))

@@ -120,15 +120,8 @@ def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
     return sorted(found, key=lambda one: (-one.file.size, one.path))
 
 
-@dataclass(frozen=True)
-class DiskSpace:
-    folder: Path
-    needed: int
-    free: int
-
-
-def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
-    """Needed and free bytes on each file system; a file that two models share there counts once."""
+def disk_spaces(wanted: Iterable[Download]) -> list[tuple[Path, int, int]]:
+    """A folder, needed and free bytes on each file system; a shared file counts once there."""
     folders: dict[int, Path] = {}
     needed: dict[int, int] = defaultdict(int)
     for one in wanted:
@@ -142,7 +135,7 @@ def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
             devices.setdefault(device, cache)
         for device, cache in devices.items():
             needed[device] += max(0, one.file.size - part_size(cache.part(one.file)))
-    return [DiskSpace(folder, needed[key], free(folder)) for key, folder in folders.items()]
+    return [(folder, needed[key], free(folder)) for key, folder in folders.items()]
 
 
 def free(folder: Path) -> int:

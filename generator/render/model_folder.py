@@ -288,13 +288,7 @@ def tensor(
     optional: bool = False,
     label_filename: str = "",
 ) -> Markup:
-    return _tensor(name, data_type, tuple(dims), optional, label_filename)
-
-
-@functools.lru_cache(maxsize=4096)
-def _tensor(
-    name: str, data_type: str, dims: tuple[int, ...], optional: bool, label_filename: str
-) -> Markup:
+    """An input or output in a config.pbtxt."""
     text = f"  {{ name: {quote(name)}, data_type: {word(data_type)}, dims: [ {numbers(dims)} ]"
     if optional:
         text += ", optional: true"

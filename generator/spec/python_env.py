@@ -163,36 +163,30 @@ class Requirements:
                 self.mistakes.append(Mistake(f"{path.name}:{number}: {problem}"))
 
     def _take(self, line: str, path: Path, root: Path) -> str:
+        """Notes one line; returns what is wrong with it."""
         option, _, value = line.replace("=", " ", 1).partition(" ")
-        if option in _INCLUDES and line.startswith("-"):
-            return self._include(_INCLUDES[option], path.parent / value.strip())
-        if option in _EDITABLE:
-            return "an editable package can change under its environment: build a wheel of it"
         bare = _OF_REQUIREMENT.sub("", line).strip()
         written = bare.partition(";")[0].strip()
         is_path = written.startswith((".", "/")) or written.endswith(_ARCHIVES)
-        if is_path and "://" not in written:
-            return self._local(root / written)
-        if not line.startswith("-") and (problem := _requirement_problem(bare)):
+        if option in _INCLUDES and line.startswith("-"):
+            included = (path.parent / value.strip()).resolve()
+            if not included.is_file():
+                return f"{included} is no such file: one that is included lies on this machine"
+            self.content.append(f"begin {_INCLUDES[option]}")
+            self._read(included, included.parent)
+            line = f"end {_INCLUDES[option]}"
+        elif option in _EDITABLE:
+            return "an editable package can change under its environment: build a wheel of it"
+        elif is_path and "://" not in written:
+            file = root / written
+            if not file.is_file():
+                shown = f"{file.name} is " if file.name.endswith(_ARCHIVES) else ""
+                return f"{shown}no such file in {file.parent if shown else 'its folder'}"
+            self.files.append(file)
+            line = f"{file.name} sha256:{hash_file(file)}"
+        elif not line.startswith("-") and (problem := _requirement_problem(bare)):
             return problem
         self.content.append(line)
-        return ""
-
-    def _include(self, kind: str, written: Path) -> str:
-        included = written.resolve()
-        if not included.is_file():
-            return f"{included} is no such file: one that is included lies on this machine"
-        self.content.append(f"begin {kind}")
-        self._read(included, included.parent)
-        self.content.append(f"end {kind}")
-        return ""
-
-    def _local(self, file: Path) -> str:
-        if not file.is_file():
-            shown = f"{file.name} is " if file.name.endswith(_ARCHIVES) else ""
-            return f"{shown}no such file in {file.parent if shown else 'its folder'}"
-        self.files.append(file)
-        self.content.append(f"{file.name} sha256:{hash_file(file)}")
         return ""
 
 

@@ -27,10 +27,6 @@ class Record:
     problem: str | None = None  # an error, or an answer of another length than it had to have
     chunk_s: Sequence[float] = ()  # when the pieces of a streamed answer came
 
-    @property
-    def latency_s(self) -> float:
-        return self.done_s - self.sent_s
-
 
 @dataclass(frozen=True)
 class Policy:
@@ -95,7 +91,7 @@ def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
         "num_requests": len(good),
         "requests_per_s": round(len(good) / seconds, 4) if seconds else 0.0,
         "output_tokens_per_s": tokens / seconds if seconds and tokens else None,
-        "latency": percentiles([record.latency_s for record in good]),
+        "latency": percentiles([record.done_s - record.sent_s for record in good]),
         "time_to_first_token": percentiles(first),
         "inter_token_latency": percentiles(
             [one for record in good for one in between_chunks(record)]

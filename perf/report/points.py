@@ -125,10 +125,6 @@ class Point:
     def num_errors(self) -> int:
         return sum(each.num_errors for each in self.repeats)
 
-    @property
-    def is_sound(self) -> bool:
-        return not self.num_errors and any(each.num_requests for each in self.repeats)
-
     def remarks(self) -> list[str]:
         asked = self.num_errors + sum(each.num_requests for each in self.repeats)
         said = [f"{self.num_errors:,} of {asked:,} requests failed"] if self.num_errors else []

@@ -91,7 +91,7 @@ def best(found: Sequence[Point]) -> Iterator[str]:
 def _winners(found: Sequence[Point]) -> Iterator[str]:
     rate, latency = throughput_of(m for p in found for m in p.repeats), LATENCY["p99"]
     first = FIRST_TOKEN["p99"]
-    sound = [point for point in found if point.is_sound and point.middle(latency)]
+    sound = [point for point in found if not point.num_errors and point.middle(latency)]
     if not sound:
         yield "no load was answered without errors"
         return

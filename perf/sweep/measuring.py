@@ -69,7 +69,8 @@ class Measurer:
     def _once(self, planned: Planned) -> Measurement:
         self.say(planned.label)
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
-        pids = server_pids(planned.server.http_port) if planned.server.is_local else []
+        port = int(planned.server.addresses.http.rpartition(":")[2])
+        pids = server_pids(port) if planned.server.is_local else []
         with watching(planned.server.metrics, pids) as watch:
             command, ended, is_stable = self._loaded(planned, watch)
         blank = replace(blank, command=shlex.join(command), stable=is_stable)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlparse
+from urllib.parse import quote
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned
@@ -43,10 +43,6 @@ class TritonView:
     def is_local(self) -> bool:
         """Whether the server runs on this machine, whose CPU and memory use is then recorded."""
         return bool(_LOCAL.fullmatch(self.addresses.http.rpartition(":")[0]))
-
-    @property
-    def http_port(self) -> int:
-        return urlparse(f"//{self.addresses.http}").port or 0
 
     def is_live(self) -> bool:
         return self._get("/v2/health/live") is not None

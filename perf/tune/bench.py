@@ -128,7 +128,11 @@ class Bench:
                             _one_line(server.exit_message("tritonserver died") if died else error)
                         ) from None
 
-                self._warm_up(send)
+                warm_up = Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S)
+                problems = [record.problem for record in send(warm_up)]
+                if all(problems):
+                    told = problems[0] if problems else "none was sent"
+                    raise TrialError(f"every request failed: {told}")
 
                 def measure(seconds: float) -> Measurement:
                     load, started = self.load(settings), now()
@@ -145,14 +149,6 @@ class Bench:
                 yield measure
         except GeneratorError as error:
             raise TrialError(_one_line(error)) from error
-
-    def _warm_up(self, send: Callable[[Policy], list[Record]]) -> None:
-        """Two requests for each caller, not counted. Raises TrialError where none is answered."""
-        records = send(Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
-        problems = [record.problem for record in records if record.problem is not None]
-        if len(problems) == len(records):
-            told = problems[0] if problems else "none was sent"
-            raise TrialError(f"every request failed: {told}")
 
     def load(self, settings: Settings) -> Load:
         prompt, output = self.inputs.prompt_tokens, self.inputs.output_tokens

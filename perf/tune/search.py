@@ -101,11 +101,10 @@ class Search:
     def _better(self, settings: Settings) -> bool:
         """Whether these settings are new and the best so far. Raises _EndedError."""
         outcomes = outcomes_in(self.folder)
-        if any(dict(each.settings) == dict(settings) for each in outcomes):
+        tried = [*(each.settings for each in outcomes), *(of for of, _ in self.refused)]
+        if any(dict(each) == dict(settings) for each in tried):
             return False
         self._refuse_end(outcomes)
-        if any(dict(of) == dict(settings) for of, _ in self.refused):
-            return False
         if outcomes and (reason := self.bench.refusal(settings)):
             self.refused.append((settings, reason))
             return False
