@@ -49,7 +49,6 @@ def files(server: Server, args: Options) -> dict[str, bytes]:
 
 
 def next_steps(server: Server, args: Options) -> list[str]:
-    """Commands that bring it up."""
     image = server.image
     target = "gpu" if server.gpus else "cpu"
     build = [] if args.image else [f"docker build --target {target} -t {image} ."]

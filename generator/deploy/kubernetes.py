@@ -12,13 +12,13 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from generator.deploy import monitoring
 from generator.deploy.options import Options
 from generator.deploy.rendering import render
-from generator.deploy.servers import Server, quantity
+from generator.deploy.servers import Server
 from generator.errors import UsageError
 
 _MAX_NAME = 63 - len("-predictor")  # what KServe calls the Service and the Deployment that it makes
@@ -26,32 +26,45 @@ _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own nam
 _MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
 
 
-@dataclass(frozen=True)
-class Contents:
-    """A server's files, as a ConfigMap takes them."""
+class Contents(NamedTuple):
+    """A server's files, as a ConfigMap takes them: texts, and what is none in base64."""
 
-    texts: tuple[tuple[str, str], ...]
-    binaries: tuple[tuple[str, str], ...]
-    digest: str
+    texts: dict[str, str]
+    binaries: dict[str, str]
+
+    def add(self, name: str, content: bytes) -> None:
+        try:
+            self.texts[name] = content.decode()
+        except UnicodeDecodeError:
+            self.binaries[name] = base64.b64encode(content).decode()
+
+    @property
+    def digest(self) -> str:
+        items = [list(self.texts.items()), list(self.binaries.items())]
+        return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
 def files(servers: Sequence[Server], settings: Options) -> dict[str, bytes]:
     """The files of each server, in a folder where it has but one model, and those of all, with the
     kustomization that names what `kubectl apply -k` sends. Raises UsageError.
     """
-    if settings.target == "kserve":
-        _check_kserve(servers, settings)
+    if settings.target == "kserve" and settings.host:
+        raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
     sent: dict[str, bytes] = {}
     for server in servers:
         folder = f"{server.name}/" if server.model else ""
         for name, content in _server_files(server, settings).items():
             sent[f"{folder}{name}"] = content
     sent.update(_shared_files(servers, settings))
-    return _with_kustomization(sent, settings)
+    kustomization = render("kustomization.yaml.j2", resources=sorted(sent), s=settings)
+    beside = {"monitoring/dashboard.json": monitoring.dashboard()}
+    if settings.monitoring == "files":
+        beside["monitoring/rules.yaml"] = monitoring.rules()
+        beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=settings)
+    return {**sent, "kustomization.yaml": kustomization, **beside}
 
 
 def next_steps(servers: Sequence[Server], settings: Options) -> list[str]:
-    """Commands that bring it up: secrets first."""
     space = f" -n {settings.namespace}" if settings.namespace else ""
     steps = []
     if settings.image is None:
@@ -73,51 +86,39 @@ def next_steps(servers: Sequence[Server], settings: Options) -> list[str]:
         f"kubectl{space} create secret generic {settings.name}-keys "
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
-    flag = " --server-side" if any(map(_is_long, servers)) else ""
+    # Else kubectl notes each object in an annotation of its own.
+    sizes = (len(json.dumps(contents_of(server))) for server in servers)
+    flag = " --server-side" if any(size > _MAX_ANNOTATION_BYTES for size in sizes) else ""
     return [*steps, f"kubectl apply{flag} -k {shlex.quote(settings.output)}"]
-
-
-def _is_long(server: Server) -> bool:
-    """Whether kubectl can't note a ConfigMap in its own annotation, as it does by itself."""
-    contents = contents_of(server)
-    return len(json.dumps([contents.texts, contents.binaries])) > _MAX_ANNOTATION_BYTES
 
 
 def _shared_files(servers: Sequence[Server], settings: Options) -> dict[str, bytes]:
     """What all servers have in common and is sent."""
     shared: dict[str, bytes] = {}
-    wanted = {
-        "networkpolicy.yaml": settings.network_policy,
-        "ingress.yaml": settings.host,
-    }
-    for name, is_wanted in wanted.items():
-        if is_wanted:
-            shared[name] = render(f"{name}.j2", servers=servers, s=settings)
-    if settings.shared_claim and any(server.from_hub for server in servers):
-        storage = quantity(sum(server.storage_mib for server in servers if server.from_hub))
-        if settings.storage_size:
-            storage = servers[0].storage
-        shared["claim.yaml"] = render("claim.yaml.j2", s=settings, storage=storage)
+    if settings.network_policy:
+        shared["networkpolicy.yaml"] = render("networkpolicy.yaml.j2", s=settings)
+    if settings.host:
+        shared["ingress.yaml"] = render("ingress.yaml.j2", servers=servers, s=settings)
+    sizes = [server.storage_mib for server in servers if server.from_hub]
+    if settings.shared_claim and sizes:
+        size = settings.storage_size or sum(sizes)
+        shared["claim.yaml"] = render("claim.yaml.j2", s=settings, storage_mib=size)
     if settings.monitoring == "operator":
         shared["podmonitor.yaml"] = render("podmonitor.yaml.j2", s=settings)
-        shared["prometheusrule.yaml"] = render(
-            "prometheusrule.yaml.j2", s=settings, groups=monitoring.rule_groups()
-        )
+        groups = monitoring.rule_groups()
+        shared["prometheusrule.yaml"] = render("prometheusrule.yaml.j2", s=settings, groups=groups)
     return shared
 
 
-def _with_kustomization(sent: Mapping[str, bytes], settings: Options) -> dict[str, bytes]:
-    """What is sent, the kustomization that lists it, and the files for who watches and scales."""
-    kustomization = render("kustomization.yaml.j2", resources=sorted(sent), s=settings)
-    beside = {"monitoring/dashboard.json": monitoring.dashboard()}
-    if settings.monitoring == "files":
-        beside["monitoring/rules.yaml"] = monitoring.rules()
-        beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=settings)
-    return {**sent, "kustomization.yaml": kustomization, **beside}
+def contents_of(server: Server) -> Contents:
+    contents = Contents({}, {})
+    for name, content in sorted(server.files.items()):
+        contents.add(name, content)
+    return contents
 
 
-def configmap(server: Server, settings: Options) -> bytes:
-    """The ConfigMap of a server's files. Raises UsageError where they are too large for one."""
+def _server_files(server: Server, settings: Options) -> dict[str, bytes]:
+    """Raises UsageError where a name is too long, or the files are too large for a ConfigMap."""
     size = sum(len(content) for content in server.files.values())
     if size > _MAX_CONFIG_BYTES:
         largest = max(server.files, key=lambda name: len(server.files[name]))
@@ -126,49 +127,14 @@ def configmap(server: Server, settings: Options) -> bytes:
             f"{_MAX_CONFIG_BYTES}; the largest is {largest}: deploy fewer models together "
             "(--per-model), or shorten it"
         )
-    return render("configmap.yaml.j2", server=server, contents=contents_of(server), s=settings)
-
-
-def contents_of(server: Server) -> Contents:
-    """Text as it is, what is none in base64; and a hash that changes with either."""
-    texts, binaries = [], []
-    for name, content in sorted(server.files.items()):
-        text = _decoded(content)
-        if text is None:
-            binaries.append((name, base64.b64encode(content).decode()))
-        else:
-            texts.append((name, text))
-    digest = hashlib.sha256(json.dumps([texts, binaries]).encode()).hexdigest()
-    return Contents(tuple(texts), tuple(binaries), digest)
-
-
-def _decoded(content: bytes) -> str | None:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _server_files(server: Server, settings: Options) -> dict[str, bytes]:
     is_kserve = settings.target == "kserve"
-    kinds = ("inferenceservice",) if is_kserve else ("deployment", "service")
-    scaled = f"{server.name}-predictor" if is_kserve else server.name
-    kinds += ("disruption", *(("autoscaler",) if settings.scales else ()))
-    digest = contents_of(server).digest
-    found = {"configmap.yaml": configmap(server, settings)}
-    for kind in kinds:
-        found[f"{kind}.yaml"] = render(
-            f"{kind}.yaml.j2", server=server, s=settings, digest=digest, scaled=scaled
+    if is_kserve and len(server.name) > _MAX_NAME:
+        raise UsageError(
+            f"the InferenceService '{server.name}' would have {len(server.name)} letters, of which "
+            f"KServe takes {_MAX_NAME}: give a shorter --name"
         )
-    return found
-
-
-def _check_kserve(servers: Sequence[Server], settings: Options) -> None:
-    if settings.host:
-        raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
-    for server in servers:
-        if len(server.name) > _MAX_NAME:
-            raise UsageError(
-                f"the InferenceService '{server.name}' would have {len(server.name)} letters, of "
-                f"which KServe takes {_MAX_NAME}: give a shorter --name"
-            )
+    kinds = ["inferenceservice"] if is_kserve else ["deployment", "service"]
+    kinds += ["configmap", "disruption", *(["autoscaler"] if settings.scales else [])]
+    scaled = f"{server.name}-predictor" if is_kserve else server.name
+    values = {"server": server, "s": settings, "contents": contents_of(server), "scaled": scaled}
+    return {f"{kind}.yaml": render(f"{kind}.yaml.j2", **values) for kind in kinds}

@@ -24,8 +24,6 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
 from generator.yaml_file.nodes import Node
 
-MODELS_FILE = "models.yaml"
-LOCK_FILE = "models.lock"
 _HEADER = (
     "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"
 )
@@ -34,6 +32,10 @@ _KEY = re.compile(r"(?!models\.(yaml|lock)$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # User and password of an address; git's own user is none. The rest may be a variable of pip's.
 _USER_INFO = re.compile(rb"://(?!git@)(?:[^/\s@:]*:)?([^/\s@]*)@")
 _VARIABLE = re.compile(rb"\$\{[A-Z0-9_]+\}")
+_ADVICE = (
+    "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
+    "into the image or a volume, and say with --local-models where relative paths start there"
+)
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
@@ -48,30 +50,24 @@ class Source:
     lock: models_lock.Lock | None = None
 
     def files_of(self, unit: Unit) -> dict[str, bytes]:
-        """models.yaml and what it needs beside it, by name."""
         hooks = _hooks_names(unit.specs)
-        files = {MODELS_FILE: _dump(self._tree(unit, hooks)).encode()}
+        tree: dict[str, Any] = plain(self.root, dict(self._changes(unit, hooks)))
+        tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
+        files = {"models.yaml": _dump(tree).encode()}
         for spec in unit.specs:
             if spec.hooks is not None:
                 files[hooks[spec.name]] = spec.hooks.content
-        files.update(_requirements(unit.specs))
+            for path in spec.python_env.files if spec.python_env else ():
+                files[path.name] = path.read_bytes()
         if self.lock is not None and unit.from_hub:
             parts = (part for spec in unit.specs for part in spec.parts)
             keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
             mine = {key: self.lock[key] for key in sorted(keys)}
-            files[LOCK_FILE] = models_lock.to_bytes(mine)
+            files["models.lock"] = models_lock.to_bytes(mine)
         return files
 
-    def _tree(self, unit: Unit, hooks: Mapping[str, str]) -> dict[str, Any]:
-        """The YAML with the unit's models only, and what is otherwise elsewhere changed in it."""
-        tree: dict[str, Any] = plain(self.root, dict(self._changes(unit, hooks)))
-        models = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
-        return {**tree, "models": models}
-
     def _changes(self, unit: Unit, hooks: Mapping[str, str]) -> Iterator[tuple[Place, Any]]:
-        """What to write in place of a value, by where that stands: with a model, in an arm of its
-        canary, or in the defaults.
-        """
+        """The values to replace, by their place: with a model, in an arm, or in the defaults."""
         gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
         for spec in unit.specs:
             places = spec.places
@@ -85,8 +81,10 @@ class Source:
                 yield _place(node), Path(str(node.value)).name
             if any(group.gpus for group in spec.instance_groups):
                 groups = plain(places["instance_group"])
-                renumbered = [_renumbered(group, gpus) for group in groups]
-                yield _place(places["instance_group"]), renumbered
+                for group in groups:
+                    if group.get("gpus"):
+                        group["gpus"] = [gpus[gpu] for gpu in group["gpus"]]
+                yield _place(places["instance_group"]), groups
 
 
 def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:
@@ -103,12 +101,6 @@ def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:
 
 def _place(node: Node) -> Place:
     return node.line, node.column
-
-
-def _renumbered(group: Mapping[str, Any], gpus: Mapping[int, int]) -> dict[str, Any]:
-    if not group.get("gpus"):
-        return dict(group)
-    return {**group, "gpus": [gpus[gpu] for gpu in group["gpus"]]}
 
 
 def _hooks_names(specs: Sequence[ModelSpec]) -> dict[str, str]:
@@ -136,18 +128,14 @@ def written_files(spec: ModelSpec) -> list[Node]:
     return [one for one in named if one is not None] or [node]
 
 
-def _requirements(specs: Sequence[ModelSpec]) -> dict[str, bytes]:
-    """The requirements of all of them, by their names without a folder."""
-    return {
-        path.name: path.read_bytes()
-        for spec in specs
-        for path in (spec.python_env.files if spec.python_env else ())
-    }
-
-
-def refuse_environments(config: Path, specs: Sequence[ModelSpec]) -> None:
-    """Raises SpecError for every environment that pods could not have."""
+def refuse_local(
+    config: Path, specs: Sequence[ModelSpec], base: str | None, claim: str | None
+) -> None:
+    """Raises SpecError for every local model or environment that pods would not find."""
     problems = []
+    for place, _ in (local for spec in specs for local in spec.local_folders):
+        if message := _local_reason(str(place.value), base, claim):
+            problems.append(Problem(place.line, place.column, place.where, message))
     names: dict[str, Path] = {}
     for spec in specs:
         if spec.python_env is not None:
@@ -158,6 +146,17 @@ def refuse_environments(config: Path, specs: Sequence[ModelSpec]) -> None:
             ]
     if problems:
         raise SpecError(str(config), problems)
+
+
+def _local_reason(written: str, base: str | None, claim: str | None) -> str:
+    if base is None:
+        return f"'{written}' {_ADVICE}"
+    if written.startswith("~"):
+        return f"'{written}' starts at a home folder, which pods don't have"
+    path = posixpath.normpath(posixpath.join(base, written))
+    if claim and posixpath.commonpath([path, base]) != base:
+        return f"'{written}' lies outside of --local-models {base}, where the claim is"
+    return ""
 
 
 def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str]:
@@ -175,17 +174,6 @@ def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str
             yield f"{path} has the name of {names[path.name]}: give them different ones"
         elif any(_VARIABLE.sub(b"", word) for word in _USER_INFO.findall(path.read_bytes())):
             yield f"{path.name} has a password, which no ConfigMap may hold: use ${{NAME}}"
-
-
-def environments_note(specs: Sequence[ModelSpec]) -> str:
-    """What to know before it is brought up; empty where no model has an environment to build."""
-    built = [spec.name for spec in specs if spec.python_env and not spec.python_env.folder]
-    if not built:
-        return ""
-    return (
-        f"{', '.join(built)}: the Python environment is built when the container starts, unless "
-        "the image has it: docker build --build-arg PYTHON_ENVS=1"
-    )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -6,19 +6,39 @@ Grafana's format and no metric.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 from markupsafe import Markup
 
-from generator.deploy.rendering import read, to_json
+from generator.deploy.rendering import read
 
 _RULES, _DASHBOARD = "rules.yaml", "dashboard.yaml"
 _QUANTILES = (0.5, 0.95, 0.99)
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8  # Grafana's grid
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _MODELS = 'label_values({__name__=~"hf_triton_(model_up|running|open_requests)"}, model)'
+_SOURCE_VARIABLE = {
+    "name": "datasource",
+    "type": "datasource",
+    "query": "prometheus",
+    "label": "Source",
+}
+_MODEL_VARIABLE = {
+    "name": "model",
+    "label": "Model",
+    "type": "query",
+    "datasource": _SOURCE,
+    "query": {"query": _MODELS, "refId": "models"},
+    "refresh": 2,
+    "sort": 1,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": "All", "value": "$__all"},
+}
 
 
 def rules() -> bytes:
@@ -32,42 +52,20 @@ def rule_groups() -> Markup:
 
 
 def dashboard() -> bytes:
-    """Grafana's JSON of the dashboard."""
     short = yaml.safe_load(read(_DASHBOARD))
-    panels = list(_panels(short["rows"]))
-    return to_json(
-        {
-            "uid": "hf-triton",
-            "title": short["title"],
-            "tags": ["hf-triton"],
-            "schemaVersion": 39,
-            "editable": True,
-            "refresh": "10s",
-            "time": {"from": "now-30m", "to": "now"},
-            "templating": {"list": [_source_variable(), _model_variable()]},
-            "panels": [{"id": number, **panel} for number, panel in enumerate(panels, 1)],
-        }
-    )
-
-
-def _source_variable() -> dict[str, Any]:
-    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Source"}
-
-
-def _model_variable() -> dict[str, Any]:
-    return {
-        "name": "model",
-        "label": "Model",
-        "type": "query",
-        "datasource": _SOURCE,
-        "query": {"query": _MODELS, "refId": "models"},
-        "refresh": 2,
-        "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"text": "All", "value": "$__all"},
+    panels = enumerate(_panels(short["rows"]), 1)
+    found = {
+        "uid": "hf-triton",
+        "title": short["title"],
+        "tags": ["hf-triton"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {"list": [_SOURCE_VARIABLE, _MODEL_VARIABLE]},
+        "panels": [{"id": number, **panel} for number, panel in panels],
     }
+    return f"{json.dumps(found, indent=2, allow_nan=False)}\n".encode()
 
 
 def _panels(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

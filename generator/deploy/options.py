@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from generator.flag_values import whole
 
@@ -18,7 +18,6 @@ TARGETS = {
     "kubernetes": "a Deployment for all models, or one for each, ready for `kubectl apply -k`",
     "kserve": "an InferenceService for all models, or one for each, for `kubectl apply -k`",
 }
-_COMPOSE, _CLUSTER = ("compose",), ("kubernetes", "kserve")
 _EXAMPLES = """\
 examples:
   hf-triton deploy compose --device cpu      # Triton, Prometheus, Grafana on this machine
@@ -30,7 +29,7 @@ examples:
 Files edited by hand are never overwritten without --force. No file holds a secret: tokens and keys
 come by environment (Compose) or as Secrets (Kubernetes); the commands to make those are printed.
 """
-_GROUPS = {
+_GROUPS = {  # of targets on a cluster
     "scaling": None,
     "weights": "They are fetched before the server starts, into a volume that each pod gets for "
     "itself, or once into a claim that all pods share.",
@@ -38,8 +37,6 @@ _GROUPS = {
     "access": None,
 }
 _DEFAULT_MAX_REPLICAS = 4
-
-
 _DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _MEBIBYTES_TEXT = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
@@ -69,21 +66,26 @@ _ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 _OF_NAME = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
 deployment_name = partial(_matching, _NAME, _OF_NAME, MAX_NAME)
 dns_label = partial(_matching, _DNS, "lower-case letters, digits and -, at most 63", 63)
-dns_name = partial(_matching, _DOTTED, "a name of lower-case letters, digits, - and .", 253)
-image = partial(_matching, _IMAGE_NAME, "an image's name, such as my-registry/hf-triton:gpu", 255)
+_OF_DOTTED = "a name of lower-case letters, digits, - and ."
+dns_name, secret, class_name, claim = (
+    partial(_matching, _DOTTED, _OF_DOTTED, 253) for _ in range(4)
+)
+image_name = partial(
+    _matching, _IMAGE_NAME, "an image's name, such as my-registry/hf-triton:gpu", 255
+)
 label = partial(_matching, _LABEL, "a label such as pool=gpu", 253)
 address = partial(_matching, _ADDRESS, "an IP address, such as 127.0.0.1 or 0.0.0.0", 45)
 
 
 def folder(text: str) -> str:
-    """An absolute path in a container, without a slash at its end."""
+    """Reads an absolute path in a container; drops a slash at its end."""
     if not re.fullmatch(r"/[A-Za-z0-9._/-]*", text) or ".." in text.split("/"):
         raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected an absolute path")
     return text.rstrip("/") or "/"
 
 
 def size(text: str) -> int:
-    """Mebibytes."""
+    """Reads mebibytes."""
     found = _MEBIBYTES_TEXT.fullmatch(text)
     if not found:
         raise argparse.ArgumentTypeError(
@@ -92,51 +94,52 @@ def size(text: str) -> int:
     return int(found[1]) * _MEBIBYTES[found[2]]
 
 
+def quantity(mib: int) -> str:
+    """``8Gi``, or ``1536Mi``."""
+    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
+
+
 def cores(text: str) -> str:
-    """Cores, in parts too; as it was written."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
         raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
     return text
 
 
-class _Kind(NamedTuple):
-    """How a flag's text is read, and what stands for it in the help."""
-
-    read: Callable[[str], Any]
-    metavar: str | None = None
-
-
-class _Place(NamedTuple):
-    """The targets that have a flag, and its group in their help."""
-
-    targets: tuple[str, ...]
-    group: str = ""
-
-
-_TEXT = _Kind(str)
-_COUNT, _SIZE = _Kind(whole(1, 10_000), "N"), _Kind(size, "SIZE")
-_IMAGE, _SECRET = _Kind(image, "IMAGE"), _Kind(dns_name, "SECRET")
-_CLASS = _Kind(dns_name, "CLASS")
-_EVERYWHERE, _COMPOSED, _CLUSTERED = _Place(tuple(TARGETS)), _Place(_COMPOSE), _Place(_CLUSTER)
-_SCALING, _WEIGHTS = _Place(_CLUSTER, "scaling"), _Place(_CLUSTER, "weights")
-_PLACING, _ACCESS = _Place(_CLUSTER, "where pods run"), _Place(_CLUSTER, "access")
+_count, _gpus = whole(1, 10_000), whole(0, 64)
+_METAVARS: dict[Callable[[str], Any], str] = {
+    _count: "N",
+    _gpus: "N",
+    size: "SIZE",
+    cores: "CORES",
+    image_name: "IMAGE",
+    address: "ADDRESS",
+    label: "KEY=VALUE",
+    folder: "FOLDER",
+    deployment_name: "NAME",
+    secret: "SECRET",
+    class_name: "CLASS",
+    claim: "CLAIM",
+}
 
 
 def _flag(
-    default: Any,
-    about: str = "",
-    kind: _Kind = _TEXT,
-    place: _Place = _EVERYWHERE,
-    **more: Any,
+    default: Any, about: str = "", read: Callable[[str], Any] = str, group: str = "", **more: Any
 ) -> Any:
-    """A field whose flag has its name; ``about`` is without the default, ``more`` for argparse."""
+    """A field whose flag has its name; ``about`` is without the default, ``more`` for argparse. Its
+    ``group`` is a title of _GROUPS, "cluster" or "compose" where that target alone has it.
+    """
     if isinstance(default, bool):
         more["action"] = "store_true"
     else:
-        more |= {"type": kind.read, "metavar": kind.metavar, "default": default}
+        more |= {"type": read, "metavar": _METAVARS.get(read), "default": default}
         if default is not None:
             about = f"{about} (default: {default})" if about else f"default: {default}"
-    return field(default=default, metadata={"place": place, "argument": {"help": about, **more}})
+    return field(default=default, metadata={"group": group, "argument": {"help": about, **more}})
+
+
+_compose, _cluster = partial(_flag, group="compose"), partial(_flag, group="cluster")
+_scaling, _weights = partial(_flag, group="scaling"), partial(_flag, group="weights")
+_placing, _access = partial(_flag, group="where pods run"), partial(_flag, group="access")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,121 +149,108 @@ class Options:
     target: str
     config: str
     output: str
-    name: str = _flag("hf-triton", "name of the deployment", _Kind(deployment_name, "NAME"))
+    name: str = _flag("hf-triton", "name of the deployment", deployment_name)
     image: str | None = _flag(
-        None, "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)", _IMAGE
+        None,
+        "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
+        image_name,
     )
     device: str | None = _flag(
-        *(None, "what models run on (default: gpu, unless all instance groups are KIND_CPU)"),
+        None,
+        "what models run on (default: gpu, unless all instance groups are KIND_CPU)",
         choices=("gpu", "cpu"),
     )
     gpus: int | None = _flag(
-        *(None, "GPUs of each server (default: as many as its instance groups name, else 1)"),
-        _Kind(whole(0, 64), "N"),
+        None, "GPUs of each server (default: as many as its instance groups name, else 1)", _gpus
     )
-    cpu: str = _flag("2", "", _Kind(cores, "CORES"))
+    cpu: str = _flag("2", "", cores)
     memory: int | None = _flag(
         None,
         "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
         "where models.lock has their size; caches of keys and values come on top)",
-        _SIZE,
+        size,
     )
     shm_size: int | None = _flag(
         None,
         "shared memory, through which tensors pass, such as 1Gi (default: by the number of Python "
         "processes, and the weights of models with several copies on a CPU)",
-        _SIZE,
+        size,
     )
     openai: bool = _flag(False, "also serve OpenAI's API, on port 9000")
 
-    listen: str = _flag(
-        *("127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all"),
-        *(_Kind(address, "ADDRESS"), _COMPOSED),
+    listen: str = _compose(
+        "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all", address
     )
-    prometheus_image: str = _flag("prom/prometheus:v3.5.0", "", _IMAGE, _COMPOSED)
-    grafana_image: str = _flag("grafana/grafana:12.1.0", "", _IMAGE, _COMPOSED)
+    prometheus_image: str = _compose("prom/prometheus:v3.5.0", "", image_name)
+    grafana_image: str = _compose("grafana/grafana:12.1.0", "", image_name)
 
-    namespace: str | None = _flag(
-        None, "default: that of kubectl's context", _Kind(dns_label), _CLUSTERED
+    namespace: str | None = _cluster(None, "default: that of kubectl's context", dns_label)
+    per_model: bool = _cluster(
+        False, "give each model its own servers; models that share a canary stay together"
     )
-    per_model: bool = _flag(
-        *(False, "give each model its own servers; models that share a canary stay together"),
-        place=_CLUSTERED,
-    )
-    gpus_per_node: int = _flag(
+    gpus_per_node: int = _cluster(
         8,
         "GPUs that a node has; a model whose options.vllm ask for more (tensor_parallel_size x "
         "pipeline_parallel_size) is refused",
-        *(_COUNT, _CLUSTERED),
+        _count,
     )
 
-    replicas: int = _flag(1, "", _COUNT, _SCALING)
-    max_replicas: int = _flag(
+    replicas: int = _scaling(1, "", _count)
+    max_replicas: int = _scaling(
         None,
         "scale up to N replicas by waiting and open requests, if prometheus-adapter runs with its "
         f"default rules; the same as --replicas: never scale (default: {_DEFAULT_MAX_REPLICAS})",
-        *(_COUNT, _SCALING),
+        _count,
     )
-    waiting_target: int = _flag(
-        4, "scale up beyond N waiting requests in each server", _COUNT, _SCALING
-    )
-    open_target: int = _flag(
-        32, "scale encoders up beyond N open requests in each server", _COUNT, _SCALING
+    waiting_target: int = _scaling(4, "scale up beyond N waiting requests in each server", _count)
+    open_target: int = _scaling(
+        32, "scale encoders up beyond N open requests in each server", _count
     )
 
-    storage_size: int | None = _flag(
-        None, "default: 20Gi, or by models.lock, which has the files' sizes", _SIZE, _WEIGHTS
+    storage_size: int | None = _weights(
+        None, "default: 20Gi, or by models.lock, which has the files' sizes", size
     )
-    storage_class: str | None = _flag(None, "", _CLASS, _WEIGHTS)
-    shared_claim: bool = _flag(
-        False, "one ReadWriteMany claim for all pods: a model is downloaded once", place=_WEIGHTS
+    storage_class: str | None = _weights(None, "", class_name)
+    shared_claim: bool = _weights(
+        False, "one ReadWriteMany claim for all pods: a model is downloaded once"
     )
-    hf_token_secret: str = _flag(
-        *("hf-token", "Secret with the Hub token as `token`; may be missing", _SECRET, _WEIGHTS)
+    hf_token_secret: str = _weights(
+        "hf-token", "Secret with the Hub token as `token`; may be missing", secret
     )
-    local_models: str | None = _flag(
+    local_models: str | None = _weights(
         None,
         "folder in the image, or in --local-claim, that relative `model:` paths start from: "
         "folders of this machine are not copied",
-        *(_Kind(folder, "FOLDER"), _WEIGHTS),
+        folder,
     )
-    local_claim: str | None = _flag(
-        *(None, "a PersistentVolumeClaim to mount at --local-models, read-only"),
-        *(_Kind(dns_name, "CLAIM"), _WEIGHTS),
+    local_claim: str | None = _weights(
+        None, "a PersistentVolumeClaim to mount at --local-models, read-only", claim
     )
 
-    image_pull_secret: str | None = _flag(None, "", _SECRET, _PLACING)
-    node_selector: tuple[str, ...] = _flag(
-        *(None, "a label that nodes must have; may be given more than once"),
-        *(_Kind(label, "KEY=VALUE"), _PLACING),
-        action="append",
+    image_pull_secret: str | None = _placing(None, "", secret)
+    node_selector: tuple[str, ...] = _placing(
+        None, "a label that nodes must have; may be given more than once", label, action="append"
     )
-    rollout: str = _flag(
+    rollout: str = _placing(
         "surge",
         "surge: a new pod is ready before an old one ends, which needs room and GPUs for one more; "
         "replace: an old one ends first",
-        place=_PLACING,
         choices=("surge", "replace"),
     )
-    load_minutes: int = _flag(
-        *(30, "how long weights may take to load before a rollout counts as failed"),
-        *(_COUNT, _PLACING),
+    load_minutes: int = _placing(
+        30, "how long weights may take to load before a rollout counts as failed", _count
     )
 
-    host: str | None = _flag(
-        *(None, "make an Ingress for this host name (default: none)"),
-        *(_Kind(dns_name), _ACCESS),
+    host: str | None = _access(None, "make an Ingress for this host name (default: none)", dns_name)
+    ingress_class: str | None = _access(None, "", class_name)
+    tls_secret: str | None = _access(None, "the host's certificate", secret)
+    network_policy: bool = _access(
+        False, "allow requests from this namespace only; others may read metrics"
     )
-    ingress_class: str | None = _flag(None, "", _CLASS, _ACCESS)
-    tls_secret: str | None = _flag(None, "the host's certificate", _SECRET, _ACCESS)
-    network_policy: bool = _flag(
-        False, "allow requests from this namespace only; others may read metrics", place=_ACCESS
-    )
-    monitoring: str = _flag(
+    monitoring: str = _access(
         "files",
         "operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "
         "Prometheus' own configuration and rules",
-        place=_ACCESS,
         choices=("files", "operator"),
     )
 
@@ -286,7 +276,6 @@ class Options:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """What a command line asks for."""
     names = (one.name for one in fields(Options))
     found = {name: getattr(args, name) for name in names if hasattr(args, name)}
     options = Options(**{**found, "node_selector": tuple(found.get("node_selector") or ())})
@@ -295,7 +284,6 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def add_targets(parser: argparse.ArgumentParser) -> None:
-    """Adds compose, kubernetes and kserve."""
     parser.epilog = _EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
@@ -303,14 +291,14 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
         sentence = f"{about[0].upper()}{about[1:]}."
         target = targets.add_parser(name, help=about, description=sentence)
         _add_files(target, name)
-        groups: dict[str, Any] = {"": target}
-        for title, description in _GROUPS.items() if name in _CLUSTER else ():
-            groups[title] = target.add_argument_group(title, description)
+        groups: dict[str, Any] = {"": target, name: target}
+        if name != "compose":
+            groups["cluster"] = target
+            groups |= {one: target.add_argument_group(one, more) for one, more in _GROUPS.items()}
         for one in fields(Options):
-            place = one.metadata.get("place", _Place(()))
-            if name in place.targets:
-                flag = f"--{one.name.replace('_', '-')}"
-                groups[place.group].add_argument(flag, **one.metadata["argument"])
+            group = groups.get(one.metadata.get("group", "none"))
+            if group is not None:
+                group.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
 
 
 def _add_files(parser: argparse.ArgumentParser, target: str) -> None:
@@ -319,7 +307,7 @@ def _add_files(parser: argparse.ArgumentParser, target: str) -> None:
     )
     folder = f"deploy/{target}"
     parser.add_argument(
-        *("--output",),
+        "--output",
         default=folder,
         metavar="FOLDER",
         help=f"where the files go (default: {folder})",

@@ -7,15 +7,13 @@ models.yaml says can end a string early. Knows YAML; knows nothing of what is de
 from __future__ import annotations
 
 import functools
-import json
 import string
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from generator.deploy.options import quantity
 from generator.errors import TemplateError
 from generator.render.strict_jinja import Filter, strict_environment
 
@@ -84,13 +82,9 @@ def _is_plain(character: str) -> bool:
 def _environment() -> jinja2.Environment:
     filters: dict[str, Filter] = {
         "yaml": quote,
+        "quantity": lambda mib: quote(quantity(mib)),
         "compose": quote_for_compose,
         "block": block,
         "lines": lines,
     }
     return strict_environment(_TEMPLATES, filters, "unquoted")
-
-
-def to_json(value: Mapping[str, Any]) -> bytes:
-    """JSON as a person reads it."""
-    return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode()

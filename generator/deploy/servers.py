@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.deploy.options import Options
+from generator.deploy.options import Options, quantity
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
 from generator.render.model_data import model_values
@@ -49,6 +49,10 @@ class Unit:
         return [spec.name for spec in self.specs]
 
     @property
+    def quoted_names(self) -> str:
+        return ", ".join(f"'{name}'" for name in self.names)
+
+    @property
     def folders(self) -> list[str]:
         """The names that clients ask Triton for; what only a canary sends on to is none."""
         public = [spec for spec in self.specs if spec.arm_of is None]
@@ -57,31 +61,36 @@ class Unit:
     @property
     def gpu_ids(self) -> list[int]:
         """The GPUs that its instance groups name, ascending."""
-        groups = [group for spec in self.specs for group in spec.instance_groups]
-        return sorted({gpu for group in groups for gpu in group.gpus})
+        return sorted({gpu for group in self._groups for gpu in group.gpus})
 
     @property
     def can_use_gpu(self) -> bool:
-        """Whether any instance runs on one where there is one."""
-        groups = [group for spec in self.specs for group in spec.instance_groups]
-        return any(group.kind != "KIND_CPU" for group in groups)
+        return any(group.kind != "KIND_CPU" for group in self._groups)
+
+    @property
+    def _groups(self) -> list[InstanceGroup]:
+        return [group for spec in self.specs for group in spec.instance_groups]
 
     @property
     def from_hub(self) -> bool:
-        """Whether weights have to be downloaded."""
         return any(not part.source.is_local for spec in self.specs for part in spec.parts)
+
+    @property
+    def unknown_weights(self) -> list[str]:
+        """The models whose weights nobody has the size of yet."""
+        return [one.name for one in self.specs if not one.source.is_local and not one.locked]
 
     @property
     def num_processes(self) -> int:
         """The Python processes of its instances."""
         models = [model for spec in self.specs for model in triton_models(spec)]
         python = [model for model in models if model.backend in ("python", "vllm")]
-        return sum(num_instances(model.instance_groups) for model in python)
+        return sum(_num_instances(model.instance_groups) for model in python)
 
     @property
-    def tasks(self) -> set[str]:
-        """The tags of its models' tasks."""
-        return {spec.task for spec in self.specs}
+    def max_gpus(self) -> int:
+        """The GPUs of the engine that computes on most of them: 1 without vLLM."""
+        return max(vllm_arguments.num_gpus(spec.options) for spec in self.specs)
 
 
 @dataclass(frozen=True)
@@ -97,22 +106,8 @@ class Server(Unit):
     storage_mib: int
 
     @property
-    def memory(self) -> str:
-        return quantity(self.memory_mib)
-
-    @property
-    def shm(self) -> str:
-        return quantity(self.shm_mib)
-
-    @property
-    def storage(self) -> str:
-        return quantity(self.storage_mib)
-
-    @property
     def num_threads(self) -> str:
-        """The most threads of each computation: its cores, and not all of the machine's, which is
-        what processes see where no quota is set.
-        """
+        """Its cores: without a quota, processes see all of the machine's."""
         return str(max(1, int(float(self.cpu))))
 
     @property
@@ -123,52 +118,58 @@ class Server(Unit):
     @property
     def has_waiting(self) -> bool:
         """Whether any of its models counts the requests that wait."""
-        return bool(self.tasks.intersection(_WAITING_TASKS))
+        return any(spec.task in _WAITING_TASKS for spec in self.specs)
 
     @property
     def has_open(self) -> bool:
         """Whether any of its models counts the requests that it works on: encoders."""
-        return bool(self.tasks.difference(_WAITING_TASKS))
+        return any(spec.task not in _WAITING_TASKS for spec in self.specs)
 
 
 def unit_for_each(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
     """A server for each model, but one for those of which one sends requests to another."""
-    merged = _merged([{spec.name} for spec in specs], [_reached_by(spec) for spec in specs])
-    groups = [[spec for spec in specs if spec.name in names] for names in merged]
-    return [Unit(f"{name}-{slug(group[0].name)}", group[0].name, tuple(group)) for group in groups]
-
-
-def quantity(mib: int) -> str:
-    """``8Gi``, or ``1536Mi``."""
-    return f"{mib // _GIB}Gi" if mib % _GIB == 0 else f"{mib}Mi"
+    groups = [{spec.name} for spec in specs]
+    for spec in specs:
+        arms = spec.canary.arms if spec.canary else ()
+        reached = {spec.name, *(arm.model_of(spec.name) for arm in arms)}
+        first, *others = [names for names in groups if names & reached]
+        first.update(*others)
+        groups = [names for names in groups if names not in others]
+    members = [tuple(spec for spec in specs if spec.name in names) for names in groups]
+    return [Unit(f"{name}-{slug(own[0].name)}", own[0].name, own) for own in members]
 
 
 def device_of(units: list[Unit], args: Options) -> str:
     """``gpu`` or ``cpu``. Raises UsageError where the flags forbid what models.yaml asks for."""
     able = any(unit.can_use_gpu for unit in units)
     device = str(args.device or ("gpu" if able and args.gpus != 0 else "cpu"))
-    if device == "cpu":
-        bound = [spec.name for unit in units for spec in unit.specs if _is_bound_to_gpu(spec)]
-        if args.gpus:
-            raise UsageError(f"--device cpu with --gpus {args.gpus}: leave one of them out")
-        if bound:
-            raise UsageError(
-                f"without GPUs (--device cpu, or --gpus 0), but instance groups of "
-                f"{_list(bound)} are KIND_GPU: leave the flag out, or change them"
-            )
-    elif args.gpus == 0:
+    if device == "gpu" and args.gpus == 0:
         raise UsageError("--device gpu with --gpus 0: leave one of them out")
+    if device == "cpu" and args.gpus:
+        raise UsageError(f"--device cpu with --gpus {args.gpus}: leave one of them out")
+    specs = [spec for unit in units for spec in unit.specs] if device == "cpu" else []
+    bound = [
+        f"'{spec.name}'"
+        for spec in specs
+        if any(group.kind == "KIND_GPU" for group in spec.instance_groups)
+    ]
+    if bound:
+        raise UsageError(
+            f"without GPUs (--device cpu, or --gpus 0), but instance groups of {', '.join(bound)} "
+            "are KIND_GPU: leave the flag out, or change them"
+        )
     return device
 
 
 def server_of(unit: Unit, files: Mapping[str, bytes], device: str, args: Options) -> Server:
-    """The server of a unit. Raises UsageError."""
-    gpus = _gpus(unit, device, args)
-    shm_mib = args.shm_size or _shared_memory(unit, gpus)
+    gpus = _gpus(unit, args) if device == "gpu" and unit.can_use_gpu else 0
+    between_gpus = _SHM_PER_GPU_MIB * gpus if unit.max_gpus > 1 else 0
+    requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
+    shm_mib = args.shm_size or requests + between_gpus
     if args.memory is not None and args.memory <= shm_mib:
         raise UsageError(
             f"got --memory {quantity(args.memory)}, which has to hold shared memory too, of which "
-            f"{_list(unit.names)} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
+            f"{unit.quoted_names} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
         )
     return Server(
         **vars(unit),
@@ -182,46 +183,34 @@ def server_of(unit: Unit, files: Mapping[str, bytes], device: str, args: Options
     )
 
 
-def _gpus(unit: Unit, device: str, args: Options) -> int:
-    if device == "cpu" or not unit.can_use_gpu:
-        return 0
-    asked, named = args.gpus, len(unit.gpu_ids)
+def _gpus(unit: Unit, args: Options) -> int:
+    asked, named, spread = args.gpus, len(unit.gpu_ids), unit.max_gpus
     if asked is not None and asked < named:
         raise UsageError(
-            f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
+            f"got --gpus {asked}, but the instance groups of {unit.quoted_names} name {named} GPUs"
         )
-    spread, most = max_gpus(unit), args.gpus_per_node
-    if spread > most:
+    if spread > args.gpus_per_node:
         raise UsageError(
-            f"options.vllm of {_list(unit.names)} asks for {spread} GPUs, of which a node has "
-            f"{most} (--gpus-per-node): for one model over several nodes use vLLM's own Helm chart"
+            f"options.vllm of {unit.quoted_names} asks for {spread} GPUs, of which a node has "
+            f"{args.gpus_per_node} (--gpus-per-node): for one model over several nodes use vLLM's "
+            "own Helm chart"
         )
     if asked is not None and asked < spread:
         raise UsageError(
-            f"got --gpus {asked}, but options.vllm of {_list(unit.names)} asks for {spread} GPUs"
+            f"got --gpus {asked}, but options.vllm of {unit.quoted_names} asks for {spread} GPUs"
         )
     return asked or max(named, spread)
 
 
-def _shared_memory(unit: Unit, gpus: int) -> int:
-    between_gpus = _SHM_PER_GPU_MIB * gpus if max_gpus(unit) > 1 else 0
-    requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
-    return requests + between_gpus
-
-
 def _memory(unit: Unit, shm_mib: int, gpus: int) -> int:
-    """Shared memory counts as the container's."""
-    weights = sum(_weights_mib(spec, gpus) for spec in unit.specs)
-    wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
+    """With shared memory, and all copies of the weights, which pass through it to a GPU."""
+    wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
+    nowhere = Path("model_repository")
+    for engine in (triton_models(spec)[-1] for spec in unit.specs):
+        values = model_values(engine, nowhere)
+        size = weight_bytes(nowhere / engine.name, values, on_gpu=gpus > 0)
+        wanted += math.ceil(size * _num_instances(engine.instance_groups) / 2**20)
     return math.ceil(wanted / _GIB) * _GIB
-
-
-def _weights_mib(spec: ModelSpec, gpus: int) -> int:
-    """Of all copies: they pass through memory on their way to a GPU."""
-    nowhere, engine = Path("model_repository"), triton_models(spec)[-1]
-    values = model_values(engine, nowhere)
-    size = weight_bytes(nowhere / engine.name, values, on_gpu=gpus > 0)
-    return math.ceil(size * num_instances(engine.instance_groups) / 2**20)
 
 
 def _storage(unit: Unit) -> int:
@@ -230,29 +219,6 @@ def _storage(unit: Unit) -> int:
     if not sizes or not all(sizes):
         return _UNKNOWN_STORAGE_MIB
     return math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
-
-
-def unknown_weights(unit: Unit) -> list[str]:
-    """The models whose weights nobody has the size of yet."""
-    return [spec.name for spec in unit.specs if not spec.source.is_local and not spec.locked]
-
-
-def _is_bound_to_gpu(spec: ModelSpec) -> bool:
-    return any(group.kind == "KIND_GPU" for group in spec.instance_groups)
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def num_gpus(spec: ModelSpec) -> int:
-    """The GPUs that one engine of a model computes on: 1 without vLLM."""
-    return vllm_arguments.num_gpus(spec.options)
-
-
-def max_gpus(unit: Unit) -> int:
-    """The GPUs of the engine that computes on most of them, of the models of one server."""
-    return max(map(num_gpus, unit.specs))
 
 
 def slug(name: str) -> str:
@@ -264,21 +230,5 @@ def slug(name: str) -> str:
     return f"{plain[: _MAX_SLUG - 5].strip('-')}-{mark}"
 
 
-def _reached_by(spec: ModelSpec) -> set[str]:
-    """The model and those that its canary sends requests to."""
-    arms = spec.canary.arms if spec.canary else ()
-    return {spec.name, *(arm.model_of(spec.name) for arm in arms)}
-
-
-def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]]:
-    """The sets, those that share a name with one of ``together`` made one, in their order."""
-    for group in together:
-        touched = [names for names in sets if names & group]
-        if len(touched) > 1:
-            touched[0].update(*touched[1:])
-            sets = [names for names in sets if names not in touched[1:]]
-    return sets
-
-
-def num_instances(groups: Iterable[InstanceGroup]) -> int:
+def _num_instances(groups: Iterable[InstanceGroup]) -> int:
     return sum(group.count * max(1, len(group.gpus)) for group in groups)

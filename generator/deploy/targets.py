@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from generator.deploy import compose, kubernetes, models_file
-from generator.deploy.options import Options, options_of
-from generator.deploy.servers import (
-    Server,
-    Unit,
-    device_of,
-    server_of,
-    unit_for_each,
-    unknown_weights,
-)
-from generator.errors import Problem, SpecError, UsageError
+from generator.deploy.options import Options, options_of, quantity
+from generator.deploy.servers import Server, Unit, device_of, server_of, unit_for_each
+from generator.errors import UsageError
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
-from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.yaml_file import nodes
-
-_ADVICE = (
-    "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
-    "into the image or a volume, and say with --local-models where relative paths start there"
-)
 
 
 @dataclass(frozen=True)
@@ -46,14 +32,13 @@ def render(args: argparse.Namespace) -> Deployment:
     _check(asked)
     config = Path(asked.config)
     specs = load(config, find_tasks())
-    root = nodes.read(config)
     whole = [Unit(asked.name, None, tuple(specs))]
     units = unit_for_each(asked.name, specs) if asked.per_model else whole
     if asked.target != "compose":
-        refuse_local(config, specs, asked.local_models, asked.local_claim)
-        models_file.refuse_environments(config, specs)
+        models_file.refuse_local(config, specs, asked.local_models, asked.local_claim)
     device = device_of(units, asked)
-    source = models_file.Source(root, asked.local_models, models_lock.read_lock(config))
+    lock = models_lock.read_lock(config)
+    source = models_file.Source(nodes.read(config), asked.local_models, lock)
     servers = [server_of(unit, source.files_of(unit), device, asked) for unit in units]
     if asked.target == "compose":
         files = compose.files(servers[0], asked)
@@ -66,22 +51,26 @@ def render(args: argparse.Namespace) -> Deployment:
 
 def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
-    told = models_file.environments_note([spec for server in servers for spec in server.specs])
-    if told:
-        yield told
-    hub = [name for server in servers for name in unknown_weights(server)]
+    specs = [spec for server in servers for spec in server.specs]
+    built = [spec.name for spec in specs if spec.python_env and not spec.python_env.folder]
+    if built:
+        yield (
+            f"{', '.join(built)}: the Python environment is built when the container starts, "
+            "unless the image has it: docker build --build-arg PYTHON_ENVS=1"
+        )
+    hub = [name for server in servers for name in server.unknown_weights]
     if hub and args.target != "compose":
         yield (
             f"{', '.join(hub)}: without a models.lock every pod takes what the Hub has when it "
             "starts: run hf-triton fetch to pin commits and hashes, then deploy again"
         )
     for server in servers:
-        models = unknown_weights(server)
+        models = server.unknown_weights
         if models and args.memory is None:
             yield (
-                f"{server.name} gets {server.memory} of memory, in which the weights of "
-                f"{', '.join(models)} are not counted: set --memory, or run hf-triton fetch first, "
-                "which notes their size"
+                f"{server.name} gets {quantity(server.memory_mib)} of memory, in which the weights "
+                f"of {', '.join(models)} are not counted: set --memory, or run hf-triton fetch "
+                "first, which notes their size"
             )
 
 
@@ -103,27 +92,3 @@ def _check(args: Options) -> None:
             f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "
             "least as many"
         )
-
-
-def refuse_local(
-    config: Path, specs: Sequence[ModelSpec], base: str | None, claim: str | None
-) -> None:
-    """Raises SpecError for every local model that pods would not find."""
-    problems = []
-    for place, _ in (local for spec in specs for local in spec.local_folders):
-        written = str(place.value)
-        if base is None:
-            message = f"'{written}' {_ADVICE}"
-        elif written.startswith("~"):
-            message = f"'{written}' starts at a home folder, which pods don't have"
-        elif claim and not _is_inside(posixpath.join(base, written), base):
-            message = f"'{written}' lies outside of --local-models {base}, where the claim is"
-        else:
-            continue
-        problems.append(Problem(place.line, place.column, place.where, message))
-    if problems:
-        raise SpecError(str(config), problems)
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return posixpath.commonpath([posixpath.normpath(path), folder]) == folder
