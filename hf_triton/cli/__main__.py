@@ -8,7 +8,6 @@ import sys
 
 
 def main() -> int:
-    """Runs the command line; returns the exit code."""
     try:
         from hf_triton.cli.main import main as run
 

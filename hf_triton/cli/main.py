@@ -1,8 +1,8 @@
 """The command line: verbs in, exit codes out. Results go to stdout, messages to stderr.
 
-Each verb is a module with ``add_arguments`` and ``run``; this one knows what they do only in a
-line of help. It is one of the two places where exceptions are caught; errors.py lists the exit
-codes.
+Each verb is a module with ``run``, and ``add_arguments`` where it has some; this one knows what
+they do only in a line of help. It is one of the two places where exceptions are caught; errors.py
+lists the exit codes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
-        return run_verb(make_parser(words).parse_args(words, Places()))
+        args = make_parser(words).parse_args(words, Places())
+        code: int = _module(args.verb).run(args)
+        if sys.stdout is not None:  # None where it was closed before we started
+            sys.stdout.flush()
+        return code
     except GeneratorError as error:
         print(f"hf-triton: {error_text(error)}", file=sys.stderr)
         return error.exit_code
@@ -107,14 +111,6 @@ def _discard_output() -> None:
     """What stdout still holds, and all that follows."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def run_verb(args: argparse.Namespace) -> int:
-    """Runs the verb's module; stdout is complete when it returns."""
-    code: int = _module(args.verb).run(args)
-    if sys.stdout is not None:  # None where it was closed before we started
-        sys.stdout.flush()
-    return code
 
 
 class _Parser(argparse.ArgumentParser):
@@ -146,12 +142,12 @@ def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=sentence)
         _add_places(verb)
         if name in words:
-            _module(name).add_arguments(verb)
+            getattr(_module(name), "add_arguments", lambda _verb: None)(verb)
     return parser
 
 
 def _module(verb: str) -> Any:
-    """With ``add_arguments`` and ``run``. Raises GeneratorError where images leave it out."""
+    """Raises GeneratorError where images leave it out."""
     name = OTHERS.get(verb, f"hf_triton.cli.verbs.{verb}")
     try:
         return importlib.import_module(name)

@@ -20,7 +20,6 @@ class Places(argparse.Namespace):
 
     @cached_property
     def repository(self) -> str:
-        """The folder that was given, or the usual one."""
         return self.given_repository or REPOSITORY
 
     @cached_property

@@ -148,9 +148,7 @@ def _why_not_built(folder: Path) -> str:
 
 
 def main(environment_file: str) -> None:
-    """Prints from where the library is imported, and where the environment is, or why there is
-    none.
-    """
+    """Prints the library's folder, and the environment's, or why there is none."""
     path = Path(environment_file).resolve()
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

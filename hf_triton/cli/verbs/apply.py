@@ -12,6 +12,11 @@ from pathlib import Path
 
 from generator.errors import ServerError, UsageError
 from generator.flag_values import address, port, zero_or_more
+from generator.models_yaml.reading import load
+from generator.spec.task_folders import find_tasks
+from hf_triton.serving.apply.session import ApplyOptions, Session
+from hf_triton.serving.apply.target import remote_target, running_target
+from hf_triton.tritonserver.admin_key import take_admin_key
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +32,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="undo the last apply; models.yaml is not read",
     )
-    _add_server(parser)
+    group = parser.add_argument_group(
+        "which server", "By default the server that hf-triton serve runs on --repository."
+    )
+    group.add_argument(
+        "--http-port",
+        type=port,
+        metavar="PORT",
+        help="HTTP port of the server, if several run on the repository",
+    )
+    group.add_argument(
+        "--url",
+        type=address("Triton's HTTP, such as gpu-7:8000"),
+        metavar="HOST:PORT",
+        help="HTTP address of a server, such as one in a container: it must read its models from "
+        "the same files as --repository, and its admin key is needed",
+    )
+    group.add_argument(
+        "--grpc-port",
+        type=port,
+        metavar="PORT",
+        help="gRPC port of --url, through which models are loaded: over HTTP, clients would wait "
+        "for the load (default: the HTTP port plus 1)",
+    )
+    group.add_argument(
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the admin key of --url (default: the key in HF_TRITON_ADMIN_KEY)",
+    )
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -75,14 +108,14 @@ without --allow-gap: then the old copy is unloaded first, and loaded again if th
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises GeneratorError where the change could not begin."""
-    _check_usage(args)
-    # Imported here: other verbs and --help need no HTTP.
-    from generator.models_yaml.reading import load
-    from generator.spec.task_folders import find_tasks
-    from hf_triton.serving.apply.session import ApplyOptions, Session
-    from hf_triton.serving.apply.target import check, remote_target, running_target
-
+    """Raises UsageError, and GeneratorError where the change could not begin."""
+    if args.url and args.http_port:
+        raise UsageError("--url names the server's port already: leave --http-port out")
+    for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
+        if value and not args.url:
+            raise UsageError(f"{flag} needs --url: for a local server it is found without it")
+    if args.rollback and (args.force or args.prune):
+        raise UsageError("--rollback takes neither --force nor --prune")
     repository = Path(args.repository)
     if not args.rollback:
         load(Path(args.config), find_tasks())  # report all mistakes in it first
@@ -90,10 +123,11 @@ def run(args: argparse.Namespace) -> int:
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:
         grpc_port = args.grpc_port or int(args.url.rpartition(":")[2]) + 1
-        target = remote_target(args.url, grpc_port, _admin_key(args))
+        key = take_admin_key(args.admin_key_file, os.environ) or ""
+        target = remote_target(args.url, grpc_port, key)
     else:
         target = running_target(repository, args.http_port)
-    check(target, repository)
+    target.check(repository)
     options = ApplyOptions(
         dry_run=args.dry_run,
         force=args.force,
@@ -104,52 +138,3 @@ def run(args: argparse.Namespace) -> int:
     )
     session = Session(repository, target, options)
     return session.roll_back() if args.rollback else session.apply(Path(args.config))
-
-
-def _add_server(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "which server", "By default the server that hf-triton serve runs on --repository."
-    )
-    group.add_argument(
-        "--http-port",
-        type=port,
-        metavar="PORT",
-        help="HTTP port of the server, if several run on the repository",
-    )
-    group.add_argument(
-        "--url",
-        type=address("Triton's HTTP, such as gpu-7:8000"),
-        metavar="HOST:PORT",
-        help="HTTP address of a server, such as one in a container: it must read its models from "
-        "the same files as --repository, and its admin key is needed",
-    )
-    group.add_argument(
-        "--grpc-port",
-        type=port,
-        metavar="PORT",
-        help="gRPC port of --url, through which models are loaded: over HTTP, clients would wait "
-        "for the load (default: the HTTP port plus 1)",
-    )
-    group.add_argument(
-        "--admin-key-file",
-        type=Path,
-        metavar="FILE",
-        help="a file with the admin key of --url (default: the key in HF_TRITON_ADMIN_KEY)",
-    )
-
-
-def _check_usage(args: argparse.Namespace) -> None:
-    """Raises UsageError for options that would be ignored."""
-    if args.url and args.http_port:
-        raise UsageError("--url names the server's port already: leave --http-port out")
-    for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
-        if value and not args.url:
-            raise UsageError(f"{flag} needs --url: for a local server it is found without it")
-    if args.rollback and (args.force or args.prune):
-        raise UsageError("--rollback takes neither --force nor --prune")
-
-
-def _admin_key(args: argparse.Namespace) -> str:
-    from hf_triton.tritonserver.admin_key import take_admin_key
-
-    return take_admin_key(args.admin_key_file, os.environ) or ""

@@ -14,15 +14,11 @@ from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
 _HINT = "nothing was written: move your edits away, or use --force"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the targets, each with flags of its own."""
-    add_targets(parser)
+add_arguments = add_targets
 
 
 def run(args: argparse.Namespace) -> int:
-    """Renders and writes; with --diff prints the changes and exits 1 where there are any. Raises
-    ConflictError where files were edited by hand.
-    """
+    """Raises ConflictError where files were edited by hand."""
     from generator.deploy.targets import render
     from generator.repository import writing as writer
     from generator.repository.compare import Action, compare

@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK
-from generator.repository.compare import Action, Change, ModelPlan
+from generator.repository.compare import Action, ModelPlan
 from generator.repository.plan import make_plan
-from generator.repository.writing import Removal
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Has no arguments of its own."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,14 +19,13 @@ def run(args: argparse.Namespace) -> int:
         if not model.is_current:
             print("\n".join(show_model(model)))
     for orphan in plan.orphans:
-        print("\n".join(show_orphan(orphan)))
+        print(f"remove {orphan.folder}: no longer in models.yaml (hf-triton prune)")
     if plan.is_current:
         print(f"{args.repository}: {len(plan.models)} identical")
     return EXIT_OK if plan.is_current else EXIT_INPUT
 
 
 def show_model(model: ModelPlan) -> Iterator[str]:
-    """The diff lines of one model."""
     if model.blocked:
         yield f"conflict {model.conflicts[0]}"
     for path in model.kept:
@@ -41,22 +35,13 @@ def show_model(model: ModelPlan) -> Iterator[str]:
         reason = f": {change.reason}" if change.reason else ""
         yield f"{change.action.value} {model.folder / change.path}{reason}"
         if change.action is not Action.REMOVE:
-            yield from show_change(change, f"{model.folder.name}/{change.path}")
+            path = f"{model.folder.name}/{change.path}"
+            before = f"a/{path}" if change.old is not None else "/dev/null"
+            after = f"b/{path}" if change.new is not None else "/dev/null"
+            old, new = _lines(change.old), _lines(change.new)
+            yield from difflib.unified_diff(old, new, before, after, lineterm="")
     if not changes and not model.blocked:
         yield f"update {model.folder}: its manifest"
-
-
-def show_change(change: Change, path: str) -> Iterator[str]:
-    """The unified diff of one file."""
-    old, new = _lines(change.old), _lines(change.new)
-    before = f"a/{path}" if change.old is not None else "/dev/null"
-    after = f"b/{path}" if change.new is not None else "/dev/null"
-    return difflib.unified_diff(old, new, before, after, lineterm="")
-
-
-def show_orphan(orphan: Removal) -> Iterator[str]:
-    """The lines for a folder that `prune` would remove."""
-    yield f"remove {orphan.folder}: no longer in models.yaml (hf-triton prune)"
 
 
 def _lines(content: bytes | None) -> list[str]:

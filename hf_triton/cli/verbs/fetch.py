@@ -9,18 +9,16 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from generator.errors import FetchError
+from generator.fetch.fetching import FetchRun
 from generator.fetch.plan import chosen_models, hub_models
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
-
-if TYPE_CHECKING:
-    from generator.fetch.fetching import FetchRun
+from hf_triton.serving.python_env import ensure_environments, preview
 
 NUM_WORKERS = 8
 EPILOG = """\
@@ -90,10 +88,13 @@ def run(args: argparse.Namespace) -> int:
     config = Path(args.config)
     specs = load_unpinned(config, find_tasks())
     chosen = chosen_models(specs, args.names, config)
-    failures = _environments(chosen, args.dry_run)
+    for line in preview(chosen):
+        print(line, flush=True)
+    failed = {} if args.dry_run else ensure_environments(chosen, find_tasks())
+    failures = [f"{name}: {failure}" for name, failure in failed.items()]
     if not args.envs_only:
         try:
-            _weights(config, specs, chosen, args)
+            _fetch(config, specs, chosen, args)
         except FetchError as error:
             failures.append(str(error))
     if failures:
@@ -101,29 +102,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _environments(chosen: Sequence[ModelSpec], dry_run: bool) -> list[str]:
-    """Builds the models' Python environments; returns one error text for each that failed."""
-    if not any(spec.python_env for spec in chosen):
-        return []
-    # Imported here: most models have no environment of their own.
-    from hf_triton.serving.python_env.ensuring import ensure_environments, preview
-
-    for line in preview(chosen):
-        print(line, flush=True)
-    failures = {} if dry_run else ensure_environments(chosen, find_tasks())
-    return [f"{name}: {failure}" for name, failure in failures.items()]
-
-
-def _weights(
+def _fetch(
     config: Path, specs: Sequence[ModelSpec], chosen: Sequence[ModelSpec], args: argparse.Namespace
 ) -> None:
-    """Raises GeneratorError where a model can't be fetched, after all others are complete."""
-    # Imported here: other verbs need no Hub.
-    from generator.fetch.fetching import FetchRun
-
-    repository = Path(args.repository)
+    """Raises GeneratorError where weights can't be fetched, after all others are complete."""
     lock = _lock_to_follow(config, chosen, args)
-    fetching = FetchRun(repository, chosen, lock, args.max_workers)
+    fetching = FetchRun(Path(args.repository), chosen, lock, args.max_workers)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
             fetching.lock_caches(stack, _wait if args.wait else _refuse)
@@ -131,7 +115,11 @@ def _weights(
         fetching.preview()
         if not args.dry_run:
             try:
-                _fetch(fetching)
+                fetching.fetch()
+            except KeyboardInterrupt:
+                message = "received files are kept; run the same command to continue"
+                print(f"hf-triton: {message}", file=sys.stderr)
+                raise
             finally:
                 if not args.locked:
                     named = [models_lock.lock_key(spec) for spec in hub_models(specs)]
@@ -139,16 +127,6 @@ def _weights(
     fetching.refuse_failures()
     if not args.dry_run:
         _report(config, specs, args.locked)
-
-
-def _fetch(fetching: FetchRun) -> None:
-    try:
-        fetching.fetch()
-    except KeyboardInterrupt:
-        print(
-            "hf-triton: received files are kept; run the same command to continue", file=sys.stderr
-        )
-        raise
 
 
 def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from generator.repository.compare import Action, ModelPlan
 from generator.repository.native_model import place_models
 from generator.repository.plan import Plan, make_plan, track
 from generator.spec.task_folders import find_tasks
+from hf_triton.tritonserver.state_file import running_servers
 
 MAX_LISTED = 5
 
@@ -44,39 +44,32 @@ def run(args: argparse.Namespace) -> int:
     """Raises ConflictError, after writing everything without conflicts."""
     outcome = generate(Path(args.config), Path(args.repository), force=args.force)
     for model in outcome.written:
-        print(describe(model))
+        print(_describe(model))
     same = sum(model.is_current for model in outcome.plan.models)
     print(f"{args.repository}: {len(outcome.written)} written, {same} identical")
     for orphan in outcome.plan.orphans:
         message = "is no longer in models.yaml; hf-triton prune removes it"
         print(f"{orphan.folder}: {message}", file=sys.stderr)
-    for note in [*outcome.notes, *_server_notes(Path(args.repository), outcome)]:
+    for note in outcome.notes:
         print(note, file=sys.stderr)
+    for server in running_servers(Path(args.repository)) if outcome.written else ():
+        print(
+            f"{args.repository}: the server on port {server.http_port} still serves what it has "
+            "loaded; hf-triton apply brings it to this without losing a request",
+            file=sys.stderr,
+        )
     refuse_conflicts(outcome)
     return 0
 
 
-def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
-    """Notes that running servers still serve the previous files."""
-    from hf_triton.tritonserver.state_file import running_servers
-
-    for server in running_servers(repository) if outcome.written else ():
-        yield (
-            f"{repository}: the server on port {server.http_port} still serves what it has loaded; "
-            "hf-triton apply brings it to this without losing a request"
-        )
-
-
 def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
-    """Writes changed folders. If one folder of an entry has a conflict, all of the entry's folders
-    are left unchanged, unless ``force``.
-    """
+    """Writes no folder of an entry of which one has a conflict, unless ``force``."""
     writer.finish_interrupted(repository)
     plan = make_plan(config, repository, keep_edits=not force)
     ready: list[ModelPlan] = []
     conflicts: list[str] = []
     for group in plan.groups:
-        blocked = [model for model in group if _is_blocked(model, force)]
+        blocked = [one for one in group if not one.force_helps or (one.conflicts and not force)]
         if blocked:
             conflicts += [conflict for model in blocked for conflict in model.conflicts]
         else:
@@ -105,8 +98,7 @@ def refuse_conflicts(outcome: Outcome) -> None:
         raise ConflictError("\n".join([*lines, hint]))
 
 
-def describe(model: ModelPlan) -> str:
-    """One line on what was written, or would be, in a folder."""
+def _describe(model: ModelPlan) -> str:
     created, updated, removed = (
         model.paths(action) for action in (Action.CREATE, Action.UPDATE, Action.REMOVE)
     )
@@ -133,9 +125,3 @@ def _stays(model: ModelPlan) -> bool:
         and without_fingerprint(changed[0].old or b"") == without_fingerprint(changed[0].new or b"")
         and not os.access(model.folder, os.W_OK)
     )
-
-
-def _is_blocked(model: ModelPlan, force: bool) -> bool:
-    if not force:
-        return bool(model.conflicts)
-    return not model.force_helps

@@ -6,15 +6,15 @@ imports no torch.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 
 from generator.errors import ModelError
@@ -28,8 +28,7 @@ from generator.spec.runtime_rules import LIBRARY_PATH
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
-from hf_triton.serving.python_env.building import folder_of
-from hf_triton.serving.python_env.ensuring import ensure_environments
+from hf_triton.serving.python_env import ensure_environments, folder_of
 from hf_triton.version import pip_install
 
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
@@ -78,11 +77,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns the comparison's exit code. Raises GeneratorError where it can't start."""
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
-    spec = _spec(load(config, tasks), args)
-    _check_engines(spec, tasks)
+    specs = {spec.name: spec for spec in load(config, tasks)}
+    if args.model not in specs:
+        close = get_close_matches(args.model, specs, n=1)
+        meant = f"; did you mean '{close[0]}'?" if close else ""
+        known = ", ".join(specs)
+        raise ModelError(f"{config} has no model '{args.model}'; there are: {known}{meant}")
+    spec = specs[args.model]
+    if _PACKAGE not in tasks[spec.task].packages:
+        others = ", ".join(tag for tag, task in tasks.items() if _PACKAGE in task.packages)
+        raise ModelError(
+            f"model '{spec.name}' is of the task {spec.task}, which has no engines to compare; "
+            f"these have: {others or 'none'}"
+        )
     python = _python_of(spec, tasks)
     refuse_conflicts(generate(config, repository))
     # With every layout the last folder runs Python and knows the task.
@@ -92,45 +101,19 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _spec(specs: Sequence[ModelSpec], args: argparse.Namespace) -> ModelSpec:
-    found = {spec.name: spec for spec in specs}
-    if args.model in found:
-        return found[args.model]
-    close = get_close_matches(args.model, found, n=1)
-    meant = f"; did you mean '{close[0]}'?" if close else ""
-    known = ", ".join(found)
-    raise ModelError(f"{args.config} has no model '{args.model}'; there are: {known}{meant}")
-
-
-def _check_engines(spec: ModelSpec, tasks: Mapping[str, Task]) -> None:
-    if _PACKAGE not in tasks[spec.task].packages:
-        others = ", ".join(tag for tag, task in tasks.items() if _PACKAGE in task.packages)
-        raise ModelError(
-            f"model '{spec.name}' is of the task {spec.task}, which has no engines to compare; "
-            f"these have: {others or 'none'}"
-        )
-
-
 def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
-    """The Python that runs the model; builds the model's own environment if it is missing. Raises
-    ModelError where that Python can't run models.
-    """
+    """Builds the model's own environment if it is missing. Raises ModelError."""
     if spec.python_env is None:
-        _check_packages()
+        missing = [name for name in ("torch", "transformers") if not find_spec(name)]
+        if missing:
+            raise ModelError(
+                f"{' and '.join(missing)} not installed in {sys.executable}: "
+                f"{pip_install('serve,onnx')}"
+            )
         return sys.executable
     for name, reason in ensure_environments([spec], tasks).items():
         raise ModelError(f"{name}: {reason}")
     return str(folder_of(spec.python_env) / "bin" / "python3")
-
-
-def _check_packages() -> None:
-    """Raises ModelError where this Python lacks packages for models; imports none."""
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
-    if missing:
-        raise ModelError(
-            f"{' and '.join(missing)} not installed in {sys.executable}: "
-            f"{pip_install('serve,onnx')}"
-        )
 
 
 def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> int:
@@ -141,28 +124,18 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
         cwd=ROOT_FOLDER,  # child processes of libraries import from there
         start_new_session=True,  # we pass the terminal's Ctrl-C on, once
     )
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM,)}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _exit_code(_wait(process))
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            code = process.wait()  # a second interrupt kills it
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Waits; a second interrupt kills the process."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        return process.wait()
-
-
-def _exit_code(code: int) -> int:
+        signal.signal(signal.SIGTERM, before)
     if code < 0:
         name = signal.Signals(-code).name
         raise ModelError(f"the comparison was ended by {name} (out of memory?)")
@@ -187,9 +160,6 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
 
 
 def _environment() -> dict[str, str]:
-    """The server's environment variables: hf_triton is ours, whichever environment the model
-    has.
-    """
     paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
     joined = os.pathsep.join(path for path in paths if path)
     return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}

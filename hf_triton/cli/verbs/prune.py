@@ -32,7 +32,11 @@ def run(args: argparse.Namespace) -> int:
         writer.finish_interrupted(repository)
     removals = list(find_orphans(repository, specs, args.weights, args.force))
     for removal in removals:
-        print(describe(removal, args.dry_run))
+        count = len(removal.removed)
+        files = f"{count} file{'s' * (count != 1)}"
+        weights = " and its weights" if removal.removes_weights else ""
+        verb = "would remove" if args.dry_run else "remove    "
+        print(f"{verb} {removal.folder} ({files}{weights})")
         for path, reason in removal.kept:
             print(f"kept       {removal.folder / path}: {reason}", file=sys.stderr)
     if removals and not args.dry_run:
@@ -42,11 +46,3 @@ def run(args: argparse.Namespace) -> int:
     if not removals:
         print(f"{repository}: nothing to prune")
     return 0
-
-
-def describe(removal: writer.Removal, dry_run: bool) -> str:
-    """One line on what is removed."""
-    count = len(removal.removed)
-    files = f"{count} file{'s' * (count != 1)}"
-    weights = " and its weights" if removal.removes_weights else ""
-    return f"{'would remove' if dry_run else 'remove    '} {removal.folder} ({files}{weights})"

@@ -9,10 +9,6 @@ from generator.models_yaml.json_schema import json_schema
 from generator.spec.task_folders import find_tasks
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Has no arguments of its own."""
-
-
 def run(_args: argparse.Namespace) -> int:
     print(json.dumps(json_schema(find_tasks()), indent=2))
     return 0

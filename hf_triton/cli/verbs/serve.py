@@ -10,23 +10,225 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from generator.errors import ServerError, UsageError
+from generator.flag_values import address, port, positive, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
-from generator.models_yaml.server_settings import ServerSettings
+from generator.models_yaml.server_settings import (
+    LOG_FORMATS,
+    ORIGIN,
+    ORIGIN_EXAMPLE,
+    ServerSettings,
+)
+from generator.spec.access import Tls
 from generator.spec.task_folders import find_tasks
 from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
-from hf_triton.cli.verbs.serve_arguments import HEALTH_PORT, add_arguments, settle
+from hf_triton.ports.api_keys import take_api_keys
+from hf_triton.ports.child_process import proxy
+from hf_triton.ports.openai.curl_lines import api_of, take_key
+from hf_triton.ports.port import tls_context
+from hf_triton.ports.settings import Access, Caller, OpenAiPort
+from hf_triton.serving.apply.file_watch import WatchedFiles
+from hf_triton.serving.python_env import ensure_environments
+from hf_triton.serving.supervision.lifecycle import serve, stop_signals
+from hf_triton.serving.supervision.loop import ServeOptions
+from hf_triton.serving.supervision.openai_only import serve_openai_only
+from hf_triton.serving.supervision.public_ports import PublicPorts
+from hf_triton.tritonserver import json_log
+from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
+from hf_triton.tritonserver.listen import Listen, socket_folder
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.restart_policy import RestartPolicy
+from hf_triton.tritonserver.restrictions import refuse_clashes
 
-if TYPE_CHECKING:
-    from hf_triton.ports.settings import Access, Caller, OpenAiPort
-    from hf_triton.tritonserver.listen import Listen
+HEALTH_PORT = 8003  # used if it is free
+# Options of a tritonserver that is started here, and so refused with --triton-url; their defaults.
+_OF_OWN_SERVER: dict[str, object] = {
+    "http_port": 8000,
+    "grpc_port": 8001,
+    "metrics_port": 8002,
+    "health_port": None,
+    "load_timeout_s": None,
+    "max_restarts": 5,
+    "drain_s": 0.0,
+    "watch": False,
+    "verbose": False,
+    "admin_key_file": None,
+    "open_admin_apis": False,
+    "given_repository": None,
+    "arguments": [],
+}
+_FLAGS = {"given_repository": "--repository", "arguments": "arguments for tritonserver"}
 
-__all__ = ["add_arguments", "run"]
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on; 0.0.0.0: all interfaces (default: 127.0.0.1)",
+    )
+    for flag, usual in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
+        parser.add_argument(flag, type=port, metavar="PORT", help=f"default: {usual}")
+    _add_callers(parser)
+    _add_openai(parser)
+    _add_admin(parser)
+    parser.add_argument(
+        "--load-timeout-s",
+        type=positive,
+        metavar="SECONDS",
+        help="serve without models that take longer to load (default: wait for all)",
+    )
+    _add_supervision(parser)
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="format of stderr; json: one object per line (default: log_format in the server: "
+        "block of models.yaml, else text)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="apply models.yaml, without losing a request, whenever it is saved",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show tritonserver's whole log, and the names of fields that OpenAI's API leaves out",
+    )
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="-- ARGUMENT",
+        help="arguments for tritonserver itself, which starts in /: -- --log-verbose=1",
+    )
+
+
+def _add_callers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "callers",
+        "Every request to Triton's ports passes a proxy, which refuses what could end the server. "
+        "The server: block of models.yaml has max_body_mib, limits, cors and tls.",
+    )
+    group.add_argument(
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="answer only callers that send one of these keys, 'Authorization: Bearer KEY': a line "
+        "for each, 'NAME KEY', and if you like requests_per_minute=N and concurrent_requests=N "
+        "after it (default: HF_TRITON_API_KEYS with such lines, if set; else everybody)",
+    )
+
+
+def _add_supervision(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "staying alive",
+        "A model whose Python process dies is loaded again, and a tritonserver that dies is "
+        "started again, for ever: at once, then after 1, 2, 4 ... 60 seconds. The health port has "
+        "/live and /ready for probes, and /metrics for Prometheus.",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=whole(0, 1000),
+        metavar="N",
+        help="stop loading a model after more failures in a row, and serve the others; crashes of "
+        "ready models don't count. Where tritonserver dies more often in a row before all models "
+        "have loaded once, serve ends with exit code 1 (default: 5)",
+    )
+    group.add_argument(
+        "--health-port",
+        type=whole(0, 65535, "port"),
+        metavar="PORT",
+        help=f"port of /live, /ready and /metrics; 0: off (default: {HEALTH_PORT}, or a free one "
+        "if that is busy)",
+    )
+    group.add_argument(
+        "--drain-s",
+        type=zero_or_more,
+        metavar="SECONDS",
+        help="after a stop signal, report not ready for this long before stopping, so that load "
+        "balancers stop sending (default: 0)",
+    )
+
+
+def _add_openai(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "OpenAI's API",
+        "/v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings, for the openai "
+        "package and other clients of that API. Clients need a key if HF_TRITON_OPENAI_KEY or "
+        "--openai-key-file sets one.",
+    )
+    group.add_argument(
+        "--openai-port",
+        type=port,
+        metavar="PORT",
+        help="port of this API, such as 9000 (default: not served)",
+    )
+    group.add_argument(
+        "--openai-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the key that clients must send (default: HF_TRITON_OPENAI_KEY, if set)",
+    )
+    group.add_argument(
+        "--openai-media-hosts",
+        type=_hosts,
+        default=(),
+        metavar="HOST,...",
+        help="fetch the images and sounds of chats from these hosts, such as images.example.com or "
+        "10.0.0.7:8080 (default: none, chats hold them as data: URLs)",
+    )
+    group.add_argument(
+        "--no-playground",
+        dest="playground",
+        action="store_false",
+        help="do not serve /playground, a page for trying models",
+    )
+    group.add_argument(
+        "--openai-keep-minutes",
+        type=zero_or_more,
+        default=30.0,
+        metavar="MINUTES",
+        help="keep responses of /v1/responses in memory for this long after their last use, for "
+        "previous_response_id; 0: not at all (default: 30)",
+    )
+    group.add_argument(
+        "--openai-cors",
+        type=_origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help=f"allow requests from pages of these origins, such as {ORIGIN_EXAMPLE}; '*': all. "
+        "They add to cors in models.yaml (default: none)",
+    )
+    group.add_argument(
+        "--triton-url",
+        type=address("Triton's gRPC, such as 127.0.0.1:8001"),
+        metavar="HOST:PORT",
+        help="serve only this API, for the Triton at this gRPC address; generate and start "
+        "nothing else. API keys apply, and max_body_mib, limits, cors and tls of models.yaml, if "
+        "there is one",
+    )
+
+
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "changing the running server",
+        "Triton's APIs for loading models, shared memory, tracing and logging need the admin key, "
+        "which `hf-triton apply` sends. It comes from HF_TRITON_ADMIN_KEY or --admin-key-file; "
+        "otherwise every start makes a new one, which only this user can read.",
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="a file that holds the admin key"
+    )
+    group.add_argument(
+        "--open-admin-apis",
+        action="store_true",
+        help="open these APIs to every client, as tritonserver itself does",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,38 +237,36 @@ def run(args: argparse.Namespace) -> int:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
     settle(args)
-    # Imported here: other verbs and --help need no HTTP and no processes.
-    from hf_triton.ports.api_keys import take_api_keys
-    from hf_triton.ports.child_process import proxy
-    from hf_triton.ports.openai.curl_lines import api_of, take_key
-    from hf_triton.serving.apply.file_watch import WatchedFiles
-    from hf_triton.serving.supervision.children import Children
-    from hf_triton.serving.supervision.lifecycle import ServeOptions, serve
-    from hf_triton.tritonserver import json_log
-    from hf_triton.tritonserver.listen import socket_folder
-    from hf_triton.tritonserver.process import TritonServer
-    from hf_triton.tritonserver.restart_policy import RestartPolicy
-
     if args.log_format == "json":
         json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     openai_caller = take_key(args.openai_key_file, os.environ)
     callers = take_api_keys(args.api_keys_file, os.environ)
     if args.triton_url:
-        return _serve_openai_only(args, config, openai_caller, callers)
-    admin_key = _admin_key(args)
+        # models.yaml is optional.
+        has_file = args.given_config is not None or config.is_file()
+        settings = _settings(config, args) if has_file else ServerSettings()
+        return serve_openai_only(
+            Listen(args.host, openai_port=args.openai_port),
+            _openai(args, args.triton_url, openai_caller),
+            _access(settings, callers, config),
+            stop_signals(),
+        )
+    refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
+    given_key = take_admin_key(args.admin_key_file, os.environ)
+    admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
     listen = _listen(args)  # checked before files are written
     watched = WatchedFiles(config) if args.watch else None
     outcome = generate(config, repository)
     settings = _settings(config, args)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
-    _build_environments(outcome)
+    # A model whose environment can't be built does not load; the others are served.
+    for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
+        print(f"hf-triton: {name}: {reason}", file=sys.stderr)
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(
-        *(config, args.load_timeout_s, policy, args.drain_s, watched),
-        on_demand=settings.on_demand,
+        config, args.load_timeout_s, policy, args.drain_s, watched, settings.on_demand
     )
     access = _access(settings, callers, config)
     with socket_folder() as sockets:
@@ -78,17 +278,16 @@ def run(args: argparse.Namespace) -> int:
             verbose=args.verbose,
             admin_key=admin_key,
         )
-        openai = (
-            _openai(args, listen.triton_grpc, openai_caller, repository, listen.metrics_socket)
-            if args.openai_port
-            else None
-        )
-        children = Children(
-            (proxy(listen, access, policy, admin_key, openai),),
+        openai = None
+        if args.openai_port:
+            own = repository, listen.metrics_socket
+            openai = _openai(args, listen.triton_grpc, openai_caller, *own)
+        ports = PublicPorts(
+            proxy(listen, access, policy, admin_key, openai),
             api_of(openai, listen, access) if openai else None,
             access,
         )
-        return serve(server, models, options, children)
+        return serve(server, [spec.name for spec in outcome.plan.specs], options, ports)
 
 
 def _openai(
@@ -98,8 +297,6 @@ def _openai(
     repository: Path | None = None,
     metrics_socket: str = "",
 ) -> OpenAiPort:
-    from hf_triton.ports.settings import OpenAiPort
-
     return OpenAiPort(
         args.openai_port,
         triton_address,
@@ -114,33 +311,8 @@ def _openai(
     )
 
 
-def _serve_openai_only(
-    args: argparse.Namespace,
-    config: Path,
-    openai_caller: Caller | None,
-    callers: tuple[Caller, ...],
-) -> int:
-    """Serves OpenAI's API for --triton-url. models.yaml is optional; only its ``server`` settings
-    are read.
-    """
-    from hf_triton.serving.supervision.lifecycle import stop_signals
-    from hf_triton.serving.supervision.openai_only import serve_openai_only
-    from hf_triton.tritonserver.listen import Listen
-
-    has_file = args.given_config is not None or config.is_file()
-    settings = _settings(config, args) if has_file else ServerSettings()
-    return serve_openai_only(
-        Listen(args.host, openai_port=args.openai_port),
-        _openai(args, args.triton_url, openai_caller),
-        _access(settings, callers, config),
-        stop_signals(),
-    )
-
-
 def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
     """The server settings of models.yaml; their log format applies from here on."""
-    from hf_triton.tritonserver import json_log
-
     settings = load_settings(config)
     if settings.log_format == "json" and args.log_format is None:
         json_log.start()
@@ -151,8 +323,6 @@ def _listen(args: argparse.Namespace) -> Listen:
     """The addresses to listen on. A busy default health port is replaced by a free one. Raises
     ServerError where another port is busy.
     """
-    from hf_triton.tritonserver.listen import Listen
-
     ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
     listen = Listen(args.host, *ports, health_port=args.health_port or 0)
     listen.check()
@@ -169,10 +339,6 @@ def _listen(args: argparse.Namespace) -> Listen:
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
     """The access rules of the public ports. Raises ServerError for unusable TLS files."""
-    from generator.spec.access import Tls
-    from hf_triton.ports.port import tls_context
-    from hf_triton.ports.settings import Access
-
     files, base = settings.tls, config.resolve().parent
     tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
     tls_context(tls)
@@ -193,21 +359,41 @@ def _report(outcome: Outcome, repository: str) -> None:
         print(f"hf-triton: {note}", file=sys.stderr)
 
 
-def _build_environments(outcome: Outcome) -> None:
-    """Builds the models' Python environments. A model whose build fails does not load; the others
-    are served.
-    """
-    from hf_triton.serving.python_env.ensuring import ensure_environments
+def settle(args: argparse.Namespace) -> None:
+    """Fills in defaults. Raises UsageError for options that would be ignored."""
+    for flag, value in (
+        ("--triton-url", args.triton_url),
+        ("--openai-key-file", args.openai_key_file),
+        ("--openai-media-hosts", args.openai_media_hosts or None),
+        ("--openai-cors", args.openai_cors or None),
+    ):
+        if value is not None and args.openai_port is None:
+            raise UsageError(f"{flag} needs --openai-port")
+    values = {name: getattr(args, name) for name in _OF_OWN_SERVER}
+    # All but argparse's own defaults; 0 counts as given.
+    given = [name for name, one in values.items() if one not in (None, []) and one is not False]
+    if args.triton_url and given:
+        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given)
+        raise UsageError(f"with --triton-url no tritonserver is started: leave out {flags}")
+    for name in _OF_OWN_SERVER.keys() - given:
+        setattr(args, name, _OF_OWN_SERVER[name])
 
-    for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
-        print(f"hf-triton: {name}: {reason}", file=sys.stderr)
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(origin.strip() for origin in text.split(","))
+    for origin in origins:
+        if not re.fullmatch(ORIGIN, origin):
+            raise argparse.ArgumentTypeError(
+                f"got '{origin}', expected an origin such as {ORIGIN_EXAMPLE}, or '*'"
+            )
+    return origins
 
 
-def _admin_key(args: argparse.Namespace) -> str:
-    """The admin key; empty where access is open. Raises ServerError or UsageError."""
-    from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
-    from hf_triton.tritonserver.restrictions import refuse_clashes
-
-    refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
-    given = take_admin_key(args.admin_key_file, os.environ)
-    return "" if args.open_admin_apis else given or new_admin_key()
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(host.strip() for host in text.split(","))
+    for host in hosts:
+        if not re.fullmatch(r"[\w.-]+(:\d{1,5})?|\[[0-9A-Fa-f:]+\](:\d{1,5})?", host):
+            raise argparse.ArgumentTypeError(
+                f"got '{host}', expected HOST or HOST:PORT, such as images.example.com"
+            )
+    return hosts

@@ -15,17 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the options of every task."""
     tasks = find_tasks()
     if args.json:
-        print(json.dumps({tag: as_json(task) for tag, task in tasks.items()}, indent=2))
+        print(json.dumps({tag: _as_json(task) for tag, task in tasks.items()}, indent=2))
     else:
-        print("\n\n".join("\n".join(as_text(task)) for task in tasks.values()))
+        print("\n\n".join("\n".join(_as_text(task)) for task in tasks.values()))
     return 0
 
 
-def as_text(task: Task) -> Iterator[str]:
-    """The task's options as text."""
+def _as_text(task: Task) -> Iterator[str]:
     yield f"{task.tag} (streams unless 'streaming: false')" if task.streams else task.tag
     for option in task.options.values():
         default = "null" if option.default is None else _word(option.default)
@@ -35,13 +33,8 @@ def as_text(task: Task) -> Iterator[str]:
         )
 
 
-def as_json(task: Task) -> dict[str, object]:
-    """The task's options as JSON, and whether it streams."""
-    return {"streams": task.streams, "options": _options_as_json(task)}
-
-
-def _options_as_json(task: Task) -> dict[str, object]:
-    return {
+def _as_json(task: Task) -> dict[str, object]:
+    options = {
         option.name: {
             "type": option.kind.__name__,
             "choices": list(option.choices) or None,
@@ -56,6 +49,7 @@ def _options_as_json(task: Task) -> dict[str, object]:
         }
         for option in task.options.values()
     }
+    return {"streams": task.streams, "options": options}
 
 
 def describe_kind(option: Option) -> str:

@@ -15,10 +15,6 @@ from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import Report
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Has no arguments of its own."""
-
-
 def run(args: argparse.Namespace) -> int:
     """Raises SpecError with every mistake."""
     config, repository = Path(args.config), Path(args.repository)

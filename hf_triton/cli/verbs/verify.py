@@ -18,6 +18,7 @@ from generator.models_yaml.reading import load
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import Difference, differences, hash_file
 from generator.spec.task_folders import find_tasks
+from hf_triton.cli.verbs import fetch
 
 EPILOG = """\
   hf-triton verify              # names each missing, short, altered or added file; exit code 1
@@ -53,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     names = " ".join(dict.fromkeys(spec.name for spec in specs if spec.name in wrong))
     if args.repair:
-        return _repair(args, wrong)
+        print(f"hf-triton: fetching again: {' '.join(wrong)}", file=sys.stderr)
+        parser = argparse.ArgumentParser()
+        fetch.add_arguments(parser)
+        asked = argparse.Namespace(config=args.config, repository=args.repository)
+        return fetch.run(parser.parse_args(["--locked", *wrong], asked))
     count = sum(map(len, wrong.values()))
     files = "1 file is" if count == 1 else f"{count} files are"
     raise FetchError(
@@ -79,9 +84,15 @@ def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Differen
 def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Difference]:
     locked = spec.locked or LockedSnapshot("", {})
     folder = cache.snapshot(locked.commit)
+
+    def hash_anew(path: Path) -> str:
+        sha256 = hash_file(path, partial(progress.add, spec.title))
+        cache.hashes.add(path, sha256)
+        return sha256
+
     progress.begin(spec.title, locked.size)
     try:
-        found = list(differences(folder, locked.files, partial(_hash, cache, progress, spec.title)))
+        found = list(differences(folder, locked.files, hash_anew))
     except OSError as error:
         raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
     finally:
@@ -94,20 +105,3 @@ def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Diffe
         files = f"{len(locked.files)} file{'s' * (len(locked.files) != 1)}"
         print(f"{spec.title}: {files}, {size(locked.size)}: as locked")
     return found
-
-
-def _hash(cache: ModelCache, progress: Progress, title: str, path: Path) -> str:
-    """The hash of the file on disk, ignoring records."""
-    sha256 = hash_file(path, partial(progress.add, title))
-    cache.hashes.add(path, sha256)
-    return sha256
-
-
-def _repair(args: argparse.Namespace, wrong: dict[str, list[Difference]]) -> int:
-    from hf_triton.cli.verbs import fetch
-
-    print(f"hf-triton: fetching again: {' '.join(wrong)}", file=sys.stderr)
-    parser = argparse.ArgumentParser()
-    fetch.add_arguments(parser)
-    asked = argparse.Namespace(config=args.config, repository=args.repository)
-    return fetch.run(parser.parse_args(["--locked", *wrong], asked))

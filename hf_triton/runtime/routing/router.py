@@ -30,7 +30,7 @@ from ..weights.served_model import ServedModel
 from .arm_metrics import ArmMetrics, CountedResponder
 from .routing import REQUEST_ID, ROUTING_FILE, Arm, Routing, parse
 
-# hf_triton/serving/apply/execution.py waits longer than this for a new routing.
+# hf_triton/serving/apply/session.py waits longer than this for a new routing.
 _CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 

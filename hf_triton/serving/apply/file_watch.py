@@ -32,9 +32,7 @@ Say = Callable[[str], None]
 
 
 class WatchedFiles:
-    """models.yaml, the lock beside it, and the hooks and requirements that it names; ``first`` is
-    their digest at the start.
-    """
+    """models.yaml, the lock beside it, and the hooks and requirements that it names."""
 
     def __init__(self, config: Path) -> None:
         self.config = config
@@ -57,14 +55,13 @@ class WatchedFiles:
         return found.hexdigest()
 
     def saved_at_ns(self) -> int | None:
-        """When models.yaml was last written; None where it is not there."""
         with contextlib.suppress(OSError):
             return self.config.stat().st_mtime_ns
         return None
 
 
 def _content(path: Path) -> bytes:
-    """What tells whether it was changed: of a wheel, which may be large, when and how large."""
+    """A file's content; the time and size of a large one, such as a wheel."""
     try:
         return read_regular(path, MOST_BYTES)
     except OSError as error:
@@ -138,21 +135,15 @@ class Watch:
                 self._say("not all of it is served: correct it and save it again")
         except GeneratorError as error:
             self._failed_save_ns = saved_at_ns
-            self._refuse(error)
+            self._say(f"{error_text(error)}\nhf-triton: nothing was changed; still watching")
+            if isinstance(error, ServerError):  # the server may be restarting: try again later
+                self._applied, self._try_at_s = "", time.monotonic() + _TRY_AGAIN_AFTER_S
+            with contextlib.suppress(GeneratorError):  # such as a repository that can only be read
+                served_record.note_failed_apply(self._repository)
         except Exception:  # noqa: BLE001, a bug of ours must not end what is served
             self._say(f"{traceback.format_exc()}hf-triton: this is a bug in hf-triton")
         self._session = None
         self._files.find_named()
-        self._tell_settings(config)
-
-    def _refuse(self, error: GeneratorError) -> None:
-        self._say(f"{error_text(error)}\nhf-triton: nothing was changed; still watching")
-        if isinstance(error, ServerError):  # the server may be restarting: try again later
-            self._applied, self._try_at_s = "", time.monotonic() + _TRY_AGAIN_AFTER_S
-        with contextlib.suppress(GeneratorError):  # such as a repository that can only be read
-            served_record.note_failed_apply(self._repository)
-
-    def _tell_settings(self, config: Path) -> None:
         settings = _settings(config)
         if settings not in (None, self._settings):
             self._settings = settings

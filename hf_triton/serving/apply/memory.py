@@ -12,18 +12,22 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from generator.render import model_config
-from generator.render.manifest import CONFIG_FILE
 from generator.render.memory import CPU, weight_bytes
-from hf_triton.serving.apply import atomic_switch
-from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
-from hf_triton.serving.apply.planning import ApplyPlan, Shortage
+from hf_triton.serving.apply.model_update import switches_at_once
+from hf_triton.serving.apply.planning import (
+    ApplyPlan,
+    FolderAction,
+    FolderChange,
+    GroupChange,
+    Shortage,
+    content_of,
+)
 from hf_triton.text_generation.options import FREE_SHARE
 
 _GIB = 2**30
-_MODEL_FILE = "model.json"
 _WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")
 _SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -31,8 +35,8 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class RunningCopy:
-    """What the instances of one version of a Triton model publish. ``loaded`` and ``free`` are
-    bytes by device; ``cache`` is that of keys and values, all instances together.
+    """What the instances of one version of a Triton model publish: bytes by device; ``cache`` is
+    that of keys and values, all instances together.
     """
 
     loaded: Mapping[str, float]
@@ -40,10 +44,6 @@ class RunningCopy:
     cache: float
     load_s: float
     num_instances: int
-
-    @property
-    def gpus(self) -> list[str]:
-        return [device for device in self.loaded if device != CPU]
 
 
 def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
@@ -62,8 +62,7 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
         short = [device for device in needed if needed[device] > free[device]]
         if short:
             device = max(short, key=lambda one: needed[one] - free[one])
-            found = Shortage(group.name, device, needed[device], free[device], load_s)
-            shortages[group.name] = found
+            shortages[group.name] = Shortage(device, needed[device], free[device], load_s)
         elif any(needed[device] > left[device] for device in needed):
             alone.add(group.name)
         else:
@@ -74,13 +73,11 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
 def _of_group(
     group: GroupChange, samples: list[_Sample]
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """What a second copy of its changed folders needs, and what is free, by device; how long the
-    running one took to load.
-    """
+    """What a second copy needs and what is free, by device; how long the last load took."""
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
     load_s = 0.0
-    copies = 2 if atomic_switch.is_needed(group) else 1  # atomic_switch.py: three at a time
+    copies = 2 if switches_at_once(group) else 1  # then three are loaded for a while
     for folder in group.folders:
         if folder.action is not FolderAction.REPLACE:
             continue
@@ -88,24 +85,28 @@ def _of_group(
         names = {folder.name} if folder is group.folders[0] else {folder.name, group.name}
         copy = _running_copy(samples, names, max(folder.served.ready))
         if copy is not None:
-            for device, count in needed_bytes(folder, copy).items():
+            for device, count in _needed_bytes(folder, copy).items():
                 needed[device] += int(count) * copies
             free.update(copy.free)
             load_s += copy.load_s
     return dict(needed), free, load_s
 
 
-def needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
-    """What the new version of ``folder`` needs of each device; empty where that is not known. Where
-    only its weights' size is not known, at least its cache.
-    """
+def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
+    """Empty where it is not known; at least the cache where only the weights' size is not."""
     old, new = _values(folder, old=True), _values(folder, old=False)
     if _placed(folder, old, old=True) != _placed(folder, new, old=False):
         return {}
-    cache = _cache_bytes(new["options"], copy)
-    devices = copy.gpus or [CPU]
+    gpus = [device for device in copy.loaded if device != CPU]
+    devices = gpus or [CPU]
     total = sum(copy.loaded[device] for device in devices)
-    cached = copy.cache if copy.gpus else 0.0  # on the CPU it is taken as it is written
+    # On the CPU it is taken as it is written. With less free than the cache's share leaves, it
+    # would be smaller than now.
+    cached, cache = (copy.cache, copy.cache / FREE_SHARE["cuda"]) if gpus else (0.0, 0.0)
+    options = new["options"]
+    if options.get("kv_cache_gib") is not None:
+        gib = options["kv_cache_gib"] + (options.get("prefix_cache_gib") or 0)
+        cache = float(gib * _GIB * copy.num_instances)
     if any(old.get(key) != new.get(key) for key in _WEIGHT_KEYS):
         known = weight_bytes(folder.plan.folder, new) * copy.num_instances
         return {one: (known + cache) * copy.loaded[one] / total for one in devices}
@@ -113,36 +114,21 @@ def needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     return {one: size * (grown if one in devices else 1) for one, size in copy.loaded.items()}
 
 
-def _cache_bytes(options: Mapping[str, Any], copy: RunningCopy) -> float:
-    """What the new copies' caches of keys and values take when they are loaded."""
-    if options.get("kv_cache_gib") is not None:
-        gib = options["kv_cache_gib"] + (options.get("prefix_cache_gib") or 0)
-        return float(gib * _GIB * copy.num_instances)
-    # With less free than the cache's share leaves, it would be smaller than now.
-    return copy.cache / FREE_SHARE["cuda"] if copy.gpus else 0.0
-
-
 def _placed(folder: FolderChange, values: Mapping[str, Any], *, old: bool) -> tuple[Any, ...]:
     """What decides on which devices, how often and by what a model is computed."""
-    text = _content(folder, CONFIG_FILE, old=old)
+    text = folder.config_before if old else folder.config
     groups = model_config.as_dict(text.decode()).get("instance_group") if text else None
     return values.get("device_map"), values["options"].get("engine"), groups
 
 
 def _values(folder: FolderChange, *, old: bool) -> dict[str, Any]:
     """Its model.json, as it lies on disk or as it is to be."""
-    path = f"{folder.plan.version}/{_MODEL_FILE}"
-    values = json.loads(_content(folder, path, old=old) or b"{}")
+    text = content_of(folder.plan, f"{folder.plan.version}/model.json", old=old)
+    values = json.loads(text or b"{}")
     return {**values, "options": values.get("options") or {}}
 
 
-def _content(folder: FolderChange, path: str, *, old: bool) -> bytes:
-    found = (change for change in folder.plan.changes if change.path == path)
-    return next(((one.old if old else one.new) or b"" for one in found), b"")
-
-
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     name: str
     labels: Mapping[str, str]
     value: float

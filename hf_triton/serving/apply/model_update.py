@@ -3,34 +3,47 @@
 A changed folder gets a new version beside the one that answers; the old version drains once the new
 one is ready. Where memory does not hold both, the old version is unloaded first: a gap. If a new
 version fails to load, all of the model's folders are restored, on disk and in the server.
+
+In an ensemble Triton uses each step's highest version as soon as it is ready, and steps take
+different times to load: meanwhile the new tokenizer could feed the old model. So the ensemble is
+first pinned to the old versions; both versions of every changed step are loaded; the ensemble
+switches to the new ones, which takes a moment; then the old versions are unloaded. A front and an
+engine that use different versions of the link's protocol are changed likewise: the old front keeps
+its engine until the new front is ready. Triton 24.10 reloads every version of a model whose config
+changes: for a while a step or an engine is loaded three times.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from generator.errors import GeneratorError, RepositoryError, ServerError
+from generator.render import model_config
+from generator.render.manifest import DIGEST_PARAMETER
 from generator.repository import writing as writer
-from generator.repository.compare import ModelPlan
-from generator.repository.version_folders import add_version, drop_last_version, drop_version
-from generator.repository.versions import served_by, version_of
-from hf_triton.serving.apply import atomic_switch
-from hf_triton.serving.apply.changes import (
-    FolderAction,
-    FolderChange,
-    GroupChange,
-    compare_again,
-    decide_group,
+from generator.repository.compare import ModelPlan, compare
+from generator.repository.version_folders import (
+    add_version,
+    drop_last_version,
+    drop_version,
+    replace_config,
 )
-from hf_triton.serving.apply.model_control import ModelControl
+from generator.repository.versions import RENDERED_VERSION, renumbered, served_by, version_of
+from generator.spec.triton_models import LINK_PARAMETER
+from hf_triton.serving.apply.planning import FolderAction, FolderChange, GroupChange, decide_group
+from hf_triton.serving.apply.target import Target
 
 BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a model
+# As config.pbtxt of ours has it; one of an earlier hf-triton has none.
+_LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
+_ENSEMBLE = b'platform: "ensemble"'
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,8 @@ class UpdateSettings:
 class Outcome:
     """How a model's update ended. ``failure`` is the reason in one line, ``written`` are folders
     that have a new version and are not loaded, ``before`` is the version that each folder with a
-    new one had, ``draining`` the versions that still had requests at the timeout; ``gap``: what it
-    replaced was unloaded first, and ``lost`` is why that could not be loaded again.
+    new one had, ``draining`` the versions that still had requests at the timeout; with a ``gap``
+    what it replaced was unloaded first.
     """
 
     model: str
@@ -62,7 +75,6 @@ class Outcome:
     before: dict[str, int] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
     draining: list[str] = field(default_factory=list)
-    lost: str = ""
     ready_s: float = 0.0
     drained_s: float = 0.0
     is_addition: bool = False
@@ -73,44 +85,38 @@ class Outcome:
 
 
 def update_model(
-    plans: Iterable[ModelPlan],
-    obsolete: Iterable[str],
-    control: ModelControl,
+    plans: Sequence[ModelPlan],
+    obsolete: Sequence[str],
+    target: Target,
     settings: UpdateSettings,
     *,
     gap: bool = False,
 ) -> Outcome:
-    """Updates one model; a failure is in the outcome, not raised. With ``gap`` what is replaced is
-    unloaded before the new version is loaded.
-    """
-    plans = tuple(plans)
     outcome = Outcome(plans[0].name, gap=gap)
-    with _failure_in(outcome), locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
-        _Update(control, settings, outcome).change(plans, tuple(obsolete))
+    try:
+        with locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
+            _Update(target, settings, outcome).change(plans, obsolete)
+    except GeneratorError as error:
+        outcome.failure = str(error)
     return outcome
 
 
 def remove_model(
-    folders: Sequence[str], repository: Path, control: ModelControl, settings: UpdateSettings
+    folders: Sequence[str], repository: Path, target: Target, settings: UpdateSettings
 ) -> Outcome:
     """Unloads a model's folders one after the other, each once its requests are answered."""
     outcome = Outcome(folders[0], is_removal=True)
     began = time.monotonic()
     # Locking would make a folder again that was pruned.
     existing = [repository / name for name in folders if (repository / name).is_dir()]
-    with _failure_in(outcome), locked_folders(existing, BY_OTHERS_S):
-        for name in folders:
-            _Update(control, settings, outcome).unload(name)
-    outcome.drained_s = time.monotonic() - began
-    return outcome
-
-
-@contextlib.contextmanager
-def _failure_in(outcome: Outcome) -> Iterator[None]:
     try:
-        yield
+        with locked_folders(existing, BY_OTHERS_S):
+            for name in folders:
+                _Update(target, settings, outcome).unload(name)
     except GeneratorError as error:
         outcome.failure = str(error)
+    outcome.drained_s = time.monotonic() - began
+    return outcome
 
 
 @contextlib.contextmanager
@@ -124,21 +130,38 @@ def locked_folders(folders: Iterable[Path], timeout_s: float = math.inf) -> Iter
         yield
 
 
+def switches_at_once(group: GroupChange) -> bool:
+    """Whether several folders change of which no request may meet old and new ones."""
+    whole, *parts = group.folders
+    if not parts or not all(folder.served.ready for folder in group.folders):
+        return False
+    replaced = [part for part in parts if part.action is FolderAction.REPLACE]
+    num_replaced = len(replaced) + (whole.action is FolderAction.REPLACE)
+    if not replaced or num_replaced < 2:
+        return False
+    return _is_ensemble(whole) or any(
+        _LINK_VERSION.findall(part.config_before) != _LINK_VERSION.findall(part.config)
+        for part in replaced
+    )
+
+
+def _is_ensemble(whole: FolderChange) -> bool:
+    return _ENSEMBLE in whole.config and _ENSEMBLE in whole.config_before
+
+
 @dataclass(frozen=True)
 class _Update:
-    """One update under way, whose folders are locked."""
-
-    control: ModelControl
+    target: Target
     settings: UpdateSettings
     outcome: Outcome
 
-    def change(self, plans: tuple[ModelPlan, ...], obsolete: tuple[str, ...]) -> None:
+    def change(self, plans: Sequence[ModelPlan], obsolete: Sequence[str]) -> None:
         names = [plan.name for plan in plans]
-        busy = self.control.wait_loaded(names, BY_OTHERS_S)
+        busy = self.target.wait_loaded(names, BY_OTHERS_S)
         if busy:
             raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
-        # The supervisor may have loaded it meanwhile, or put it out, so the state is read again.
-        served = self.control.served(names)
+        # The supervisor may have loaded or unloaded it meanwhile, so the state is read again.
+        served = self.target.served(names)
         group = decide_group(plans, served, obsolete, force=self.settings.force)
         if group.refusal:
             raise RepositoryError(group.refusal)
@@ -151,23 +174,28 @@ class _Update:
 
     def unload(self, name: str) -> None:
         """Unloads a folder and notes what still has requests. Raises ServerError if refused."""
-        left = self._free(name)
-        self.outcome.draining += [f"{name} version {version}" for version in sorted(left)]
+        self._note_draining(name, self._free(name))
         self.outcome.unloaded.append(name)
 
     def _bring_up(self, group: GroupChange) -> None:
         """Writes and loads; if that fails, raises after everything was restored."""
         outcome = self.outcome
         replaced = [folder for folder in group.updates if folder.action is FolderAction.REPLACE]
+        has_gap = outcome.gap and bool(replaced)
         try:
-            if outcome.gap and replaced:
-                self._load_after_gap(group)
-            elif atomic_switch.is_needed(group):
-                self._switch(group)
+            if has_gap:
+                for folder in _unloaded_first(group):
+                    self._free(folder.name)
+                told = "unloaded; nobody answers until it is loaded again"
+                self.settings.say(f"{group.name}: {told}")
+                self._load_each(group)
+            elif switches_at_once(group):
+                self._switch_at_once(group)
             else:
                 self._load_each(group)
         except (GeneratorError, OSError) as error:
-            raise ServerError(_failure_text(error, replaced, outcome)) from error
+            lost = self._load_before(group) if has_gap else ""
+            raise ServerError(_failure_text(error, replaced, outcome.gap, lost)) from error
         outcome.loaded = {folder.name: folder.number for folder in group.updates if folder.is_load}
         outcome.written = [folder.name for folder in group.updates if not folder.is_load]
         renewed = (folder for folder in group.updates if folder.is_new_version)
@@ -177,12 +205,9 @@ class _Update:
         try:
             for folder in group.updates:  # a front is not written before its engine is there
                 self._write(group, folder)
-                if not folder.is_load:
-                    continue
-                failure = self.control.load(folder.name, folder.number)
-                if failure is not None:
-                    raise ServerError(failure)
-                self.outcome.loaded[folder.name] = folder.number
+                if folder.is_load:
+                    self._load(folder, folder.number)
+                    self.outcome.loaded[folder.name] = folder.number
         except (GeneratorError, OSError):
             self._restore(group)
             raise
@@ -191,55 +216,76 @@ class _Update:
         write_folder(folder)
         self.settings.place(group.name)
 
-    def _load_after_gap(self, group: GroupChange) -> None:
-        """Unloads what is replaced, but no front, which needs no memory and says that nobody
-        answers. All of an entry's steps are gone before the first new one is there: no request
-        meets both.
-        """
-        parts = group.folders[1:] or group.folders
-        replaced = [folder for folder in parts if folder.action is FolderAction.REPLACE]
-        try:
-            for folder in replaced:
-                self._free(folder.name)
-            self.settings.say(f"{group.name}: unloaded; nobody answers until it is loaded again")
-            self._load_each(group)
-        except (GeneratorError, OSError):
-            for folder in replaced:
-                self.outcome.lost = self.outcome.lost or self._load_before(folder)
-            raise
+    def _load(self, folder: FolderChange, version: int) -> None:
+        failure = self.target.load(folder.name, version)
+        if failure is not None:
+            part = "" if folder.name == self.outcome.model else f"{folder.name}: "
+            raise ServerError(f"{part}{failure}")
+
+    def _load_before(self, group: GroupChange) -> str:
+        """Loads the versions before a gap, which are on disk again; why one fails, or empty."""
+        failures = []
+        for folder in _unloaded_first(group):
+            version = max(folder.served.ready)
+            try:
+                # The new one, of an entry that failed.
+                if self.target.active_versions(folder.name) - {version}:
+                    self._free(folder.name)
+                failure = self.target.load(folder.name, version)
+            except ServerError as error:
+                failure = str(error)
+            failures += [f"{folder.name}: {failure}"] if failure else []
+        return failures[0] if failures else ""
 
     def _free(self, name: str) -> set[int]:
-        """Unloads a folder and waits for its last requests, up to the timeout; the versions that
-        have some left.
-        """
-        going = self.control.active_versions(name)
-        refusal = self.control.unload(name)
+        """Unloads a folder; returns the versions that still have requests at the timeout."""
+        going = self.target.active_versions(name)
+        refusal = self.target.unload(name)
         if refusal is not None:
             raise ServerError(f"{name} could not be unloaded: {refusal}")
-        return self.control.wait_gone(name, going, self.settings.drain_timeout_s)
+        return self.target.wait_gone(name, going, self.settings.drain_timeout_s)
 
-    def _load_before(self, folder: FolderChange) -> str:
-        """Loads the version that a folder had before, which is on disk again, alone; returns why
-        that fails, or an empty string.
-        """
-        version = max(folder.served.ready)
+    def _switch_at_once(self, group: GroupChange) -> None:
+        whole, *parts = group.folders
+        steps = [part for part in parts if part.action is FolderAction.REPLACE]
+        config, is_new = whole.config_before, whole.action is FolderAction.REPLACE
         try:
-            # The new one, of an entry that failed.
-            if self.control.active_versions(folder.name) - {version}:
-                self._free(folder.name)
-            failure = self.control.load(folder.name, version)
-        except ServerError as error:
-            failure = str(error)
-        return f"{folder.name}: {failure}" if failure else ""
-
-    def _switch(self, group: GroupChange) -> None:
-        switch = atomic_switch.AtomicSwitch(group, self.control, partial(self._write, group))
-        switch.switch_over()
+            if _is_ensemble(whole):
+                pins = {part.name: max(part.served.ready) for part in parts}
+                replace_config(whole.plan.folder, _pinned(config, pins))
+                self._load(whole, max(whole.served.ready))
+            for step in steps:
+                self._write(group, step)
+                both = _with_versions(step.config, max(step.served.ready), step.number)
+                replace_config(step.plan.folder, both)
+                self._load(step, step.number)
+            replace_config(whole.plan.folder, config)
+            if is_new:
+                self._write(group, whole)
+            self._load(whole, whole.number)
+        except (GeneratorError, OSError):
+            # The steps first, while the ensemble is pinned to their old versions.
+            for folder in (*steps, whole) if is_new else steps:
+                drop_last_version(folder.plan.folder, folder.number)
+            replace_config(whole.plan.folder, config)
+            with contextlib.suppress(ServerError):  # it went away, and loads what is on disk
+                for folder in (*steps, whole):
+                    self.target.load(folder.name, max(folder.served.ready))
+            raise
         try:
-            switch.retire_old(self.settings.drain_timeout_s)
+            self._unload_old(whole, steps)
         except GeneratorError as error:  # no reason to go back: the new versions answer
             text = f"its new parts answer, but the old ones stay loaded too: {error}"
             self.outcome.failure = text
+
+    def _unload_old(self, whole: FolderChange, steps: Sequence[FolderChange]) -> None:
+        """Unloads the steps' old versions once the old ensemble or front has no more requests."""
+        timeout_s = self.settings.drain_timeout_s
+        if self.target.wait_gone(whole.name, whole.served.active - {whole.number}, timeout_s):
+            raise ServerError(f"{whole.name} still has requests after {timeout_s:g} s")
+        for step in steps:
+            replace_config(step.plan.folder, step.config)
+            self._load(step, step.number)
 
     def _restore(self, group: GroupChange) -> None:
         """Restores disk and server, as far as possible."""
@@ -250,62 +296,100 @@ class _Update:
             with contextlib.suppress(GeneratorError):
                 if folder.is_new_version:
                     drop_last_version(folder.plan.folder, folder.number)
-                if folder.number not in self.control.active_versions(folder.name):
+                if folder.number not in self.target.active_versions(folder.name):
                     continue
                 if not folder.is_new_version:
-                    self.control.unload(folder.name)
+                    self.target.unload(folder.name)
                 elif not self.outcome.gap:
-                    self.control.load(folder.name, max(folder.served.ready))
+                    self.target.load(folder.name, max(folder.served.ready))
 
     def _drain(self, group: GroupChange) -> None:
         """Waits for the replaced versions to be unloaded, then unloads obsolete folders."""
-        draining, timeout_s = self.outcome.draining, self.settings.drain_timeout_s
+        timeout_s = self.settings.drain_timeout_s
         for folder in group.updates:
             # Requests of a process that died keep versions that were replaced before, for good.
             replaced = folder.served.active if group.obsolete else folder.served.ready
             known = {folder.number, *replaced}
             going = known - served_by(folder.config, known)
-            left = self.control.wait_gone(folder.name, going, timeout_s)
-            draining += [f"{folder.name} version {version}" for version in sorted(left)]
-        if draining and group.obsolete:
+            self._note_draining(folder.name, self.target.wait_gone(folder.name, going, timeout_s))
+        if self.outcome.draining and group.obsolete:
             raise ServerError(
-                f"{draining[0]} still has requests after {timeout_s:g} s, so "
+                f"{self.outcome.draining[0]} still has requests after {timeout_s:g} s, so "
                 f"{', '.join(group.obsolete)} stays loaded: apply again later"
             )
         for name in group.obsolete:
             self.unload(name)
 
+    def _note_draining(self, name: str, versions: Iterable[int]) -> None:
+        self.outcome.draining += [f"{name} version {version}" for version in sorted(versions)]
+
+
+def _unloaded_first(group: GroupChange) -> list[FolderChange]:
+    """What a gap unloads before the first new folder is loaded, so that no request meets both: what
+    is replaced, but no front, which needs no memory and says that nobody answers.
+    """
+    parts = group.folders[1:] or group.folders
+    return [folder for folder in parts if folder.action is FolderAction.REPLACE]
+
 
 def write_folder(folder: FolderChange) -> None:
     """Writes the wanted files as the planned version. Raises RepositoryError."""
-    plan = folder.plan
+    plan, served = folder.plan, folder.served
     if not folder.is_new_version:
         if not plan.is_current:
             writer.apply(plan)
         return
-    if plan.version not in folder.served.active and _has_older(plan, folder.served.ready):
+    is_served = any(version < plan.version for version in _versions(plan) & served.ready)
+    if plan.version not in served.active and is_served:
         drop_version(plan.folder)  # begun once, and never served
         plan = compare_again(plan)
-    versions = {of for path in plan.known if (of := version_of(path))}
+    versions = _versions(plan)
     # What ran before the last change stays, should this one fail.
-    before = {max((of for of in versions if of < plan.version), default=plan.version)}
-    keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active | before
+    before = {max((one for one in versions if one < plan.version), default=plan.version)}
+    keep = served_by(folder.config, {folder.number, *versions}) | served.active | before
     add_version(plan, folder.number, keep)
 
 
-def _has_older(plan: ModelPlan, served: set[int]) -> bool:
-    found = {of for path in plan.known if (of := version_of(path))}
-    return any(version in served for version in found if version < plan.version)
+def _versions(plan: ModelPlan) -> set[int]:
+    return {version for path in plan.known if (version := version_of(path))}
 
 
-def _failure_text(error: Exception, replaced: list[FolderChange], outcome: Outcome) -> str:
+def compare_again(plan: ModelPlan) -> ModelPlan:
+    """What the plan wants, against what lies in its folder by now."""
+    wanted = {change.path: change.new for change in plan.changes if change.new is not None}
+    files = renumbered(wanted, plan.version, RENDERED_VERSION)
+    written = next(iter(plan.kept.values()), "")
+    return compare(plan.folder, files, keep_edits=plan.keeps_edits, written=written)
+
+
+def _pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
+    """An ensemble's config.pbtxt with each step's version fixed. It has no digest, so that an apply
+    that was interrupted here does not take it for the wanted state.
+    """
+    parsed: Any = model_config.parse(config.decode())
+    for step in parsed.ensemble_scheduling.step:
+        step.model_version = versions[step.model_name]
+    return _without_digest(parsed)
+
+
+def _with_versions(config: bytes, *versions: int) -> bytes:
+    """A config.pbtxt that serves exactly these versions; without a digest, as ``_pinned``."""
+    parsed: Any = model_config.parse(config.decode())
+    parsed.version_policy.specific.versions[:] = sorted(versions)
+    return _without_digest(parsed)
+
+
+def _without_digest(parsed: Any) -> bytes:
+    parsed.parameters.pop(DIGEST_PARAMETER, None)
+    return model_config.as_text(parsed).encode()
+
+
+def _failure_text(error: Exception, replaced: list[FolderChange], gap: bool, lost: str) -> str:
     if not replaced:
         return str(error)
     version = max(replaced[-1].served.ready)
-    if outcome.lost:
-        return (
-            f"{error}; version {version} is on disk again, but could not be loaded: {outcome.lost}"
-        )
+    if lost:
+        return f"{error}; version {version} is on disk again, but could not be loaded: {lost}"
     if isinstance(error.__cause__, OSError):  # the server has gone
         return f"{error}; version {version} is on disk again"
-    return f"{error}; version {version} {'is loaded again' if outcome.gap else 'goes on serving'}"
+    return f"{error}; version {version} {'is loaded again' if gap else 'goes on serving'}"

@@ -1,37 +1,157 @@
-"""Plans an apply: compares models.yaml, the repository and the running server. Reads only."""
+"""Decides what has to be done so that a server runs what models.yaml says, or what it ran before
+the last apply. Reads only.
+
+An entry of models.yaml becomes one Triton model (a folder), or several that belong together. Each
+folder's wanted digest is compared with the one that the server runs, its wanted files with those on
+disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import enum
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from generator.repository.compare import Action, ModelPlan, owned_folders
-from generator.repository.plan import Plan
-from generator.repository.versions import is_version
-from hf_triton.serving.apply.changes import (
-    FolderAction,
-    FolderChange,
-    GroupChange,
-    RemovedModel,
-    changes_routing,
-    decide_group,
-    split_unwanted,
+from generator.errors import RepositoryError
+from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.repository import served_record
+from generator.repository.compare import (
+    Action,
+    ModelPlan,
+    compare,
+    edited_hash,
+    folder_version,
+    owned_folders,
 )
-from hf_triton.serving.apply.model_control import ModelControl
+from generator.repository.plan import Plan
+from generator.repository.served_record import LastChange, ServedRecord
+from generator.repository.version_folders import current_files, files_of_version, next_version
+from generator.repository.versions import leaves_out, version_of
+from generator.spec.triton_models import ENGINE_SUFFIX, LOAD_PARAMETER, STEP_SUFFIXES
+from hf_triton.serving.apply.target import ServedFolder, Target
 from hf_triton.tritonserver.adapters import changes_adapters, taken_away
 
+# Read without the parser, as a digest is.
+_LOADED_LATER = re.compile(rb'^parameters { key: "%s" ' % LOAD_PARAMETER.encode(), re.MULTILINE)
+_PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 _MAX_LISTED = 4
 _GIB = 2**30
 
 
+class FolderAction(enum.Enum):
+    NOTHING = "nothing"
+    WRITE = "write"  # the server already runs the same
+    LOAD = "load"  # none of its versions answers
+    REPLACE = "replace"  # a new version beside the one that answers
+    RENEW = "renew"  # a new version of a model that is not loaded, and stays so
+
+
+@dataclass(frozen=True)
+class FolderChange:
+    """The change of one Triton model; ``number`` is the version that will be written."""
+
+    plan: ModelPlan
+    served: ServedFolder
+    action: FolderAction
+    number: int
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def before(self) -> int:
+        """The version that answers, or would if it were loaded."""
+        return max(self.served.ready, default=self.plan.version)
+
+    @property
+    def is_load(self) -> bool:
+        return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
+
+    @property
+    def is_new_version(self) -> bool:
+        return self.action in (FolderAction.REPLACE, FolderAction.RENEW)
+
+    @property
+    def config(self) -> bytes:
+        return content_of(self.plan, CONFIG_FILE)
+
+    @property
+    def config_before(self) -> bytes:
+        return content_of(self.plan, CONFIG_FILE, old=True)
+
+
+def content_of(plan: ModelPlan, path: str, *, old: bool = False) -> bytes:
+    """A file as it is to be, or as it lies on disk; empty where there is none."""
+    found = (change for change in plan.changes if change.path == path)
+    return next(((one.old if old else one.new) or b"" for one in found), b"")
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """The change of one entry: its folders, the public one first. ``obsolete`` are folders that it
+    no longer has; ``refusal`` is the reason why nothing is done, or empty.
+    """
+
+    folders: tuple[FolderChange, ...]
+    obsolete: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.folders[0].name
+
+    @property
+    def updates(self) -> list[FolderChange]:
+        """What to load or write anew, in order: engine before front, steps before ensemble."""
+        ordered = (*self.folders[1:], *self.folders[:1])
+        return [folder for folder in ordered if folder.is_load or folder.is_new_version]
+
+    @property
+    def is_loaded_later(self) -> bool:
+        """Whether the model is loaded on demand or by hand."""
+        return bool(_LOADED_LATER.search(self.folders[0].config))
+
+    @property
+    def is_addition(self) -> bool:
+        """Whether the model was not served before."""
+        return self.folders[0].action is FolderAction.LOAD
+
+    @property
+    def is_nothing(self) -> bool:
+        nothing = all(folder.action is FolderAction.NOTHING for folder in self.folders)
+        return nothing and not self.obsolete and not self.refusal
+
+    def lines(self) -> Iterator[str]:
+        """A line for each folder that changes."""
+        if self.refusal:
+            yield f"conflict   {self.refusal}"
+            return
+        for folder in self.folders:
+            if folder.action is not FolderAction.NOTHING:
+                yield f"{self._verb(folder):<10} {folder.name}{_details(folder)}"
+        if self.obsolete:
+            yield f"unload     {', '.join(self.obsolete)}: {self.name} has it no more"
+
+    def _verb(self, folder: FolderChange) -> str:
+        if folder.action is FolderAction.LOAD:
+            return "add" if self.is_addition else "load"
+        if folder.action is not FolderAction.WRITE:
+            return "change"
+        changes = {one.path for one in folder.plan.changes if one.action is not Action.IDENTICAL}
+        if ROUTING_FILE in changes:
+            return "route"
+        return "adapters" if changes_adapters(folder.plan) else "write"
+
+
 @dataclass(frozen=True)
 class Shortage:
-    """A second copy of ``model`` does not fit. Bytes on ``device``; ``load_s`` is how long the copy
+    """A second copy of a model does not fit. Bytes on ``device``; ``load_s`` is how long the copy
     that runs took to load, in seconds.
     """
 
-    model: str
     device: str
     needed: float
     free: float
@@ -39,26 +159,25 @@ class Shortage:
 
     def __str__(self) -> str:
         return (
-            f"{self.model}: a second copy needs {self.needed / _GIB:.1f} GiB on {self.device}, "
-            f"and {self.free / _GIB:.1f} GiB are free (its last load took {self.load_s:.0f} s)"
+            f"a second copy needs {self.needed / _GIB:.1f} GiB on {self.device}, and "
+            f"{self.free / _GIB:.1f} GiB are free (its last load took {self.load_s:.0f} s)"
         )
 
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """What has to be done with each model of models.yaml, and the models to remove. ``shortages``
-    say of each model of which memory does not hold a second copy how much is needed; those in
-    ``alone`` fit while no other model loads.
+    """What has to be done with each model, and the folders, in the order to unload, of each model
+    that is removed. ``shortages`` are of models that fit only once; those ``alone`` fit while no
+    other model loads.
     """
 
     groups: tuple[GroupChange, ...]
-    removed: tuple[RemovedModel, ...]
+    removed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shortages: Mapping[str, Shortage] = field(default_factory=dict)
     alone: frozenset[str] = frozenset()
 
     @property
     def is_nothing(self) -> bool:
-        """Whether server and disk already are as wanted."""
         return not self.removed and all(group.is_nothing for group in self.groups)
 
     @property
@@ -70,79 +189,172 @@ class ApplyPlan:
     def lines(self) -> Iterator[str]:
         """A line for each folder that changes, and one that counts the unchanged models."""
         for group in self.groups:
-            if not group.is_nothing:
-                yield from _group_lines(group)
-        for shortage in self.shortages.values():
-            yield f"no room    {shortage}"
-        for removed in self.removed:
-            yield f"remove     {removed.name}: {', '.join(removed.folders)}"
+            yield from group.lines()
+        for model, shortage in self.shortages.items():
+            yield f"no room    {model}: {shortage}"
+        for model, folders in self.removed.items():
+            yield f"remove     {model}: {', '.join(folders)}"
         same = sum(group.is_nothing for group in self.groups)
         if same:
             yield f"unchanged  {same} model{'s' * (same != 1)}"
 
 
-def plan_apply(plan: Plan, repository: Path, control: ModelControl, *, force: bool) -> ApplyPlan:
+def plan_apply(plan: Plan, repository: Path, target: Target, *, force: bool) -> ApplyPlan:
     """Asks the server what it runs. Raises ServerError, RepositoryError."""
-    wanted = [model.name for model in plan.models]
-    active = control.active_folders()
-    served = control.served({*wanted, *active})
+    wanted = {model.name for model in plan.models}
+    active = target.active_folders()
+    served = target.served({*wanted, *active})
     ours = {folder.name for folder in owned_folders(repository)}
-    needed = set(wanted)
     unwanted = [
         name
         for name in active
-        if name not in needed
+        if name not in wanted
         # Ours by the manifest on disk; or, if the folder is gone, by the digest in its config.
         and (name in ours or (served[name].digest and not (repository / name).exists()))
     ]
-    models = [group[0].name for group in plan.groups]
-    obsolete, removed = split_unwanted(unwanted, models)
-    groups = tuple(
-        decide_group(group, served, obsolete.get(group[0].name, ()), force=force)
-        for group in plan.groups
+    groups = {group[0].name: group for group in plan.groups}
+    return _decide_all(groups, unwanted, served, force=force)
+
+
+def plan_rollback(repository: Path, target: Target) -> ApplyPlan:
+    """Folders that the last apply changed get their previous version again, models that it added
+    are removed, models that it removed are loaded again. Raises RepositoryError if there is nothing
+    to undo, or its files are gone.
+    """
+    record = served_record.read(repository) or ServedRecord()
+    last = record.last
+    if last.is_empty:
+        raise RepositoryError(
+            f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
+            "is rolled back already"
+        )
+    known = {*target.active_folders(), *record.models} - set(last.added)
+    touched = {*last.changed, *last.routing, *last.adapters, *last.removed}
+    folders = touched | {name for name in known if (repository / name).is_dir()}
+    models = sorted({_model_of(name, folders) for name in touched})
+    parts = {
+        model: sorted(name for name in folders if _model_of(name, folders) == model)
+        for model in models
+    }
+    groups = {
+        model: [_plan_before(repository / name, last) for name in _whole_first(model, names)]
+        for model, names in parts.items()
+    }
+    served = target.served({name for names in parts.values() for name in names})
+    return _decide_all(groups, last.added, served, force=True)
+
+
+def _plan_before(folder: Path, last: LastChange) -> ModelPlan:
+    """The plan that puts a folder back to what it was before the last apply."""
+    files, version = current_files(folder), folder_version(folder)
+    routing = files.pop(ROUTING_FILE, None)
+    if folder.name in last.changed:
+        version = last.changed[folder.name]
+        before = files_of_version(folder, version)
+        if before is None:
+            raise RepositoryError(
+                f"{folder}: version {version}, which ran before the last apply, is not there any "
+                "more as it was: change models.yaml back instead, and apply that"
+            )
+        files = before
+    if folder.name in last.routing:
+        text = last.routing[folder.name]
+        routing = None if text is None else text.encode()
+    if folder.name in last.adapters:
+        files = {**files, ADAPTERS_FILE: last.adapters[folder.name].encode()}
+    files = files if routing is None else {**files, ROUTING_FILE: routing}
+    return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))
+
+
+def _decide_all(
+    groups: Mapping[str, Iterable[ModelPlan]],
+    unwanted: Iterable[str],
+    served: Mapping[str, ServedFolder],
+    *,
+    force: bool,
+) -> ApplyPlan:
+    """``unwanted`` folders are served: some are parts that one of the models no longer has, the
+    others models that are removed entirely.
+    """
+    names = {*unwanted}
+    parts: dict[str, list[str]] = {}
+    for name in sorted(names):
+        parts.setdefault(_model_of(name, {*names, *groups}), []).append(name)
+    decided = tuple(
+        decide_group(plans, served, parts.pop(model, ()), force=force)
+        for model, plans in groups.items()
     )
-    return ApplyPlan(groups, tuple(removed))
+    removed = {model: _whole_first(model, folders) for model, folders in parts.items()}
+    return ApplyPlan(decided, removed)
 
 
-def _group_lines(group: GroupChange) -> Iterator[str]:
-    if group.refusal:
-        yield f"conflict   {group.refusal}"
-        return
-    for folder in group.folders:
-        if folder.action is not FolderAction.NOTHING:
-            yield f"{_verb(group, folder):<10} {folder.name}{_details(folder)}"
-    if group.obsolete:
-        yield f"unload     {', '.join(group.obsolete)}: {group.name} has it no more"
+def decide_group(
+    plans: Iterable[ModelPlan],
+    served: Mapping[str, ServedFolder],
+    obsolete: Collection[str] = (),
+    *,
+    force: bool,
+) -> GroupChange:
+    """What has to be done with one entry's folders. ``force`` overwrites edited files."""
+    plans = tuple(plans)
+    folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
+    stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
+    refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
+    for folder in folders:
+        if not refusal and folder.action is FolderAction.REPLACE:
+            reason = leaves_out(folder.config, folder.number)
+            refusal = reason and f"{folder.name}: {reason}"
+    change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
+    if change.is_loaded_later and not any(folder.served.ready for folder in folders):
+        return replace(change, folders=tuple(map(_without_load, folders)))
+    return change
 
 
-def _verb(group: GroupChange, folder: FolderChange) -> str:
-    if folder.action is FolderAction.LOAD:
-        return "add" if group.is_addition else "load"
-    if folder.action is FolderAction.WRITE and changes_routing(folder.plan):
-        return "route"
-    if folder.action is FolderAction.WRITE and changes_adapters(folder.plan):
-        return "adapters"
-    return "write" if folder.action is FolderAction.WRITE else "change"
+def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
+    if not served.ready:
+        return FolderChange(plan, served, FolderAction.LOAD, plan.version)
+    if served.digest == digest_in(content_of(plan, CONFIG_FILE)):
+        return FolderChange(plan, served, _write_or_nothing(plan), plan.version)
+    return FolderChange(plan, served, FolderAction.REPLACE, _next_number(plan, served))
+
+
+def _without_load(folder: FolderChange) -> FolderChange:
+    """The change of a folder that is not loaded. Other contents are a new version, as of one that
+    is, so that a rollback finds the one before.
+    """
+    number = _next_number(folder.plan, folder.served)
+    before = digest_in(folder.config_before)
+    if before in ("", digest_in(folder.config)) or leaves_out(folder.config, number):
+        return replace(folder, action=_write_or_nothing(folder.plan))
+    return replace(folder, action=FolderAction.RENEW, number=number)
+
+
+def _next_number(plan: ModelPlan, served: ServedFolder) -> int:
+    return max(next_version(plan.folder), 1 + max(served.active, default=0))
+
+
+def _write_or_nothing(plan: ModelPlan) -> FolderAction:
+    return FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
+
+
+def _model_of(name: str, others: Collection[str]) -> str:
+    """The entry that a folder belongs to, by the folder's name; the folder itself otherwise."""
+    bases = (name.removesuffix(suffix) for suffix in _PART_SUFFIXES if name.endswith(suffix))
+    return next((base for base in bases if base in others), name)
+
+
+def _whole_first(model: str, folders: Iterable[str]) -> tuple[str, ...]:
+    """The front or ensemble first: it is unloaded before the folders that it needs."""
+    return tuple(sorted(folders, key=lambda folder: folder != model))
 
 
 def _details(folder: FolderChange) -> str:
-    changed = _changed(folder.plan)
-    listed = ", ".join(changed) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
+    paths = [one.path for one in folder.plan.changes if one.action is not Action.IDENTICAL]
+    changed = {path.partition("/")[2] if version_of(path) else path for path in paths}
+    listed = ", ".join(sorted(changed)) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
     loaded = ", ".join(taken_away(folder.plan))
     gone = f"; without what requests have loaded: {loaded}" if loaded else ""
     if folder.is_new_version:
         versions = f": version {folder.before} -> {folder.number}"
         return f"{versions} ({listed or 'as it lies on disk'}){gone}"
     return f": {listed}{gone}" if listed else ""
-
-
-def _changed(plan: ModelPlan) -> list[str]:
-    """The files that differ, without the version folder in their paths."""
-    paths = [change.path for change in plan.changes if change.action is not Action.IDENTICAL]
-    parts = (path.partition("/") for path in paths)
-    return sorted(
-        {
-            rest if is_version(first) else path
-            for path, (first, _, rest) in zip(paths, parts, strict=True)
-        }
-    )

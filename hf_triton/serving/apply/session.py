@@ -1,44 +1,48 @@
 """One apply or rollback, from models.yaml to the record of what is served: locks the repository,
-plans, carries the plan out, reports.
+plans, changes several models at once, then writes routing, then unloads removed models. Prints a
+line for each model; a model that fails does not stop the others.
 """
 
 from __future__ import annotations
 
+import queue
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from generator.errors import (
-    EXIT_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    GeneratorError,
-    NoRoomError,
-    RepositoryError,
-)
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, NoRoomError
 from generator.models_yaml.reading import load
 from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE
 from generator.repository import served_record
 from generator.repository import writing as writer
-from generator.repository.compare import ModelPlan, compare, edited_hash, folder_version
+from generator.repository.compare import ModelPlan, read_file
 from generator.repository.native_model import place_models
 from generator.repository.plan import Plan, make_plan
 from generator.repository.served_record import LastApply, LastChange, ServedRecord
-from generator.repository.version_folders import current_files, files_of_version
+from generator.repository.version_folders import current_files
 from generator.spec.task_folders import find_tasks
-from hf_triton.serving.apply.changes import decide_group, model_of_folder, split_unwanted
-from hf_triton.serving.apply.execution import ApplyResult, PlanExecution, Say
+from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
-from hf_triton.serving.apply.model_control import ModelControl
-from hf_triton.serving.apply.model_update import UpdateSettings
-from hf_triton.serving.apply.planning import ApplyPlan, plan_apply
+from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again
+from hf_triton.serving.apply.planning import ApplyPlan, GroupChange, plan_apply, plan_rollback
 from hf_triton.serving.apply.target import Target
-from hf_triton.serving.python_env.ensuring import ensure_environments
+from hf_triton.serving.python_env import ensure_environments
+from hf_triton.tritonserver import adapters
+from hf_triton.tritonserver.http_api import NUM_LOADERS
 
-DRAIN_TIMEOUT_S = 60.0
+Say = Callable[[str], None]
+_Job = Callable[[], Outcome]  # a model's change or removal
+
+_POLL_S = 0.25
+_REMIND_EVERY_S = 10.0
+# Long enough for running models to take up a new routing.json: they read it twice a second
+# (hf_triton/runtime/routing/router.py).
+ROUTING_IS_READ_S = 2.0
 _NO_ROOM = (
     "there is no room for a second copy beside the one that answers: nothing was changed. Run "
     "hf-triton apply --allow-gap to unload the old copy before the new one is loaded (callers get "
@@ -56,24 +60,32 @@ class ApplyOptions:
     force: bool = False
     prune: bool = False
     wait: bool = False
-    drain_timeout_s: float = DRAIN_TIMEOUT_S
+    drain_timeout_s: float = 60.0
     allow_gap: bool = False
 
 
+@dataclass
+class ApplyResult:
+    outcomes: list[Outcome] = field(default_factory=list)
+    routing: dict[str, str | None] = field(default_factory=dict)
+    adapters: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
 def tell(line: str) -> None:
-    """Prints a result to stdout."""
     print(line, flush=True)
 
 
 def warn(line: str) -> None:
-    """Writes a message to stderr."""
     sys.stderr.write(f"hf-triton: {line}\n")  # in one piece: other threads write too
     sys.stderr.flush()
 
 
 class Session:
     """One apply, or rollback, of a server. Both return the exit code, and raise GeneratorError
-    before anything is changed. ``stop`` may be called from another thread.
+    before anything is changed. ``tell`` gets a line for each model that is done, ``warn`` for each
+    that failed.
     """
 
     def __init__(
@@ -86,248 +98,298 @@ class Session:
     ) -> None:
         self._repository, self._target, self._options = repository, target, options
         self._tell, self._warn = tell, warn
-        self._control = ModelControl(target.api)
-        self._applying: PlanExecution | None = None
+        self._stopping = threading.Event()
+        self._applied = ApplyResult()
 
     def apply(self, config: Path) -> int:
-        """Makes the server run what models.yaml says."""
-        options = self._options
-        if not (options.dry_run or self._target.is_remote):
-            self._build_environments(config)  # takes minutes: others may generate meanwhile
-        if not options.dry_run:
-            writer.finish_interrupted(self._repository)
-        with _locked(self._repository, options):
-            plan = make_plan(config, self._repository, keep_edits=not options.force)
-            wanted = self._look_for_room(
-                plan_apply(plan, self._repository, self._control, force=options.force)
-            )
-            if options.dry_run:
-                return EXIT_OK if wanted.is_nothing else EXIT_INPUT
-            if wanted.is_nothing:
-                Recorder(self._repository, wanted, is_whole=True).record(ApplyResult())
-                return EXIT_OK
-            place = _export_placer(plan, self._repository, self._warn)
-            settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)
-            applied = self._carry_out(wanted, settings, is_whole=True)
-            self._report_orphans(plan, applied)
-        return self._end(wanted, applied)
-
-    def _build_environments(self, config: Path) -> None:
-        """Builds missing Python environments. A model whose environment can't be built fails to
-        load later, and its old version goes on serving.
-        """
+        options, repository = self._options, self._repository
         tasks = find_tasks()
-        for name, reason in ensure_environments(load(config, tasks), tasks).items():
-            self._warn(f"{name}: {reason}")
+        if not (options.dry_run or self._target.is_remote):
+            # It takes minutes: others may generate meanwhile. A model whose environment can't be
+            # built fails to load later, and its old version goes on serving.
+            for name, reason in ensure_environments(load(config, tasks), tasks).items():
+                self._warn(f"{name}: {reason}")
+        if not options.dry_run:
+            writer.finish_interrupted(repository)
+        with self._locked():
+            plan = make_plan(config, repository, keep_edits=not options.force)
+            wanted = plan_apply(plan, repository, self._target, force=options.force)
+            wanted = self._look_for_room(wanted)
+            if wanted.is_nothing and not options.dry_run:
+                self._recorder(wanted, is_whole=True)()
+            if wanted.is_nothing or options.dry_run:
+                return EXIT_OK if wanted.is_nothing else EXIT_INPUT
+            specs = {spec.name: spec for spec in plan.specs}
+
+            def place(model: str) -> None:
+                for note in place_models([specs[model]], tasks, repository):
+                    self._warn(note)
+
+            settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)
+            self._carry_out(wanted, settings, is_whole=True)
+            self._report_orphans(plan)
+        return self._end(wanted)
 
     def roll_back(self) -> int:
-        options = self._options
-        with _locked(self._repository, options):
-            wanted = self._look_for_room(plan_rollback(self._repository, self._control))
-            if options.dry_run:
+        with self._locked():
+            wanted = self._look_for_room(plan_rollback(self._repository, self._target))
+            if self._options.dry_run:
                 return EXIT_INPUT
-            settings = UpdateSettings(options.drain_timeout_s, force=True, say=self._tell)
-            applied = self._carry_out(wanted, settings, is_whole=False)
+            timeout_s = self._options.drain_timeout_s
+            settings = UpdateSettings(timeout_s, force=True, say=self._tell)
+            self._carry_out(wanted, settings, is_whole=False)
         self._warn(
             "models.yaml still asks for the newer state: change it too, or apply brings that back"
         )
-        return self._end(wanted, applied)
+        return self._end(wanted)
 
     def stop(self) -> None:
-        if self._applying is not None:
-            self._applying.stop()
+        """Starts no further model. May be called from another thread."""
+        self._stopping.set()
 
-    def _carry_out(
-        self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool
-    ) -> ApplyResult:
-        recorder = Recorder(self._repository, plan, is_whole=is_whole)
-
-        def record(applied: ApplyResult) -> None:
-            try:
-                recorder.record(applied)
-            except GeneratorError as error:  # such as a full disk
-                self._warn(f"{error}: a rollback will know nothing of this")
-
-        self._applying = PlanExecution(self._control, settings, self._tell, self._warn)
-        # Recorded before models are unloaded: else the supervisor would load them again.
-        applied = self._applying.run(plan, self._repository, record)
-        record(applied)
-        return applied
+    def _locked(self) -> AbstractContextManager[None]:
+        lock = writer.locked_when_free if self._options.wait else writer.locked
+        return lock(self._repository)
 
     def _look_for_room(self, plan: ApplyPlan) -> ApplyPlan:
         """The plan with what memory lacks, shown. Raises NoRoomError where that is not allowed."""
         if plan.replaces:
-            plan = with_shortages(plan, self._control.metrics())
-        self._show(plan)
-        if plan.shortages and not (self._options.allow_gap or self._options.dry_run):
-            raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
-        return plan
-
-    def _show(self, plan: ApplyPlan) -> None:
+            plan = with_shortages(plan, self._target.api.metrics())
         for line in plan.lines():
             self._tell(line)
         if plan.is_nothing:
             self._tell(f"{self._target.name} runs what is wanted: nothing to do")
+        if plan.shortages and not (self._options.allow_gap or self._options.dry_run):
+            raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
+        return plan
 
-    def _report_orphans(self, plan: Plan, applied: ApplyResult) -> None:
+    def _recorder(self, plan: ApplyPlan, *, is_whole: bool) -> Callable[[], None]:
+        """Records what has been done of the plan so far, compared with the record of now."""
+        before = served_record.read(self._repository) or ServedRecord()
+
+        def record() -> None:
+            found = _record(plan, self._applied, before, is_whole=is_whole)
+            served_record.write(self._repository, found)
+
+        return record
+
+    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool) -> None:
+        record = self._recorder(plan, is_whole=is_whole)
+        applied = self._applied
+        for group in plan.groups:
+            if group.refusal:
+                self._fail(group.name, group.refusal)
+        going = [group for group in plan.groups if not group.refusal]
+        batches: list[list[_Job]] = [[]]  # all others at once, then one by one what has little room
+        for group in going:
+            if group.updates or group.obsolete:
+                gap = group.name in plan.shortages
+                plans = [folder.plan for folder in group.folders]
+                args = (plans, group.obsolete, self._target, settings)
+                job = partial(models.update_model, *args, gap=gap)
+                if gap or group.name in plan.alone:
+                    batches.append([job])
+                else:
+                    batches[0].append(job)
+        for batch in batches:
+            if not self._stopping.is_set():
+                self._run_jobs(batch)
+        for group in going:
+            if not self._stopping.is_set() and group.name not in applied.failures:
+                self._write_rest(group)
+        if plan.removed and not self._stopping.is_set():
+            self._try(record)  # else the supervisor would load again what is unloaded
+            if applied.routing:  # else requests would be routed to a model being unloaded
+                self._stopping.wait(ROUTING_IS_READ_S)
+            common = (self._repository, self._target, settings)
+            removed = plan.removed.values()
+            self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
+        self._try(record)
+
+    def _try(self, record: Callable[[], None]) -> None:
+        try:
+            record()
+        except GeneratorError as error:  # such as a full disk
+            self._warn(f"{error}: a rollback will know nothing of this")
+
+    def _run_jobs(self, jobs: Sequence[_Job]) -> None:
+        """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
+        way are finished; a second one is raised.
+        """
+        waiting, done = iter(jobs), queue.SimpleQueue[Outcome]()
+
+        def work() -> None:
+            for job in waiting:
+                if self._stopping.is_set():
+                    return
+                done.put(job())
+
+        count = min(NUM_LOADERS, len(jobs))
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        try:
+            self._collect(threads, done)
+        except KeyboardInterrupt:
+            self._stopping.set()
+            self._applied.interrupted = True
+            self._warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
+            self._collect(threads, done)
+
+    def _collect(
+        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[Outcome]
+    ) -> None:
+        remind_at = time.monotonic() + _REMIND_EVERY_S
+        while any(thread.is_alive() for thread in threads) or not done.empty():
+            try:
+                outcome = done.get(timeout=_POLL_S)
+            except queue.Empty:
+                if time.monotonic() > remind_at:
+                    remind_at = time.monotonic() + _REMIND_EVERY_S
+                    self._warn("still working: models load, or answer their last requests")
+                continue
+            self._applied.outcomes.append(outcome)
+            if outcome.failure:
+                self._fail(outcome.model, outcome.failure)
+            elif not outcome.written:
+                self._tell(_result_line(outcome))
+            for name in outcome.written:
+                self._tell(f"{name}: written, nothing to load")
+            for draining in outcome.draining:
+                self._tell(f"{draining} still answers requests, and goes when they end")
+
+    def _fail(self, model: str, reason: str) -> None:
+        self._applied.failures[model] = reason
+        self._warn(f"model '{model}' failed: {reason}")
+
+    def _write_rest(self, group: GroupChange) -> None:
+        """Writes files that need no load: a routing.json or adapters.json, which the running model
+        reads itself, and files that were missing on disk only.
+        """
+        try:
+            folders = [folder.plan.folder for folder in group.folders]
+            with models.locked_folders(folders, models.BY_OTHERS_S):
+                for folder in group.folders:
+                    self._write_folder(folder.plan, group)
+        except GeneratorError as error:
+            self._fail(group.name, str(error))
+
+    def _write_folder(self, wanted: ModelPlan, group: GroupChange) -> None:
+        folder = wanted.folder
+        plan = compare_again(wanted)
+        if plan.is_current:
+            return
+        if adapters.changes_adapters(plan):
+            served = self._target.served([one.name for one in group.folders])
+            if any(one.ready for one in served.values()):
+                self._applied.adapters[folder.name] = adapters.change(plan, group.name)
+                self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
+                return
+            self._applied.adapters[folder.name] = current_files(folder)[ADAPTERS_FILE].decode()
+        before = read_file(folder / ROUTING_FILE)
+        writer.apply(plan)
+        if before == read_file(folder / ROUTING_FILE):
+            self._tell(f"{folder.name}: written, nothing to load")
+        else:
+            self._applied.routing[folder.name] = None if before is None else before.decode()
+            self._tell(f"{folder.name}: its routing is written, the running model takes it up")
+
+    def _report_orphans(self, plan: Plan) -> None:
         """Prunes or reports the folders on disk that no model needs any more."""
+        is_good = not (self._applied.failures or self._applied.interrupted)
         for orphan in plan.orphans:
-            if self._options.prune and not applied.failures and not applied.interrupted:
+            if self._options.prune and is_good:
                 writer.remove(orphan)
                 self._tell(f"{orphan.folder}: pruned")
             else:
                 message = "is no longer in models.yaml; hf-triton prune removes it"
                 self._warn(f"{orphan.folder}: {message}")
 
-    def _end(self, plan: ApplyPlan, applied: ApplyResult) -> int:
-        self._tell(f"{self._target.name}: {_summary(plan, applied)}")
+    def _end(self, plan: ApplyPlan) -> int:
+        applied = self._applied
+        good = [one for one in applied.outcomes if one.is_change and not one.failure]
+        kept = [one for one in good if one.model not in plan.removed]
+        counts = {
+            "changed": sum(not one.is_addition for one in kept),
+            "added": sum(one.is_addition for one in good),
+            "removed": len(good) - len(kept),
+            "routed": len(applied.routing),
+            "with other adapters": len(applied.adapters),
+            "unchanged": sum(group.is_nothing for group in plan.groups),
+            "failed": len(applied.failures),
+        }
+        summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        self._tell(f"{self._target.name}: {summary or 'nothing done'}")
         if applied.interrupted:
             return EXIT_INTERRUPTED
         return EXIT_INPUT if applied.failures else EXIT_OK
 
 
-def _locked(repository: Path, options: ApplyOptions) -> AbstractContextManager[None]:
-    return (writer.locked_when_free if options.wait else writer.locked)(repository)
+def _result_line(outcome: Outcome) -> str:
+    if outcome.is_removal:
+        return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
+    if not outcome.is_change:
+        return f"{outcome.model}: somebody else has loaded what is wanted"
+    if not outcome.loaded:
+        return f"{outcome.model}: {', '.join(outcome.unloaded)} unloaded"
+    if outcome.is_addition:
+        return f"{outcome.model}: ready after {outcome.ready_s:.1f} s"
+    versions = ", ".join(f"{name} version {number}" for name, number in outcome.loaded.items())
+    if outcome.gap:
+        return f"{outcome.model}: {versions} ready, after {outcome.ready_s:.1f} s without an answer"
+    drained = "" if outcome.draining else f", what ran before gone {outcome.drained_s:.1f} s later"
+    return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"
 
 
-def _export_placer(plan: Plan, repository: Path, say: Say) -> Callable[[str], None]:
-    specs, tasks = {spec.name: spec for spec in plan.specs}, find_tasks()
+def _record(
+    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, *, is_whole: bool
+) -> ServedRecord:
+    """What is served now, and what a rollback undoes: one that undid everything can't be undone
+    itself. ``is_whole``: the plan names every wanted model; otherwise models that it does not name
+    stay in the record.
+    """
+    models = _served_now(plan, applied, before, is_whole=is_whole)
+    is_good, last = not (applied.failures or applied.interrupted), before.last
+    if is_whole:
+        change = _last_change(plan, applied, before, models)
+        last = last if change.is_empty else change
+    elif is_good:
+        last = LastChange()
+    return ServedRecord(tuple(sorted(models)), last, LastApply(is_good, round(time.time(), 3)))
 
-    def place(model: str) -> None:
-        for note in place_models([specs[model]], tasks, repository):
-            say(note)
 
-    return place
-
-
-def _summary(plan: ApplyPlan, applied: ApplyResult) -> str:
-    good = [one for one in applied.outcomes if one.is_change and not one.failure]
-    removed = {removed.name for removed in plan.removed}
-    counts = {
-        "changed": sum(one.model not in removed and not one.is_addition for one in good),
-        "added": sum(one.is_addition for one in good),
-        "removed": sum(one.model in removed for one in good),
-        "routed": len(applied.routing),
-        "with other adapters": len(applied.adapters),
-        "unchanged": sum(group.is_nothing for group in plan.groups),
-        "failed": len(applied.failures),
+def _served_now(
+    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, *, is_whole: bool
+) -> set[str]:
+    loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
+    groups = {group.name: group for group in plan.groups}
+    kept = set(before.models) & set(groups) if is_whole else set(before.models)
+    served = {
+        name
+        for name, group in groups.items()
+        if name in loaded
+        or group.folders[0].served.ready
+        or (group.is_loaded_later and name not in applied.failures)
     }
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return told or "nothing done"
+    return (kept | served) - plan.removed.keys()
 
 
-class Recorder:
-    """Records what one apply did. ``is_whole``: the plan names every wanted model; otherwise models
-    that it does not name stay in the record.
-    """
-
-    def __init__(self, repository: Path, plan: ApplyPlan, *, is_whole: bool) -> None:
-        self._repository, self._plan, self._is_whole = repository, plan, is_whole
-        self._before = served_record.read(repository) or ServedRecord()
-
-    def record(self, applied: ApplyResult) -> None:
-        """Records what is served now, and what a rollback undoes: a rollback that undid everything
-        can't be undone itself. Raises RepositoryError.
-        """
-        models, last = self._models(applied), self._before.last
-        if self._is_whole:
-            change = self._with_sleeping(applied.last_change, models)
-            last = last if change.is_empty else change
-        elif applied.is_good:
-            last = LastChange()
-        ended = LastApply(applied.is_good, round(time.time(), 3))
-        served_record.write(self._repository, ServedRecord(tuple(sorted(models)), last, ended))
-
-    def _with_sleeping(self, change: LastChange, models: set[str]) -> LastChange:
-        """The change, with the models that came and went without a load or unload."""
-        before, removed = set(self._before.models), {one.name for one in self._plan.removed}
-        new = [one for one in self._plan.groups if one.name in models - before] if before else []
-        added = {folder.name for one in new if one.is_loaded_later for folder in one.folders}
-        gone = before - models - removed
-        return replace(
-            change,
-            added=tuple(sorted({*change.added, *added})),
-            removed=tuple(sorted({*change.removed, *gone})),
-        )
-
-    def _models(self, applied: ApplyResult) -> set[str]:
-        loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
-        before = set(self._before.models)
-        groups = {group.name: group for group in self._plan.groups}
-        kept = before & set(groups) if self._is_whole else before
-        served = {
-            name
-            for name, group in groups.items()
-            if name in loaded
-            or group.folders[0].served.ready
-            or (group.is_loaded_later and name not in applied.failures)
-        }
-        return (kept | served) - {removed.name for removed in self._plan.removed}
-
-
-def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
-    """The plan. Raises RepositoryError if there is nothing to undo, or its files are gone.
-
-    Folders that the last apply changed get their previous version again, models that it added are
-    removed, models that it removed are loaded again. Reads only.
-    """
-    record = served_record.read(repository) or ServedRecord()
-    last = record.last
-    if last.is_empty:
-        raise RepositoryError(
-            f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
-            "is rolled back already"
-        )
-    known = {*control.active_folders(), *record.models} - set(last.added)
-    groups = _groups(last, {name for name in known if (repository / name).is_dir()})
-    obsolete, removed = split_unwanted(last.added, groups)
-    served = control.served({name for folders in groups.values() for name in folders})
-    decided = tuple(
-        decide_group(
-            [_plan(repository / folder, last) for folder in folders],
-            served,
-            obsolete.get(name, ()),
-            force=True,
-        )
-        for name, folders in groups.items()
+def _last_change(
+    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, models: set[str]
+) -> LastChange:
+    """What a rollback would undo, also of models that came and went without a load or unload."""
+    good = [outcome for outcome in applied.outcomes if not outcome.failure]
+    changed = {name: version for one in good for name, version in one.before.items()}
+    added = {name for one in good for name in one.loaded} - set(changed)
+    removed = {name for one in applied.outcomes for name in one.unloaded}
+    known = set(before.models)
+    new = [one for one in plan.groups if one.name in models - known] if known else []
+    added |= {folder.name for one in new if one.is_loaded_later for folder in one.folders}
+    removed |= known - models - plan.removed.keys()
+    return LastChange(
+        changed,
+        dict(applied.routing),
+        dict(applied.adapters),
+        tuple(sorted(added)),
+        tuple(sorted(removed)),
     )
-    return ApplyPlan(decided, tuple(removed))
-
-
-def _groups(last: LastChange, served: set[str]) -> dict[str, list[str]]:
-    """Every folder of the models that were changed or removed, the public one first."""
-    touched = {*last.changed, *last.routing, *last.adapters, *last.removed}
-    folders = touched | served
-    models = sorted({model_of_folder(name, folders) for name in touched})
-    return {
-        model: [
-            model,
-            *sorted(
-                name
-                for name in folders
-                if name != model and model_of_folder(name, folders) == model
-            ),
-        ]
-        for model in models
-    }
-
-
-def _plan(folder: Path, last: LastChange) -> ModelPlan:
-    files, version = current_files(folder), folder_version(folder)
-    routing = files.pop(ROUTING_FILE, None)
-    if folder.name in last.changed:
-        version = last.changed[folder.name]
-        before = files_of_version(folder, version)
-        if before is None:
-            raise RepositoryError(
-                f"{folder}: version {version}, which ran before the last apply, is not there any "
-                "more as it was: change models.yaml back instead, and apply that"
-            )
-        files = before
-    if folder.name in last.routing:
-        text = last.routing[folder.name]
-        routing = None if text is None else text.encode()
-    if folder.name in last.adapters:
-        files = {**files, ADAPTERS_FILE: last.adapters[folder.name].encode()}
-    files = files if routing is None else {**files, ROUTING_FILE: routing}
-    return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))

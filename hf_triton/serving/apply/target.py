@@ -1,32 +1,190 @@
-"""The running server that an apply changes: finds it, and checks that we may change it.
-
-All checks come before any change.
+"""The running server that an apply changes: finds it, checks that we may change it, loads and
+unloads its models and waits for the result. Knows no files of models.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from generator.errors import RepositoryError, ServerError
+from generator.render.manifest import digest_of_served
 from generator.spec.access import bracketed
 from hf_triton.tritonserver.admin_key import FLAG, VARIABLE
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.state_file import ServerState, running_servers, unreadable_states
-from hf_triton.tritonserver.triton_texts import RESTRICTED
+from hf_triton.tritonserver.state_file import running_servers, unreadable_states
+from hf_triton.tritonserver.triton_texts import LOADING, READY, RESTRICTED, UNLOADING, one_line
 
-_EXTENSION = "model_repository"
+_POLL_S = 0.1
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class ServedFolder:
+    """One Triton model in a server: each version's state and why it is not ready, and the digest in
+    the configuration of the version that answers.
+    """
+
+    states: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    digest: str = ""
+
+    def versions(self, *states: str) -> set[int]:
+        return {version for version, state in self.states.items() if state in states}
+
+    @property
+    def ready(self) -> set[int]:
+        return self.versions(READY)
+
+    @property
+    def active(self) -> set[int]:
+        """The versions that answer, are loading, or still have requests."""
+        return self.versions(READY, LOADING, UNLOADING)
+
+
+_UNKNOWN = ServedFolder()
 
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` is the server in messages; ``is_remote``: it may run on another machine."""
+    """``name`` is the server in messages; one that ``is_remote`` may run on another machine. All
+    threads of an apply share it. Every call raises ServerError if the server can't be reached.
+    """
 
     api: ServerApi
-    name: str
+    name: str = "the server"
     is_remote: bool = False
+
+    def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
+        known, served = self._folders(), {}
+        for folder in folders:
+            found = served[folder] = known.get(folder, _UNKNOWN)
+            if found.ready:
+                config = self._ask(partial(self.api.model_config, folder))
+                served[folder] = replace(found, digest=digest_of_served(config))
+        return served
+
+    def active_folders(self) -> list[str]:
+        """The folders with a version that answers, is loading, or still has requests."""
+        return sorted(folder for folder, found in self._folders().items() if found.active)
+
+    def load(self, folder: str, version: int) -> str | None:
+        """Loads a folder; returns None, or the reason in one line if ``version`` is not ready
+        afterwards. That is asked because Triton reports success for an ensemble whose step failed.
+        """
+        try:
+            failure = self.api.load(folder)
+        except OSError as error:
+            raise ServerError(f"the server went away while it loaded {folder}") from error
+        if failure is not None:
+            return failure.removeprefix(f"{folder}: ")
+        if self._ask(lambda: self.api.is_model_ready(folder, str(version))):
+            return None
+        reason = self._folders().get(folder, _UNKNOWN).reasons.get(version, "")
+        said = one_line(reason).removeprefix(f"{folder}: ") if reason else ""
+        return said or f"version {version} was loaded, but is not ready"
+
+    def unload(self, folder: str) -> str | None:
+        """Starts to unload a folder; returns None, or the reason in one line if it is refused."""
+        return self._ask(lambda: self.api.unload(folder))
+
+    def active_versions(self, folder: str) -> set[int]:
+        return self._folders().get(folder, _UNKNOWN).active
+
+    def wait_gone(self, folder: str, versions: Iterable[int], timeout_s: float) -> set[int]:
+        """Waits until the versions are unloaded; returns those that still have requests."""
+        going = set(versions)
+        deadline = time.monotonic() + timeout_s
+        while left := self.active_versions(folder) & going:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        return left
+
+    def wait_loaded(self, folders: Iterable[str], timeout_s: float) -> str:
+        """Waits until none of the folders is being loaded; returns one that still is, or empty."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self._folders()
+            busy = [name for name in folders if found.get(name, _UNKNOWN).versions(LOADING)]
+            if not busy or time.monotonic() > deadline:
+                return busy[0] if busy else ""
+            time.sleep(_POLL_S)
+
+    def _folders(self) -> dict[str, ServedFolder]:
+        """Every Triton model in the server's index, without digests."""
+        states: dict[str, dict[int, str]] = {}
+        reasons: dict[str, dict[int, str]] = {}
+        for entry in self._ask(self.api.index):
+            with contextlib.suppress(ValueError):
+                states.setdefault(entry.model, {})[int(entry.version)] = entry.state
+                reasons.setdefault(entry.model, {})[int(entry.version)] = entry.reason
+        return {name: ServedFolder(found, reasons[name]) for name, found in states.items()}
+
+    def _ask(self, ask: Callable[[], _Found]) -> _Found:
+        try:
+            return patiently(ask)
+        except OSError as error:
+            raise ServerError(f"the server does not answer any more: {_reason(error)}") from error
+
+    def check(self, repository: Path) -> None:
+        """Raises ServerError unless the server is a Triton that lets us load and unload models and
+        reads them from ``repository``; RepositoryError if that can't be written.
+        """
+        try:
+            self._check_kind()
+            self._check_repository(repository)
+        except OSError as error:
+            raise ServerError(f"{self.name}: no server answers there: {_reason(error)}") from None
+
+    def _check_kind(self) -> None:
+        try:
+            extensions = self.api.metadata().get("extensions", ())
+        except (ServerError, AttributeError):
+            extensions = ()
+        if "model_repository" not in extensions:
+            raise ServerError(f"{self.name}: what answers there is no tritonserver")
+        try:
+            self.api.index()
+        except ServerError as error:
+            reason = str(error)
+            if RESTRICTED in reason:
+                reason = (
+                    "the server has another admin key than the one in use here"
+                    if self.api.admin_key
+                    else "the server changes nothing without its admin key: give the one it was "
+                    f"started with in {VARIABLE} or with {FLAG} FILE"
+                )
+            raise ServerError(f"{self.name}: {reason}") from None
+
+    def _check_repository(self, repository: Path) -> None:
+        """Makes a folder for a moment: a server whose index lists it uses the same repository."""
+        probe = repository / f".hf-triton-probe-{secrets.token_hex(8)}"
+        try:
+            probe.mkdir()
+        except OSError as error:
+            raise RepositoryError(f"{repository}: can't be written: {error.strerror}") from None
+        try:
+            if not self.api.lists_folder(probe.name):
+                raise ServerError(
+                    f"{self.name}: this server reads its models from another repository than "
+                    f"{repository}: nothing was changed"
+                )
+            refusal = self.api.unload(probe.name)  # does nothing, where it is allowed
+        finally:
+            probe.rmdir()
+        if refusal is not None:
+            raise ServerError(
+                f"{self.name}: this server loads and unloads nothing on demand ({refusal}): start "
+                "it with hf-triton serve, or with --model-control-mode=explicit"
+            )
 
 
 def running_target(repository: Path, http_port: int | None) -> Target:
@@ -46,7 +204,7 @@ def running_target(repository: Path, http_port: int | None) -> Target:
             "reads the same files with --url HOST:PORT"
         )
     if len(chosen) != 1:
-        ports = ", ".join(_described(state) for state in found)
+        ports = ", ".join(f"{state.http_port} (process {state.pid})" for state in found)
         what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
@@ -54,8 +212,8 @@ def running_target(repository: Path, http_port: int | None) -> Target:
     listen = Listen(
         state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=sockets
     )
-    api = ServerApi(listen, state.admin_key)
-    return Target(api, f"{bracketed(state.host)}:{state.http_port}")
+    name = f"{bracketed(state.host)}:{state.http_port}"
+    return Target(ServerApi(listen, state.admin_key), name)
 
 
 def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
@@ -65,64 +223,5 @@ def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
     return Target(ServerApi(listen, admin_key), address, is_remote=True)
 
 
-def check(target: Target, repository: Path) -> None:
-    """Raises ServerError unless the server is a Triton that lets us load and unload models and
-    reads them from ``repository``; RepositoryError if that can't be written.
-    """
-    try:
-        _check_kind(target)
-        _check_repository(target, repository)
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise ServerError(f"{target.name}: no server answers there: {reason}") from None
-
-
-def _check_kind(target: Target) -> None:
-    try:
-        extensions = target.api.metadata().get("extensions", ())
-    except (ServerError, AttributeError):
-        extensions = ()
-    if _EXTENSION not in extensions:
-        raise ServerError(f"{target.name}: what answers there is no tritonserver")
-    try:
-        target.api.index()
-    except ServerError as error:
-        if RESTRICTED in str(error):
-            raise ServerError(_key_message(target)) from None
-        raise ServerError(f"{target.name}: {error}") from None
-
-
-def _check_repository(target: Target, repository: Path) -> None:
-    """Makes a folder for a moment: if the server's index lists it, both use the same repository."""
-    probe = repository / f".hf-triton-probe-{secrets.token_hex(8)}"
-    try:
-        probe.mkdir()
-    except OSError as error:
-        raise RepositoryError(f"{repository}: can't be written: {error.strerror}") from None
-    try:
-        if not target.api.lists_folder(probe.name):
-            raise ServerError(
-                f"{target.name}: this server reads its models from another repository than "
-                f"{repository}: nothing was changed"
-            )
-        refusal = target.api.unload(probe.name)  # does nothing, where it is allowed
-    finally:
-        probe.rmdir()
-    if refusal is not None:
-        raise ServerError(
-            f"{target.name}: this server loads and unloads nothing on demand ({refusal}): start it "
-            "with hf-triton serve, or with --model-control-mode=explicit"
-        )
-
-
-def _key_message(target: Target) -> str:
-    if target.api.admin_key:
-        return f"{target.name}: the server has another admin key than the one in use here"
-    return (
-        f"{target.name}: the server changes nothing without its admin key: give the one it was "
-        f"started with in {VARIABLE} or with {FLAG} FILE"
-    )
-
-
-def _described(state: ServerState) -> str:
-    return f"{state.http_port} (process {state.pid})"
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

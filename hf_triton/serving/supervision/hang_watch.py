@@ -1,37 +1,48 @@
-"""Ends what hangs: tritonserver, its models' processes, and those beside it. They are then started
-again like those that died.
+"""Ends what hangs: tritonserver, its models' processes, and that of the ports. They are then
+started again like those that died.
 
 One rule: what has work and is silent for so many seconds, or was stopped, hangs. A process beats or
-answers (hang_detection/processes.py). A model says that it is ready. A load has a process: Triton
-24.10 waits for ever for one that dies in its first moments, and loads nothing more by that name. It
-also waits for ever for the end of one that got no processor for a second and then loaded.
+answers. A process that is slow, because it computes or because the machine is busy with others,
+does not hang: it uses the processor, or waits for it or for a disk. A model says that it is ready.
+A load has a process: Triton 24.10 waits for ever for one that dies in its first moments, and loads
+nothing more by that name. It also waits for ever for the end of one that got no processor for a
+second and then loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE
-from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
-from hf_triton.serving.supervision.hang_detection.processes import (
-    SILENT_THOUGH_BUSY_S,
-    HangingProcesses,
-)
-from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.model_loader import ModelLoader
+from hf_triton.serving.supervision.server_answers import ServerAnswers
+from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.http_api import NUM_LOADERS
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import server_process, started_s, starts_another
 
+# A stop this short may be a tool's that looks into the process.
+_STOPPED_S = 5.0
+_SILENT_S = 8.0
+# For one that computes all the time: longer than anything that it should do without a word.
+SILENT_THOUGH_BUSY_S = 45.0
+# Of one core. Threads of Python that wait for one that never lets go of the interpreter wake up
+# 2,000 times a second, and use a tenth.
+_BUSY_SHARE = 0.25
+_UNSURE_S, _WATCHED_S = 2.0, 4.0
+# It may be ourselves who were stopped in between.
+_NUM_LOOKS = 3
+# One that waits for a core or a disk is never found asleep.
+_NUM_ASLEEP = 2
 # Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
 # step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
 _NOT_READY_S = 60.0
@@ -40,25 +51,106 @@ _LOADED_S = 15.0  # Triton takes what has loaded at once
 _READ_LATE_S = 2.0  # the log's line may be read so long after it was written
 
 Key = TypeVar("Key", bound=Hashable)
+_Load = tuple[str, str]  # Triton's model, its version
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the kernel tells of a process: whether it was stopped, whether every thread of it sleeps
+    (none runs, or waits for a core or a disk), and the seconds of processor time that it has used.
+    """
+
+    is_stopped: bool
+    sleeps: bool
+    cpu_s: float
+
+
+def activity(pid: int) -> Activity | None:
+    """None of a process that has ended, or that a debugger holds."""
+    try:
+        state, cpu_s = _state(Path(f"/proc/{pid}/stat"))
+        if state == "t":
+            return None
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return Activity(state == "T", all(_state(t / "stat")[0] == "S" for t in threads), cpu_s)
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _state(stat: Path) -> tuple[str, float]:
+    """Its letter in proc_pid_stat(5), and user and system time in seconds."""
+    fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+    return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class _Watched:
+    """A process that may hang since ``since_s``, and its processor time by then."""
+
+    since_s: float
+    cpu_s: float
+    is_stopped: bool
+    num_looks: int = 0
+    num_asleep: int = 0
+
+
+class HangingProcesses:
+    """Follows some processes; to be asked about all of them once a second or so."""
+
+    def __init__(
+        self,
+        look: Callable[[int], Activity | None] = activity,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look, self._clock = look, clock
+        self._watched: dict[int, _Watched] = {}
+
+    def among(self, silent_s: Mapping[int, float]) -> dict[int, str]:
+        """Those that hang, and why, of processes with the seconds since each was heard of."""
+        self._watched = {pid: seen for pid, seen in self._watched.items() if pid in silent_s}
+        reasons = {pid: self._why(pid, seconds) for pid, seconds in silent_s.items()}
+        return {pid: reason for pid, reason in reasons.items() if reason}
+
+    def _why(self, pid: int, silent_s: float) -> str:
+        now = self._look(pid)
+        if now is None or (silent_s < _UNSURE_S and not now.is_stopped):
+            self._watched.pop(pid, None)
+            return ""
+        at_s, seen = self._clock(), self._watched.get(pid)
+        if (
+            seen is None
+            or now.is_stopped != seen.is_stopped
+            or (seen.is_stopped and seen.cpu_s < now.cpu_s)
+        ):
+            seen = self._watched[pid] = _Watched(at_s, now.cpu_s, now.is_stopped)
+        seen.num_looks += 1
+        seen.num_asleep += now.sleeps
+        if seen.num_looks < _NUM_LOOKS:
+            return ""
+        watched_s = at_s - seen.since_s
+        if now.is_stopped:
+            return "was stopped" if watched_s >= _STOPPED_S else ""
+        used_s = now.cpu_s - seen.cpu_s
+        is_idle = seen.num_asleep >= _NUM_ASLEEP and used_s <= watched_s * _BUSY_SHARE
+        is_hung = is_idle and silent_s >= _SILENT_S and watched_s >= _WATCHED_S
+        if is_hung or silent_s >= SILENT_THOUGH_BUSY_S:
+            return f"has not answered for {silent_s:.0f} s"
+        return ""
 
 
 class Silence(Generic[Key]):
-    """For how long some things have been silent without a break."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since_s: dict[Key, float] = {}
 
     def longer_than(self, seconds: float, silent: Iterable[Key]) -> list[Key]:
-        """Those that have been for so long, of all that are ``silent`` now."""
+        """Those that have been for so long, of all ``silent`` now; they are counted anew."""
         now = self._clock()
         self._since_s = {key: self._since_s.get(key, now) for key in silent}
-        return [key for key, since_s in self._since_s.items() if now - since_s >= seconds]
-
-    def begin_anew(self, keys: Collection[Key]) -> None:
-        """Something was done about these."""
-        for key in keys:
-            self._since_s.pop(key, None)
+        late = [key for key, since_s in self._since_s.items() if now - since_s >= seconds]
+        for key in late:
+            del self._since_s[key]
+        return late
 
 
 @dataclass(frozen=True)
@@ -83,7 +175,7 @@ class Heartbeats:
         pids = set(pids)
         for ended in self._last.keys() - pids:
             with contextlib.suppress(OSError):
-                self._path(ended).unlink(missing_ok=True)
+                Path(f"{self._prefix}{ended}").unlink(missing_ok=True)
         beats = {pid: self._beat(pid) for pid in pids}
         self._last = {pid: beat for pid, beat in beats.items() if beat}
 
@@ -96,13 +188,12 @@ class Heartbeats:
         """Whether it beats, as it does once its model has loaded."""
         return pid in self._last
 
-    def says_not_ready(self, pid: int) -> bool:
-        """Whether its model said so with its last beat."""
-        beat = self._last.get(pid)
-        return beat is not None and not beat.is_ready
+    def not_ready(self) -> set[int]:
+        """The processes whose models said so with their last beat."""
+        return {pid for pid, beat in self._last.items() if not beat.is_ready}
 
     def _beat(self, pid: int) -> _Beat | None:
-        path, last = self._path(pid), self._last.get(pid)
+        path, last = Path(f"{self._prefix}{pid}"), self._last.get(pid)
         try:
             written_ns = path.stat().st_mtime_ns
             if last and last.written_ns == written_ns:
@@ -113,88 +204,81 @@ class Heartbeats:
         except OSError:
             return last
 
-    def _path(self, pid: int) -> Path:
-        return Path(f"{self._prefix}{pid}")
-
 
 class HangWatch:
-    """Watches all processes of one ``serve``; ``say`` prints a line."""
-
     def __init__(
         self,
         server: TritonServer,
         answers: ServerAnswers,
         loader: ModelLoader,
-        children: Children,
+        ports: ChildProcess,
         health: Health,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._answers, self._loader = server, answers, loader
-        self._children, self._health, self._say = children, health, say
+        self._ports, self._health, self._say = ports, health, say
         self._hanging = HangingProcesses()
         self._heartbeats = Heartbeats(server.heartbeats, clock)
         self._num_looks = 0  # for loads, in which no process was on its way
-        self._loads = Silence[tuple[str, str]](lambda: self._num_looks)
-        self._loaded = Silence[tuple[str, str]](clock)
+        self._loads = Silence[_Load](lambda: self._num_looks)
+        self._loaded = Silence[_Load](clock)
         self._models = Silence[str](clock)
         self._guard, self._tritonserver = 0, 0
         self.not_ready: set[str] = set()  # Triton's models of which a process says so
 
     def look(self, is_loading: bool) -> None:
-        """Ends what hangs; to be called once a second. ``is_loading``: a model may be, which can
-        keep threads of the server's.
-        """
-        servers, stubs = self._server_processes(), self._loader.stubs
-        children = {child.pid: child for child in self._children.all if child.pid}
+        """Ends what hangs. ``is_loading``: a load may keep threads of the server's busy."""
+        servers, stubs, ports = self._server_processes(), self._loader.stubs, self._ports.pid
         self._heartbeats.look(stub.pid for stub in stubs)
         silent_s = {stub.pid: self._heartbeats.silent_s(stub.pid) for stub in stubs}
-        silent_s |= dict.fromkeys(servers, self._server_silent_s(is_loading))
-        silent_s |= {pid: child.silent_s for pid, child in children.items()}
+        server_silent_s = self._answers.silent_s
+        if is_loading and server_silent_s < SILENT_THOUGH_BUSY_S:
+            server_silent_s = 0.0
+        silent_s |= dict.fromkeys(servers, server_silent_s)
+        if ports:
+            silent_s[ports] = self._ports.silent_s
         reasons = self._hanging.among(silent_s)
         for stub in stubs:
             if stub.pid in reasons:
                 reason = f"its Python process {reasons[stub.pid]}"
                 self._loader.end_processes(stub.model, Cause.HUNG, reason)
-        for pid, child in children.items():
-            if pid in reasons:
-                self._say(child.end_now(reasons[pid]))
-                self._health.set_child(child.name, child.why_not_up)
+        if ports and ports in reasons:
+            self._say(self._ports.end_now(reasons[ports]))
+            self._health.set_ports(self._ports.why_not_up)
         for pid in servers:
             if pid in reasons:
                 self._say(f"tritonserver {reasons[pid]} and is killed")
                 self._server.kill()
                 return
-        says_so = self._heartbeats.says_not_ready
-        self.not_ready = {stub.model for stub in stubs if says_so(stub.pid)}
+        not_ready = self._heartbeats.not_ready()
+        self.not_ready = {stub.model for stub in stubs if stub.pid in not_ready}
 
     def end_unready(self, repository: Path) -> None:
         """Ends the processes of models that have said for a minute that they are not ready. Never
         a front: it waits for its engine.
         """
-        late = self._models.longer_than(_NOT_READY_S, self.not_ready)
-        self._models.begin_anew(late)
-        for folder in late:
+        for folder in self._models.longer_than(_NOT_READY_S, self.not_ready):
             if model_config.engine_of(repository / folder / CONFIG_FILE) is None:
                 reason = "it said for a minute that it is not ready"
                 self._loader.end_processes(folder, Cause.NOT_READY, reason)
 
     def hung_load(self, repository: Path) -> str:
-        """A model whose load never ends, "" where there is none; to be called once a second. While
-        Triton loads as many as it does at once, others wait for them. Ends the processes that have
-        loaded and of which Triton takes no notice.
+        """A model whose load never ends, "" where there is none. While Triton loads as many as it
+        does at once, others wait for them. Ends the processes that have loaded and of which Triton
+        takes no notice.
         """
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
-        processes = {one: self._new_processes(*one, at_s) for one, at_s in loads.items()}
-        lacking = [one for one in loads if self._lacks(*one, len(processes[one]), repository)]
+        processes = {load: self._new_processes(*load, at_s) for load, at_s in loads.items()}
+        lacking = [load for load in loads if self._lacks(*load, len(processes[load]), repository)]
         unnoticed = [
-            one
-            for one, pids in processes.items()
-            if one not in lacking and pids and all(map(self._heartbeats.has_begun, pids))
+            load
+            for load, pids in processes.items()
+            if load not in lacking and pids and all(map(self._heartbeats.has_begun, pids))
         ]
-        for one in self._loaded.longer_than(_LOADED_S, unnoticed):
-            self._say(f"model '{one[0]}' has loaded unnoticed by Triton: its process is ended")
-            self._loader.kill(one[0], processes[one])
+        for load in self._loaded.longer_than(_LOADED_S, unnoticed):
+            self._say(f"model '{load[0]}' has loaded unnoticed by Triton: its process is ended")
+            self._loader.kill(load[0], processes[load])
         pids = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
@@ -204,10 +288,12 @@ class HangWatch:
 
     def _new_processes(self, model: str, version: str, began_s: float) -> frozenset[int]:
         """Those of a load, without those of the version before that go on serving."""
-        own = (
-            one.pid for one in self._loader.stubs if (one.model, one.version) == (model, version)
+        return frozenset(
+            stub.pid
+            for stub in self._loader.stubs
+            if (stub.model, stub.version) == (model, version)
+            and started_s(stub.pid) >= began_s - _READ_LATE_S
         )
-        return frozenset(pid for pid in own if started_s(pid) >= began_s - _READ_LATE_S)
 
     def _lacks(self, model: str, version: str, num_processes: int, repository: Path) -> bool:
         """Whether a load has fewer processes of its own than it needs. Where the version before
@@ -217,19 +303,10 @@ class HangWatch:
         is_served = (model, version) not in self._answers.loading
         return num_processes < (min(1, num_needed) if is_served else num_needed)
 
-    def leftovers(self) -> Leftovers:
-        """What processes of models that died have left behind."""
-        prefix, stubs = self._server.shared_memory_prefix, self._loader.stubs
-        return left_behind(prefix, {stub.pid for stub in stubs})
-
-    def _server_silent_s(self, is_loading: bool) -> float:
-        silent_s = self._answers.silent_s
-        return 0.0 if is_loading and silent_s < SILENT_THOUGH_BUSY_S else silent_s
-
     def _server_processes(self) -> list[int]:
         """The tritonserver, which answers for both, and the guard."""
         if self._guard != self._server.pid:
-            self._loads.longer_than(0, ())
+            self._loads.longer_than(0, ())  # of a new server none hangs yet
             self._tritonserver = server_process(self._server.pid) or 0
             self._guard = self._server.pid if self._tritonserver else 0
         return [pid for pid in (self._tritonserver, self._guard) if pid]

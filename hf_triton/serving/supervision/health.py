@@ -1,15 +1,25 @@
-"""What a supervisor knows of its server and models, for probes and for Prometheus.
+"""What a supervisor knows of its server and models, for probes and for Prometheus: ``/live``,
+``/ready`` and ``/metrics`` of the health port.
 
-Written by the supervisor, read by the health port's threads. Knows no HTTP and no process.
+Written by the supervisor, read by the port's thread. A connection is for one request. Clients can't
+keep others out: of more than 64 connections the oldest is closed, and each after 5 s.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Literal
+
+from hf_triton.ports.time_limit import timeout
+from hf_triton.tritonserver.listen import Listen, listening_socket
 
 Phase = Literal["starting", "serving", "restarting", "stopping"]
 
@@ -18,9 +28,17 @@ _PHASE_REASONS: Mapping[Phase, str] = {
     "restarting": "tritonserver died and is being restarted",
     "stopping": "the server is being stopped",
 }
-# So long may a server that should run leave us without an answer until it counts as hung: longer
-# than the supervisor waits before it ends one.
+# A server that should run and gives no answer for so long hangs: longer than the supervisor waits
+# before it ends one.
 _HUNG_AFTER_S = 60.0
+_SLOWEST_CLIENT_S = 5.0
+_MOST_CONNECTIONS = 64
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+_HEAD = (
+    "HTTP/1.1 {0.value} {0.phrase}\r\nContent-Type: {1}\r\nContent-Length: {2}\r\n"
+    "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+)
 _METRICS = {
     "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),
     "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
@@ -55,17 +73,18 @@ _METRICS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """A number, of a family of _METRICS."""
-
     family: str
     labels: Mapping[str, str]
     value: float
 
-    @property
-    def label_text(self) -> str:
-        """As the text format has labels."""
-        found = ",".join(f'{name}="{escaped(value)}"' for name, value in self.labels.items())
-        return f"{{{found}}}"
+    def __str__(self) -> str:
+        """A line of Prometheus' text format."""
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in self.labels.items())
+        return f"{self.family}{labels and f'{{{labels}}}'} {self.value!r}"
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,7 @@ class Health:
     _models: Mapping[str, ModelReport] = field(default_factory=dict)
     _is_server_up: bool = False
     _answered_at_s: float | None = None
-    _why_no_child: dict[str, str] = field(default_factory=dict)
+    _why_no_ports: str = ""
     _num_server_restarts: int = 0
     _last_apply: tuple[bool, float] | None = None
     _on_demand: dict[str, str] = field(default_factory=dict)
@@ -96,8 +115,8 @@ class Health:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self, phase: Phase, reason: str = "") -> None:
-        """Tells which phase of its life the server is in, and where there is more to say than
-        usual, why it is not ready then. There is no phase after stopping.
+        """Sets the phase of the server's life, and why it is not ready then where there is more to
+        say than usual. There is no phase after stopping.
         """
         with self._lock:
             if self._phase != "stopping":
@@ -105,12 +124,10 @@ class Health:
             self._answered_at_s = None if phase == "restarting" else self._answered_at_s
 
     def set_models(self, models: Mapping[str, ModelReport]) -> None:
-        """The models to be served."""
         with self._lock:
             self._models = models
 
     def set_on_demand(self, states: Mapping[str, str], samples: Iterable[Sample]) -> None:
-        """How each model is that is loaded on demand, in a word, and numbers of them."""
         with self._lock:
             self._on_demand, self._on_demand_samples = dict(states), list(samples)
 
@@ -121,13 +138,12 @@ class Health:
             if is_up or self._answered_at_s is None:
                 self._answered_at_s = self.clock()
 
-    def set_child(self, name: str, why_not_up: str) -> None:
-        """Why a process beside tritonserver does not listen, "" where it does."""
+    def set_ports(self, why_not_up: str) -> None:
+        """Why the ports' process does not listen, "" where it does."""
         with self._lock:
-            self._why_no_child[name] = why_not_up
+            self._why_no_ports = why_not_up
 
     def server_restarted(self) -> None:
-        """The tritonserver was started anew."""
         with self._lock:
             self._num_server_restarts += 1
 
@@ -148,15 +164,13 @@ class Health:
             return since is None or self.clock() - since < _HUNG_AFTER_S
 
     def readiness(self) -> dict[str, Any]:
-        """``ready``, ``phase``, ``reason`` where it is the server's, ``not_ready`` by model; the
-        states of models that are loaded ``on_demand``, where there are some.
-        """
+        """The body of ``/ready``."""
         with self._lock:
             not_ready = {name: model.reason for name, model in self._models.items() if model.reason}
             reason = self._phase_reason
             if not reason and not self._is_server_up:
                 reason = "tritonserver does not answer"
-            reason = reason or next(filter(None, self._why_no_child.values()), "")
+            reason = reason or self._why_no_ports
             found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self._phase}
             if reason:
                 found["reason"] = reason
@@ -169,28 +183,100 @@ class Health:
             samples = list(self._samples())
         lines = []
         for name, (kind, help_text) in _METRICS.items():
-            own = [(labels, value) for family, labels, value in samples if family == name]
+            own = [str(sample) for sample in samples if sample.family == name]
             if own:
-                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-                lines += [f"{name}{labels} {value!r}" for labels, value in own]
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *own]
         return "".join(f"{line}\n" for line in lines)
 
-    def _samples(self) -> Iterator[tuple[str, str, float]]:
+    def _samples(self) -> Iterator[Sample]:
         for name, model in self._models.items():
-            labels = f'{{model="{escaped(name)}"}}'
-            yield "hf_triton_model_up", labels, int(not model.reason and self._is_server_up)
-            yield "hf_triton_model_deaths_total", labels, model.num_deaths
-            yield "hf_triton_model_restarts_total", labels, model.num_restarts
-            yield "hf_triton_model_given_up", labels, int(model.is_given_up)
-        for one in self._on_demand_samples:
-            yield one.family, one.label_text, one.value
-        yield "hf_triton_server_up", "", int(self._is_server_up)
-        yield "hf_triton_server_restarts_total", "", self._num_server_restarts
+            labels, is_up = {"model": name}, not model.reason and self._is_server_up
+            yield Sample("hf_triton_model_up", labels, int(is_up))
+            yield Sample("hf_triton_model_deaths_total", labels, model.num_deaths)
+            yield Sample("hf_triton_model_restarts_total", labels, model.num_restarts)
+            yield Sample("hf_triton_model_given_up", labels, int(model.is_given_up))
+        yield from self._on_demand_samples
+        yield Sample("hf_triton_server_up", {}, int(self._is_server_up))
+        yield Sample("hf_triton_server_restarts_total", {}, self._num_server_restarts)
         if self._last_apply:
-            yield "hf_triton_last_apply_success", "", int(self._last_apply[0])
-            yield "hf_triton_last_apply_timestamp_seconds", "", self._last_apply[1]
+            yield Sample("hf_triton_last_apply_success", {}, int(self._last_apply[0]))
+            yield Sample("hf_triton_last_apply_timestamp_seconds", {}, self._last_apply[1])
 
 
-def escaped(label: str) -> str:
-    """A label's value as the text format wants it."""
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+@contextlib.contextmanager
+def health_port(listen: Listen, health: Health) -> Iterator[None]:
+    """Serves ``health`` while the block runs, unless the port is 0. Raises ServerError."""
+    if not listen.health_port:
+        yield
+        return
+    listening = listening_socket(listen.host, listen.health_port, "--health-port")
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    serving = HealthPort(health).serve(listening, stop)
+    thread = threading.Thread(target=loop.run_until_complete, args=(serving,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+class HealthPort:
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._open: list[asyncio.StreamWriter] = []  # oldest first
+
+    async def serve(self, listening: socket.socket, stop: asyncio.Event) -> None:
+        # Without file descriptors it would be told of each second; it is tried again.
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        async with await asyncio.start_server(self._take, sock=listening, backlog=128):
+            await stop.wait()
+            self._close_oldest(0)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.append(writer)
+        self._close_oldest(_MOST_CONNECTIONS)
+        writer.transport.set_write_buffer_limits(0)  # what is drained is sent
+        try:
+            async with timeout(_SLOWEST_CLIENT_S):
+                await self._respond(reader, writer)
+            writer.close()
+        except (asyncio.TimeoutError, OSError):
+            writer.transport.abort()
+        if writer in self._open:
+            self._open.remove(writer)
+
+    def _close_oldest(self, num_left: int) -> None:
+        while len(self._open) > num_left:
+            self._open.pop(0).transport.abort()
+
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return
+        method, path, *_ = [*head.split(b"\r\n", 1)[0].decode("latin-1").split(), "", ""]
+        status, kind, text = self._response(method, path.partition("?")[0])
+        body = text.encode()
+        writer.write(_HEAD.format(status, kind, len(body)).encode())
+        writer.write(body if method != "HEAD" else b"")
+        await writer.drain()
+
+    def _response(self, method: str, path: str) -> tuple[HTTPStatus, str, str]:
+        """Status, content type and body."""
+        if method not in ("GET", "HEAD"):
+            return HTTPStatus.METHOD_NOT_ALLOWED, _JSON, '{"error": "allowed: GET and HEAD"}\n'
+        if path == "/metrics":
+            return HTTPStatus.OK, _TEXT, self._health.metrics_text()
+        if path == "/ready":
+            found = self._health.readiness()
+            return _status(found["ready"]), _JSON, json.dumps(found, indent=2) + "\n"
+        if path == "/live":
+            is_live = self._health.is_live()
+            return _status(is_live), _JSON, json.dumps({"live": is_live}) + "\n"
+        return HTTPStatus.NOT_FOUND, _JSON, '{"error": "there are /live, /ready and /metrics"}\n'
+
+
+def _status(is_fine: bool) -> HTTPStatus:
+    return HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE

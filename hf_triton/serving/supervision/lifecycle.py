@@ -19,21 +19,16 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryEr
 from hf_triton.serving.apply.file_watch import Watch
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.supervision import limits
-from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.dead_process_memory import remove_of_dead_servers
-from hf_triton.serving.supervision.health import Health
-from hf_triton.serving.supervision.health_port import health_port
-from hf_triton.serving.supervision.loop import ServeOptions, Supervisor, with_short_timeout
-from hf_triton.serving.supervision.messages import say
-from hf_triton.serving.supervision.model_loader import ModelLoader
+from hf_triton.serving.supervision.dead_process_memory import remove_of_dead_servers
+from hf_triton.serving.supervision.health import Health, health_port
+from hf_triton.serving.supervision.loop import ServeOptions, Supervisor
+from hf_triton.serving.supervision.public_ports import PublicPorts, say
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
-from hf_triton.tritonserver.model_state import ModelStates, State
+from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S
+from hf_triton.tritonserver.model_state import State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
-from hf_triton.tritonserver.stubs import StubEnds, cpu_seconds, find_stubs
-
-__all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
+from hf_triton.tritonserver.stubs import cpu_seconds
 
 _LOOK_EVERY_S = 1.0
 # An idle process wakes up once a second; one that computes uses a core.
@@ -49,15 +44,17 @@ class StopRequested(KeyboardInterrupt):
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask for a graceful stop."""
-    return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
+    """The signals that ask for a graceful stop; not SIGHUP where we were started by nohup."""
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in _STOP_SIGNALS if not (is_nohup and number == signal.SIGHUP)]
+
+
+def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise StopRequested(signal.Signals(signum).name)
 
 
 def serve(
-    server: TritonServer,
-    models: Sequence[str],
-    options: ServeOptions,
-    children: Children | None = None,
+    server: TritonServer, models: Sequence[str], options: ServeOptions, ports: PublicPorts
 ) -> int:
     """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
     code.
@@ -72,19 +69,18 @@ def serve(
         say(f"warning: {shortage}")
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
-    children = children or Children()
     try:
         with health_port(server.listen, health):
-            children.begin_start()  # they import meanwhile
+            ports.process.begin_start()  # it imports meanwhile
             server.start()
             health.set_server_up(True)
             with _state_file(server, options.config):
-                return _serve_until_stopped(server, models, options, health, children)
+                return _serve_until_stopped(server, models, options, health, ports)
     except ServerError as error:
         why = f"\n  perhaps for lack of memory: {shortage}" if shortage else ""
         raise ServerError(f"{error}{why}") from None
     finally:
-        children.kill()
+        ports.process.kill()
         server.listen.remove_abandoned_requests()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -120,24 +116,22 @@ def _serve_until_stopped(
     models: Sequence[str],
     options: ServeOptions,
     health: Health,
-    children: Children,
+    ports: PublicPorts,
 ) -> int:
     served = ServedModels(server.repository, models)
     with contextlib.suppress(RepositoryError):  # reported when the state file was written
         served.record()
-    states = ModelStates(options.policy)
-    loader = _loader(server, served, states)
-    supervisor = Supervisor(server, served, health, loader, states, options, children)
+    supervisor = Supervisor(server, served, health, options, ports)
     try:
         supervisor.begin_to_load()
-        children.wait_until_they_listen()
+        ports.process.wait_until_it_listens()
         with _watching(server, options, supervisor):
             supervisor.run()
     except StopRequested:
-        code = _stop(server, health, loader, states, options.drain_s, children)
+        code = _stop(server, health, supervisor, options.drain_s, ports)
         return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
-        loader.end()
+        supervisor.loader.end()
         server.kill()
         raise
 
@@ -166,37 +160,42 @@ def _watching(
         watch.stop()
 
 
-def _loader(server: TritonServer, served: ServedModels, states: ModelStates) -> ModelLoader:
-    api, ends = with_short_timeout(server.api), StubEnds()
-    deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
-    return ModelLoader(api, deaths, served, states, say, server.log_tail)
-
-
 def _stop(
     server: TritonServer,
     health: Health,
-    loader: ModelLoader,
-    states: ModelStates,
+    supervisor: Supervisor,
     drain_s: float,
-    children: Children,
+    ports: PublicPorts,
 ) -> int:
     health.enter("stopping")
     after = f", in {drain_s:g} s" if drain_s else ""
     say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
+    loader, states, is_stuck = supervisor.loader, supervisor.states, False
     try:
         time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
         loader.end()
-        children.begin_stop()
+        ports.process.begin_stop()
         only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)
-        stuck_stop = StuckStop(children, IdleTime(server.pid), loader.has_deaths, only_loads)
-        code = server.stop(stuck_stop)
-        children.end()
+        ends_s = time.monotonic() + _ONLY_LOADS_S if only_loads else math.inf
+        idleness = IdleTime(server.pid)
+
+        def waits_in_vain() -> bool:
+            """Triton 24.10 waits for every load, and for every request; those that a process took
+            with it when it died are never answered. All others have been once nothing computes and
+            the process through which they came has ended.
+            """
+            nonlocal is_stuck
+            is_idle = idleness.seconds() > _IDLE_S
+            is_stuck = is_idle and (loader.has_deaths or ports.process.has_ended)
+            return is_stuck or time.monotonic() > ends_s
+
+        code = server.stop(waits_in_vain)
+        ports.process.end(time.monotonic() + STOP_TIMEOUT_S)
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED
-    is_graceful = code == 0 or stuck_stop.came
-    left = loader.has_deaths and code != 0 and is_graceful
-    if left:
+    is_graceful = code == 0 or is_stuck
+    if is_graceful and code != 0 and loader.has_deaths:
         say("stopped; requests of the processes that died were never answered")
     else:
         say("stopped" if is_graceful else "stopped by force")
@@ -231,35 +230,3 @@ class IdleTime:
                 self._busy_at_s = now
             self._before, self._looked_at_s = used, now
         return now - self._busy_at_s
-
-
-class StuckStop:
-    """Whether the stop of one server waits for what can't happen: made when it is asked to stop,
-    then called often. Triton 24.10 waits for every load, and for every request; those that a
-    process took with it when it died are never answered.
-    """
-
-    def __init__(
-        self, children: Children, idleness: IdleTime, has_deaths: bool, only_loads: bool
-    ) -> None:
-        """``has_deaths``: processes of the server have died, and left requests unanswered."""
-        self._children, self._idleness, self._has_deaths = children, idleness, has_deaths
-        self._ends_s = time.monotonic() + _ONLY_LOADS_S if only_loads else math.inf
-        self.came = False
-
-    def __call__(self) -> bool:
-        """Whether nothing computes any more, and every request that can be answered has been: the
-        processes through which they came have ended. Or there were only loads to wait for.
-        """
-        is_idle = self._idleness.seconds() > _IDLE_S
-        self.came = is_idle and (self._has_deaths or self._children.have_ended)
-        return self.came or time.monotonic() > self._ends_s
-
-
-def _is_ignored_hangup(number: signal.Signals) -> bool:
-    """Whether we were started by nohup, and a closed terminal is not to end us."""
-    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
-
-
-def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    raise StopRequested(signal.Signals(signum).name)

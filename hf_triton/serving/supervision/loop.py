@@ -7,9 +7,8 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,33 +16,28 @@ from msgspec.structs import replace
 
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
-from hf_triton.ports.retries import Model
+from hf_triton.ports.retries import Model, demand_of, line_of
 from hf_triton.serving.apply.file_watch import WatchedFiles
-from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
+from hf_triton.serving.supervision.dead_process_memory import left_behind
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
-from hf_triton.serving.supervision.messages import (
-    counted,
-    print_curl_lines,
-    say,
-    tell_serving,
-)
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
+from hf_triton.serving.supervision.public_ports import PublicPorts, counted, say
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.serving.supervision.server_answers import ServerAnswers
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
+from hf_triton.tritonserver.stubs import StubEnds, find_stubs
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
-_ANSWER_TIMEOUT_S = 2.0
-_SWEEP_EVERY_S = 1.0
+_ANSWER_TIMEOUT_S = 2.0  # of calls that are made so often
 _REMIND_EVERY_S = 10.0
 _COUNT_LEFTOVERS_EVERY_S = 10.0
-# So long may requests in flight take where a server is renewed.
+# Requests in flight may take so long where a server is renewed.
 _RENEW_AFTER_S = 10.0
 _WORST_FIRST = (
     *(State.GIVEN_UP, State.FAILED, State.HEALING, State.LOADING, State.ASLEEP, State.READY),
@@ -71,156 +65,94 @@ class ServeOptions:
     on_demand: OnDemand = field(default_factory=OnDemand)
 
 
-class ServerRestarts:
-    """Restarts one server with the same ports, key and repository, after a longer delay each time:
-    for ever once it has served, for what ends it then may come from clients. ``tell`` is told why
-    it is not up; ``wait`` waits some seconds.
-    """
-
-    def __init__(
-        self,
-        server: TritonServer,
-        policy: RestartPolicy,
-        tell: Callable[[str], None],
-        wait: Callable[[float], None],
-    ) -> None:
-        self._server, self._tell, self._wait_s = server, tell, wait
-        self._restarts = Restarts(policy)
-        self._has_served = False
-
-    def serves(self) -> None:
-        """The server has loaded all models that can be loaded."""
-        self._has_served = True
-        self._restarts.lives()
-
-    def restart(self, words: str) -> None:
-        """Clears away what the server left behind and starts it, with no model yet; ``words`` say
-        how it ended. Raises ServerError where it ends too often before it has ever served.
-        """
-        while True:
-            self._server.kill()
-            self._wait(words)
-            try:
-                self._server.start()
-                return
-            except ServerError as error:
-                words = str(error)
-            except OSError as error:  # the machine lacks memory, processes, file descriptors
-                words = f"tritonserver did not start: {error.strerror or error}"
-
-    def _wait(self, words: str) -> None:
-        delay_s = self._restarts.died() if self._has_served else self._restarts.failed()
-        if delay_s is None:
-            tried = times(self._restarts.num_failed, "time")
-            raise ServerError(
-                f"{words}\ngiven up: tritonserver died {tried} in a row before it had loaded all "
-                "models. Correct what the lines above report, and start serve again"
-            )
-        when = f" in {delay_s:g} s" if delay_s else ""
-        again = f"is started again{when} ({self._restarts.count})"
-        say(words)
-        say(f"tritonserver {again}")
-        self._tell(f"{words.partition(';')[0]} and {again}")
-        self._wait_s(delay_s)
-
-
 class Supervisor:
-    """Supervises one server and its models."""
+    """Supervises one server and its models. A server that ends is restarted with the same ports,
+    key and repository, after a longer delay each time: for ever once it ``has_served``, which is
+    when all models that can be loaded are, for what ends it then may come from clients.
+    """
 
     def __init__(
         self,
         server: TritonServer,
         served: ServedModels,
         health: Health,
-        loader: ModelLoader,
-        states: ModelStates,
         options: ServeOptions,
-        children: Children,
+        ports: PublicPorts,
     ) -> None:
         self._server, self._served, self._health = server, served, health
-        self._loader, self._states = loader, states
-        self._options, self._children = options, children
-        self._api = with_short_timeout(server.api)
-        self._answers = ServerAnswers(self._api)
-        self._hangs = HangWatch(server, self._answers, loader, children, health, say)
-        tell_why: Callable[[str], None] = partial(health.enter, "restarting")
-        self._restarts = ServerRestarts(server, options.policy, tell_why, self._wait_without_server)
-        self._on_demand = OnDemandModels(server, served, loader, states, options.on_demand, say)
-        self._has_served = False  # whether the first load is over, with something to show for it
+        self._options, self._ports = options, ports
+        api, ends = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S), StubEnds()
+        deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
+        self.states = ModelStates(options.policy)
+        self.loader = ModelLoader(api, deaths, served, self.states, say, server.log_tail)
+        self._answers = ServerAnswers(api)
+        self._hangs = HangWatch(server, self._answers, self.loader, ports.process, health, say)
+        self._on_demand = OnDemandModels(
+            server, served, self.loader, self.states, options.on_demand, say
+        )
+        self._restarts = Restarts(options.policy)
+        self.has_served = False
         self._has_curl_lines: set[str] = set()
         self._folders: list[list[str]] = []
         self._begun: list[str] = []  # since the server was started
         self._loading: list[str] = []  # of those, what is waited for
-        self._ask_at_s = self._sweep_at_s = 0.0
-        self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
-
-    @property
-    def has_served(self) -> bool:
-        """Whether any model was ready once all had been loaded."""
-        return self._has_served
+        self._ask_at_s = self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
 
     def run(self) -> NoReturn:
         """Looks after what ``begin_to_load`` began. Raises ServerError if no model is left to
         serve, or a server that has never served dies too often.
         """
         while True:
-            self._states.changed.wait(_LOOK_EVERY_S)
-            self._states.changed.clear()
+            self.states.changed.wait(_LOOK_EVERY_S)
+            self.states.changed.clear()
             try:
-                self._supervise()
-            except OSError as error:
-                self._note_lack(error)
+                if (code := self._server.exit_code()) is None:
+                    self._look()
+                    self._revive_ports()
+                else:
+                    cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
+                    self._restart(self._server.exit_message("tritonserver died"), cause)
+            except OSError as error:  # the machine lacks something, such as file descriptors
+                now = time.monotonic()
+                if now >= self._tell_lack_at_s:
+                    self._tell_lack_at_s = now + _REMIND_EVERY_S
+                    say(f"can't look after the models: {error.strerror or error}; trying again")
 
-    def _supervise(self) -> None:
-        if (code := self._server.exit_code()) is not None:
-            words = self._server.exit_message("tritonserver died")
-            cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
-            self._restart(words, cause)
-            return
-        self._look()
-        self._children.revive(self._health, say)
-
-    def _note_lack(self, error: OSError) -> None:
-        """The machine lacks something, such as file descriptors: the next look tries again."""
-        now = time.monotonic()
-        if now >= self._tell_lack_at_s:
-            self._tell_lack_at_s = now + _REMIND_EVERY_S
-            say(f"can't look after the models: {error.strerror or error}; trying again")
-
-    def _wait_without_server(self, seconds: float) -> None:
-        """Meanwhile the ports answer that no server runs."""
-        deadline = time.monotonic() + seconds
-        while (left_s := deadline - time.monotonic()) > 0:
-            time.sleep(min(left_s, _LOOK_EVERY_S))
-            self._children.revive(self._health, say)
+    def _revive_ports(self) -> None:
+        if message := self._ports.process.revive():
+            say(message)
+            self._health.set_ports(self._ports.process.why_not_up)
 
     def begin_to_load(self) -> None:
         """Begins to load all models; after a restart also those that somebody had loaded."""
-        models = [name for name in self._served.names() if self._is_to_be_loaded(name)]
-        what = "is up again, loading" if self._has_served else "is up, loading"
+        names, models = self._served.names(), []
+        for name in names:
+            load = self._served.load(name)
+            if load == "always" or (load == "manual" and self.states[name].is_coming_back):
+                models.append(name)
+        what = "is up again, loading" if self.has_served else "is up, loading"
         say(f"tritonserver {what} {counted(len(models))}: {', '.join(models) or 'none'}")
         self._begun, self._loading = models, list(models)
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
-        for name in self._served.names():
-            for state in self._states.of(self._served.folders(name)) if name not in models else ():
+        for name in names:
+            for state in self._states_of(name) if name not in models else ():
                 state.unloaded()
-        self._loader.begin(models)
+        self.loader.begin(models)
         self._on_demand.begin()
-        self._tell_health()
+        self._tell()
 
-    def _is_to_be_loaded(self, name: str) -> bool:
-        load = self._served.load(name)
-        was_there = self._states[name].is_coming_back
-        return load == "always" or (load == "manual" and was_there)
+    def _states_of(self, name: str) -> list[ModelState]:
+        return self.states.of(self._served.folders(name))
 
     def _look(self) -> None:
-        now, folders = time.monotonic(), list(map(self._served.folders, self._served.names()))
+        now, names = time.monotonic(), self._served.names()
+        folders = [self._served.folders(name) for name in names]
         if folders != self._folders:  # an apply has changed them
             self._folders, self._ask_at_s = folders, 0.0
-        is_ask_due, is_sweep_due = now >= self._ask_at_s, now >= self._sweep_at_s
-        is_loading = self._states.any(State.LOADING, State.HEALING)
-        if is_ask_due:
+        is_due = now >= self._ask_at_s
+        is_loading = self.states.any(State.LOADING, State.HEALING)
+        if is_due:
             self._ask_at_s = now + _ASK_EVERY_S
             self._hangs.look(is_loading or bool(self._answers.loading))
             self._ask()
@@ -229,64 +161,56 @@ class Supervisor:
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
         # A process that is loading is to be known before it dies: how it does is its load's cause.
-        sweeps = is_sweep_due and self._answers.answered_last
-        self._loader.look(sweep=sweeps, find=is_loading)
-        if is_sweep_due:
-            self._sweep_at_s = now + _SWEEP_EVERY_S
+        self.loader.look(sweep=is_due and self._answers.answered_last, find=is_loading)
+        if is_due:
             self._server.keep_memory_private()
-        if self._loader.has_deaths and now >= self._count_leftovers_at_s:
+        if self.loader.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
-            num = self._hangs.leftovers()
-            if num.are_too_many:
-                processes = f"{num.num_processes} processes that died"
+            living = {stub.pid for stub in self.loader.stubs}
+            left = left_behind(self._server.shared_memory_prefix, living)
+            if left.are_too_many:
+                processes = f"{left.num_processes} processes that died"
                 self._renew_server(f"it keeps what {processes} have left behind")
         # What is free is known once those are loaded that always are.
-        self._on_demand.look(self._children.demands(), may_begin=not self._loading)
-        self._tell_health()
-        if is_ask_due:
+        demand = demand_of(self._ports.process.said)
+        self._on_demand.look(demand, may_begin=not self._loading)
+        self._tell()
+        if is_due:
             self._on_demand.tell(self._health)
-        self._print_curl_lines()
+        for model in self._begun:
+            if self.states.are_ready(self._served.folders(model)):
+                self._print_curl_lines(model)
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 
-    def _renew_server(self, why: str) -> None:
-        """Ends a server, to be started again."""
-        say(f"tritonserver is ended, after the requests in flight: {why}")
-        self._health.enter("restarting", f"tritonserver is started again: {why}")
-        self._loader.end()
-        self._states.server_ended()
-        self._tell_health()
-        deadline = time.monotonic() + _RENEW_AFTER_S
-        self._server.stop(lambda: time.monotonic() > deadline)
-        self._start_again("tritonserver has ended")
-
     def _ask(self) -> None:
-        """Asks the server which models are ready."""
         for name in self._served.names():
-            self._states.of(self._served.folders(name))
-        since, seen = self._states.num_changes, self._answers.states()
+            self._states_of(name)
+        since, seen = self.states.num_changes, self._answers.states()
         self._health.set_server_up(self._answers.is_up if seen is None else True)
         if seen is not None:
-            self._states.see(seen, since)
+            self.states.see(seen, since)
 
-    def _tell_health(self) -> None:
+    def _tell(self) -> None:
+        """Tells probes and ports how each model is."""
         names = self._served.names()
         applied = self._served.last_apply()
         if applied:
             self._health.applied(applied.is_good, applied.at_s)
         self._health.set_models({name: self._report(name) for name in names})
-        self._children.tell({part: one for name in names for part, one in self._told(name)})
+        models = {part: model for name in names for part, model in self._for_ports(name)}
+        self._ports.process.tell(line_of(models))
 
-    def _told(self, name: str) -> Iterator[tuple[str, Model]]:
+    def _for_ports(self, name: str) -> Iterator[tuple[str, Model]]:
         """What ports are told of an entry's folders: a front needs its engine too."""
         folders, on_demand = self._served.folders(name), self._on_demand.told(name)
         is_ours = self._served.is_ours(name)
         for part in folders:
             needed = folders if part == name else [part]
-            states = self._states.of(needed)
-            worst = min(states, key=lambda one: _WORST_FIRST.index(one.state))
-            death = self._states.last_death(needed)
-            num_deaths = sum(one.num_deaths for one in states) + self._states.num_server_deaths
+            states = self.states.of(needed)
+            worst = _worst(states)
+            death = self.states.last_death(needed)
+            num_deaths = sum(one.num_deaths for one in states) + self.states.num_server_deaths
             model = on_demand or Model()
             if worst.is_lost and not on_demand:
                 how = _BY_HAND if self._served.load(name) == "manual" else _BY_APPLY
@@ -307,7 +231,7 @@ class Supervisor:
             )
 
     def _report(self, name: str) -> ModelReport:
-        states = self._states.of(self._served.folders(name))
+        states = self._states_of(name)
         return ModelReport(
             self._reason(name, states),
             sum(one.num_deaths for one in states),
@@ -316,11 +240,10 @@ class Supervisor:
         )
 
     def _reason(self, model: str, states: Sequence[ModelState]) -> str:
-        """Why a model is not ready; empty if it is."""
         on_demand = self._on_demand.told(model)
         if on_demand and on_demand.is_coming:
             return on_demand.failure
-        worst = min(states, key=lambda one: _WORST_FIRST.index(one.state))
+        worst = _worst(states)
         if self._served.load(model) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
         unready = (one for one in self._served.folders(model) if one in self._hangs.not_ready)
@@ -328,13 +251,11 @@ class Supervisor:
         return worst.told or next(said, "")
 
     def _follow_loads(self, now: float) -> None:
-        """Reports models that load slowly, and once that all are loaded."""
         self._loading = [model for model in self._loading if self._is_awaited(model)]
+        waiting, timeout_s = ", ".join(self._loading), self._options.load_timeout_s
         if not self._loading:
             self._loaded()
-            return
-        waiting, timeout_s = ", ".join(self._loading), self._options.load_timeout_s
-        if timeout_s is not None and now - self._began_s > timeout_s:
+        elif timeout_s is not None and now - self._began_s > timeout_s:
             say(f"still loading after {timeout_s:g} s, no longer waiting: {waiting}")
             self._loading = []
         elif now > self._remind_at_s:
@@ -343,37 +264,31 @@ class Supervisor:
 
     def _is_awaited(self, model: str) -> bool:
         """Whether its load is under way, and did not fail after it had been ready."""
-        states = self._states.of(self._served.folders(model))
+        states = self._states_of(model)
         return any(one.state is State.LOADING or one.cause is Cause.SERVER_ENDED for one in states)
 
-    def _print_curl_lines(self) -> None:
-        """Of models that have just been loaded for the first time."""
-        for model in self._begun:
-            new = model not in self._has_curl_lines
-            if new and self._states.are_ready(self._served.folders(model)):
-                self._has_curl_lines.add(model)
-                print_curl_lines(self._server, model, self._children)
+    def _print_curl_lines(self, model: str) -> None:
+        """Once for each model."""
+        if model not in self._has_curl_lines:
+            self._has_curl_lines.add(model)
+            self._ports.print_curl_lines(self._server, model)
 
     def _loaded(self) -> None:
         """Every model is ready, has failed, or is no longer waited for."""
-        if self._has_served:
-            self._restarts.serves()
-            self._health.enter("serving")
-            return
+        num_ready = sum(self.states[model].was_ready for model in self._begun)
         waits = len(self._served.always()) < len(self._served.names())
-        num_ready = sum(self._states[model].was_ready for model in self._begun)
-        if not (num_ready or waits):
+        if not (self.has_served or num_ready or waits):
             raise ServerError("no model is ready, so there is nothing to serve")
-        self._restarts.serves()
-        self._has_served = True
+        is_first, self.has_served = not self.has_served, True
+        self._restarts.lives()
         self._health.enter("serving")
-        for model in self._on_demand.models:
-            print_curl_lines(self._server, model, self._children)
-        tell_serving(self._server, self._served, num_ready, self._children)
+        if is_first:
+            for model in self._on_demand.models:
+                self._print_curl_lines(model)
+            self._ports.tell_serving(self._server, self._served, num_ready)
 
     def _end_where_nothing_is_left(self) -> None:
-        names = self._served.names()
-        entries = {name: self._states.of(self._served.folders(name)) for name in names}
+        entries = {name: self._states_of(name) for name in self._served.names()}
         given_up = [
             name
             for name, states in entries.items()
@@ -385,27 +300,65 @@ class Supervisor:
             lost = ", ".join(sorted(given_up))
             raise ServerError(f"no model is left to serve; given up: {lost} (see above)")
 
+    def _renew_server(self, why: str) -> None:
+        """Ends a server, to be started again."""
+        say(f"tritonserver is ended, after the requests in flight: {why}")
+        self._health.enter("restarting", f"tritonserver is started again: {why}")
+        self.loader.end()
+        self.states.server_ended()
+        self._tell()
+        deadline = time.monotonic() + _RENEW_AFTER_S
+        self._server.stop(lambda: time.monotonic() > deadline)
+        self._start_again("tritonserver has ended")
+
     def _restart(self, words: str, cause: Cause) -> None:
-        """Restarts a server that has ended, as ``words`` say. Raises ServerError where it is given
-        up.
-        """
-        self._loader.end()
+        self.loader.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
-        self._states.server_died(cause, words.partition(";")[0])
-        self._tell_health()
+        self.states.server_died(cause, words.partition(";")[0])
+        self._tell()
         self._start_again(words)
 
     def _start_again(self, words: str) -> None:
-        self._restarts.restart(words)
-        self._answers.starts_anew()
+        """Clears away what the server left behind and starts it; ``words`` say how it ended. Raises
+        ServerError where it ends too often before it has ever served.
+        """
+        while True:
+            self._server.kill()
+            self._wait_to_start(words)
+            try:
+                self._server.start()
+                break
+            except ServerError as error:
+                words = str(error)
+            except OSError as error:  # the machine lacks memory, processes, file descriptors
+                words = f"tritonserver did not start: {error.strerror or error}"
+        self._answers.server_started()
         self._health.enter("restarting")
         self._health.server_restarted()
         self._health.set_server_up(True)
-        self._loader.start_anew()
+        self.loader.server_started()
         self.begin_to_load()
 
+    def _wait_to_start(self, words: str) -> None:
+        """Meanwhile the ports answer that no server runs."""
+        delay_s = self._restarts.died() if self.has_served else self._restarts.failed()
+        if delay_s is None:
+            tried = times(self._restarts.num_failed, "time")
+            raise ServerError(
+                f"{words}\ngiven up: tritonserver died {tried} in a row before it had loaded all "
+                "models. Correct what the lines above report, and start serve again"
+            )
+        when = f" in {delay_s:g} s" if delay_s else ""
+        again = f"is started again{when} ({self._restarts.count})"
+        say(words)
+        say(f"tritonserver {again}")
+        self._health.enter("restarting", f"{words.partition(';')[0]} and {again}")
+        deadline = time.monotonic() + delay_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+            self._revive_ports()
 
-def with_short_timeout(api: ServerApi) -> ServerApi:
-    """The same server's API with a short timeout, for calls four times a second."""
-    return dataclasses.replace(api, answer_timeout_s=_ANSWER_TIMEOUT_S)
+
+def _worst(states: Sequence[ModelState]) -> ModelState:
+    return min(states, key=lambda one: _WORST_FIRST.index(one.state))

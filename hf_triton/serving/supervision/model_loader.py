@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from generator.errors import GeneratorError
 from generator.repository.writing import locked_model
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import Death, StubDeaths
-from hf_triton.tritonserver.http_api import NUM_LOADERS, ModelVersion
+from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, State
 from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.triton_texts import READY
@@ -40,15 +39,6 @@ Pids = frozenset[int]
 T = TypeVar("T")
 
 
-class Server(Protocol):
-    """The calls to a server. Each raises OSError if it can't be reached."""
-
-    def index(self) -> list[ModelVersion]: ...
-    def is_model_ready(self, name: str) -> bool: ...
-    def load(self, name: str) -> str | None: ...
-    def unload(self, name: str) -> str | None: ...
-
-
 class ModelLoader:
     """Loads the models of one server. ``say`` prints a line; ``log_tail`` returns the last lines of
     the server's log.
@@ -56,7 +46,7 @@ class ModelLoader:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerApi,
         deaths: StubDeaths,
         served: ServedModels,
         states: ModelStates,
@@ -69,22 +59,20 @@ class ModelLoader:
         self._reasons: dict[str, tuple[Cause, str]] = {}  # of deaths to come
         self._loading: dict[str, Pids] = {}  # folder -> processes that are not loading
         self._threads = Counter[str]()  # that bring a folder back
-        self.start_anew()
+        self.server_started()
 
-    def start_anew(self) -> None:
-        """The server was started, with no model yet."""
+    def server_started(self) -> None:
+        """The server has no model yet."""
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
 
-    def begin(self, models: Iterable[str]) -> None:
+    def begin(self, models: Sequence[str]) -> None:
         """Starts to load entries, several at once; their states tell how each ends."""
-        waiting = queue.SimpleQueue[str]()
         for model in models:
             for state in self._states.of(self._served.folders(model)):
                 state.load()
-            waiting.put(model)
-        args = (waiting, time.monotonic(), self._ended)
-        for _ in range(min(NUM_LOADERS, waiting.qsize())):
+        args = (iter([*models]), time.monotonic(), self._ended)
+        for _ in range(min(NUM_LOADERS, len(models))):
             threading.Thread(target=self._load_each, args=args, daemon=True).start()
 
     def look(self, sweep: bool = False, find: bool = False) -> None:
@@ -95,7 +83,7 @@ class ModelLoader:
                 cause, reason = self._reasons.pop(death.folder, (death.cause, death.reason))
                 self._states[death.folder].died(cause, reason)
                 try:
-                    self._begin(death.folder, partial(self._bring_back, death))
+                    self._start(death.folder, partial(self._bring_back, death), self._ended)
                 except RuntimeError:  # too many threads on this machine: the next sweep tries again
                     self._states[death.folder].ready()
 
@@ -104,14 +92,13 @@ class ModelLoader:
         """The models' processes, as of about a second ago."""
         return self._deaths.known
 
-    def living(self, folder: str) -> Pids:
-        """The processes that a model has now."""
-        return self._deaths.living(folder)
-
     def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
         """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
         self._reasons[folder] = cause, reason
         self.kill(folder, self.living(folder))
+
+    def living(self, folder: str) -> Pids:
+        return self._deaths.living(folder)
 
     def kill(self, folder: str, pids: Pids) -> None:
         """Kills processes, those that the model still has: others may have their numbers by now."""
@@ -129,8 +116,10 @@ class ModelLoader:
         for folder, survivors in loading.items():
             self.kill(folder, self.living(folder) - survivors)
 
-    def _begin(self, folder: str, work: Callable[[threading.Event], None]) -> None:
-        args = (folder, work, self._ended)
+    def _start(
+        self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
+    ) -> None:
+        args = (folder, work, ended)
         threading.Thread(target=self._run, args=args, daemon=True).start()
 
     def _run(
@@ -144,34 +133,34 @@ class ModelLoader:
             with self._lock:
                 self._threads[folder] -= 1
 
-    def _load_each(
-        self, waiting: queue.SimpleQueue[str], since_s: float, ended: threading.Event
-    ) -> None:
-        with contextlib.suppress(queue.Empty):
-            while not ended.is_set():
-                model, nobody = waiting.get_nowait(), Pids()
-                delay_s = self._load_once(model, nobody, since_s, ended)
-                if delay_s is not None:
-                    again = partial(self._load_again, model, nobody, delay_s)
-                    try:
-                        self._begin(model, again)
-                    except RuntimeError:  # too many threads on this machine
-                        self._run(model, again, ended)
+    def _load_each(self, models: Iterator[str], since_s: float, ended: threading.Event) -> None:
+        for model in models:
+            if ended.is_set():
+                return
+            delay_s = self._load_once(model, Pids(), since_s, ended)
+            if delay_s is not None:
+                again = partial(self._load_again, model, Pids(), delay_s)
+                try:
+                    self._start(model, again, ended)
+                except RuntimeError:  # too many threads on this machine
+                    self._run(model, again, ended)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
-        delay_s = self._tried(partial(self._unload, death, ended), death.folder, ended)
-        if delay_s is not None:
-            self._load_again(death.folder, death.survivors, delay_s, ended)
-        elif not ended.is_set():
-            self._states[death.folder].ready()  # somebody else has loaded it
+        folder = death.folder
 
-    def _unload(self, death: Death, ended: threading.Event) -> float | None:
-        """Unloads a model that is still dead; the seconds until it is loaded, None of another."""
-        with locked_model(self._served.repository / death.folder):
-            if ended.is_set() or not self._deaths.is_dead(death):
-                return None
-            self._server.unload(death.folder)
-            return self._states[death.folder].count_death(others_live=bool(death.survivors))
+        def unload() -> float | None:
+            """Seconds until it is loaded; None of one that is no longer dead."""
+            with locked_model(self._served.repository / folder):
+                if ended.is_set() or not self._deaths.is_dead(death):
+                    return None
+                self._server.unload(folder)
+                return self._states[folder].count_death(others_live=bool(death.survivors))
+
+        delay_s = self._tried(unload, folder, ended)
+        if delay_s is not None:
+            self._load_again(folder, death.survivors, delay_s, ended)
+        elif not ended.is_set():
+            self._states[folder].ready()  # somebody else has loaded it
 
     def _load_again(
         self, folder: str, survivors: Pids, first_s: float, ended: threading.Event
@@ -187,9 +176,7 @@ class ModelLoader:
     def _load_once(
         self, folder: str, survivors: Pids, since_s: float, ended: threading.Event
     ) -> float | None:
-        """Loads a folder; seconds until that is tried again, None where it is not: it is ready, or
-        lost, or the server has ended.
-        """
+        """Seconds until the next try; None where it is ready or lost, or the server ended."""
         began_s = time.monotonic()
         failure = self._tried(partial(self._load, folder, survivors, ended), folder, ended)
         if ended.is_set():
@@ -197,8 +184,8 @@ class ModelLoader:
         if failure is None:
             # Triton never answers the requests of the process that died, and so keeps the old
             # version and its other processes: they are killed later.
-            args = (folder, survivors)
             if survivors:
+                args = (folder, survivors)
                 threading.Thread(target=self._end_later, args=args, daemon=True).start()
             self._note_loaded(folder, time.monotonic() - since_s)
             return None
@@ -270,18 +257,14 @@ class ModelLoader:
             for one in own:
                 self._states[one].unloaded()
             return
-        again = " again" * self._states[folder].was_ready
-        is_ready = self._says_ready(folder)
+        how = "ready" + " again" * self._states[folder].was_ready
+        with contextlib.suppress(OSError):
+            # Triton asks models from 26.03 on; one that says no has not failed.
+            if not self._server.is_model_ready(folder):
+                how = "loaded, but says that it is not ready,"
         for one in own:
             self._states[one].ready()
-        how = f"ready{again}" if is_ready else "loaded, but says that it is not ready,"
         self._say(f"{model} is {how} after {seconds:.1f} s")
-
-    def _says_ready(self, folder: str) -> bool:
-        """Asked of models by Triton from 26.03 on; one that says no has not failed."""
-        with contextlib.suppress(OSError):
-            return self._server.is_model_ready(folder)
-        return True
 
     def _tell_lost(self, folder: str) -> None:
         state, model = self._states[folder], self._model_of(folder)

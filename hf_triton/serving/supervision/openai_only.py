@@ -1,4 +1,4 @@
-"""``hf-triton serve --openai-port PORT --triton-url HOST:PORT``: only the OpenAI API, for a Triton
+"""``hf-triton serve --openai-port PORT --triton-url HOST:PORT``: only OpenAI's API, for a Triton
 that runs elsewhere.
 """
 
@@ -6,44 +6,38 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterable
 
 import uvloop
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
-from hf_triton.ports.openai.curl_lines import OpenAiApi, api_of, curl_line
+from hf_triton.ports.openai.curl_lines import api_of, curl_line
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import Access, OpenAiPort, ProxySettings
 from hf_triton.serving.supervision import limits
+from hf_triton.serving.supervision.public_ports import say
 from hf_triton.tritonserver.listen import Listen
 
 
 def serve_openai_only(
     listen: Listen, port: OpenAiPort, access: Access, stop_signals: Iterable[signal.Signals]
 ) -> int:
-    """Serves until one of the signals; returns the exit code.
-
-    Raises ServerError where it can't start.
-    """
+    """Serves until one of the signals; returns the exit code. Raises ServerError."""
     limits.raise_all()
-    settings = ProxySettings(listen, port, access=access)
-    shown, triton = api_of(port, listen, access), port.triton_address
-    return uvloop.run(_serve(settings, shown, triton, stop_signals))
+    return uvloop.run(_serve(listen, port, access, stop_signals))
 
 
 async def _serve(
-    settings: ProxySettings,
-    shown: OpenAiApi,
-    triton_address: str,
-    stop_signals: Iterable[signal.Signals],
+    listen: Listen, port: OpenAiPort, access: Access, stop_signals: Iterable[signal.Signals]
 ) -> int:
+    settings = ProxySettings(listen, port, access=access)
+    api = api_of(port, listen, access)
     stop = asyncio.Event()
 
     def ready() -> None:
-        page = f", playground {shown.url}/playground" * shown.has_playground
-        _say(f"OpenAI API on {shown.url}/v1{page}, for the Triton at {triton_address}")
-        print(curl_line(shown.url, "NAME", shown.key_variable), flush=True)
+        page = f", playground {api.url}/playground" * api.has_playground
+        say(f"OpenAI API on {api.url}/v1{page}, for the Triton at {port.triton_address}")
+        print(curl_line(api.url, "NAME", api.key_variable), flush=True)
 
     serving = asyncio.create_task(serve_ports(settings, stop, ready))
 
@@ -51,7 +45,7 @@ async def _serve(
         if stop.is_set():
             serving.cancel()
         else:
-            _say("stopping after the requests in flight; Ctrl-C again forces it")
+            say("stopping after the requests in flight; Ctrl-C again forces it")
             stop.set()
 
     for number in stop_signals:
@@ -60,10 +54,5 @@ async def _serve(
         await serving
     except asyncio.CancelledError:
         return EXIT_INTERRUPTED
-    _say("stopped")
+    say("stopped")
     return EXIT_OK
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"hf-triton: {text}\n")
-    sys.stderr.flush()

@@ -7,20 +7,21 @@ Reads files only; knows no server.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.render import model_config
 from generator.repository import served_record
-from generator.repository.served_record import LastApply
+from generator.repository.served_record import LastApply, ServedRecord
 
 _FRESH_S = 0.2  # a look at everything asks of each several times
 
 
 @dataclass
 class _Entry:
-    """What an entry's config.pbtxt says; ``changed_at`` is its time, in ns."""
+    """What an entry's config.pbtxt says, which was changed at this time, in ns."""
 
     changed_at: int
     folders: list[str]
@@ -44,12 +45,9 @@ class OnDemandEntry:
 
 
 class ServedModels:
-    """The models of one server, by the names that models.yaml gives them."""
-
     def __init__(self, repository: Path, names: Sequence[str]) -> None:
         self.repository = repository
         self._names = list(names)
-        self._has_record = False
         self._recorded_at_s = 0.0
         self._entries: dict[str, _Entry] = {}
         self._looks_since_s = 0.0  # nothing seen before counts
@@ -57,21 +55,23 @@ class ServedModels:
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
         served_record.write_models(self.repository, self._names)
-        self._has_record = True
         self._recorded_at_s = time.time()
 
     def names(self) -> list[str]:
         """The entries' names: from the record, if this server has written one."""
-        record = served_record.read(self.repository) if self._has_record else None
+        record = self._record()
         if record is not None and set(record.models) != set(self._names):
             self._names = list(record.models)
         return list(self._names)
 
     def last_apply(self) -> LastApply | None:
         """How the last apply ended, if there was one since this server started."""
-        record = served_record.read(self.repository) if self._has_record else None
+        record = self._record()
         applied = record.applied if record else None
         return applied if applied and applied.at_s >= self._recorded_at_s else None
+
+    def _record(self) -> ServedRecord | None:
+        return served_record.read(self.repository) if self._recorded_at_s else None
 
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
@@ -85,7 +85,6 @@ class ServedModels:
         return [engine, model] if engine else [model]
 
     def is_ours(self, model: str) -> bool:
-        """Whether an entry's folders run our library."""
         return self._entry(model).is_ours
 
     def load(self, model: str) -> str:
@@ -96,28 +95,24 @@ class ServedModels:
         return self._entry(entry.owner).load if entry.owner else entry.load
 
     def always(self) -> list[str]:
-        """The entries that are loaded at the start."""
         return [name for name in self.names() if self.load(name) == "always"]
 
     def on_demand(self) -> dict[str, OnDemandEntry]:
         """The entries that are loaded on demand, each with the arms that go with it."""
         entries = {name: self._entry(name) for name in self.names()}
-        found = {
-            name: OnDemandEntry(entry.idle_s, [], [])
-            for name, entry in entries.items()
-            if entry.load == "on_demand" and entry.owner not in entries
-        }
+        found: dict[str, OnDemandEntry] = {}
+        arms = defaultdict[str, list[str]](list)
         for name, entry in entries.items():
-            if entry.owner in found:
-                found[entry.owner].entries.append(name)
-                found[entry.owner].folders.extend(entry.folders)
-        for name, one in found.items():
-            one.entries.append(name)
-            one.folders.extend(entries[name].folders)
+            arms[entry.owner or ""].append(name)
+        for name, entry in entries.items():
+            if entry.load == "on_demand" and entry.owner not in entries:
+                parts = [*arms[name], name]
+                folders = [folder for part in parts for folder in entries[part].folders]
+                found[name] = OnDemandEntry(entry.idle_s, parts, folders)
         return found
 
     def look_again(self) -> None:
-        """What is asked next is looked at anew: an apply may have changed it just now."""
+        """Reads again what is asked next: an apply may have changed it just now."""
         self._looks_since_s = time.monotonic()
 
     def _entry(self, model: str) -> _Entry:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from generator.errors import ServerError
-from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import Cause
-from hf_triton.tritonserver.stubs import End, Stub, still_alive
+from hf_triton.tritonserver.stubs import End, Stub, StubEnds, still_alive
 from hf_triton.tritonserver.triton_texts import PROCESS_DIED, READY
 
 Version = tuple[str, str]  # Triton's model, its version
@@ -32,20 +32,6 @@ class Death:
     survivors: frozenset[int]
 
 
-class Server(Protocol):
-    """The calls to a server."""
-
-    def index(self) -> list[ModelVersion]: ...
-    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...
-
-
-class Ends(Protocol):
-    """How processes ended."""
-
-    def how(self, pid: int) -> End: ...
-    def last_of(self, models: Collection[str], since_s: float) -> End: ...
-
-
 class StubDeaths:
     """Follows the Python processes of one server.
 
@@ -55,32 +41,24 @@ class StubDeaths:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerApi,
         find: Callable[[], Iterable[Stub]],
-        ends: Ends,
+        ends: StubEnds,
         alive: Callable[[Iterable[Stub]], Iterable[Stub]] = still_alive,
     ) -> None:
         """``find`` returns every Python process that the server has now."""
-        self._server = server
-        self._find = find
-        self._alive = alive
-        self._known: frozenset[Stub] = frozenset()
-        self._ends = ends
+        self._server, self._find, self._ends, self._alive = server, find, ends, alive
+        self.known: frozenset[Stub] = frozenset()  # by the last sweep
         self._complete: dict[Version, frozenset[int]] = {}
         self._asked: dict[Version, frozenset[int]] = {}
-
-    @property
-    def known(self) -> frozenset[Stub]:
-        """The processes that the last sweep found."""
-        return self._known
 
     def look(self, sweep: bool = False, find: bool = False) -> list[Death]:
         """The versions that lost a process; a sweep reports known ones again, ``find`` only looks
         for new processes too. Empty if the server does not answer.
         """
-        if sweep or find or frozenset(self._alive(self._known)) != self._known:
-            self._known = frozenset(self._find())
-        living = _by_version(self._known)
+        if sweep or find or frozenset(self._alive(self.known)) != self.known:
+            self.known = frozenset(self._find())
+        living = _by_version(self.known)
         changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
         changed |= dict.fromkeys(self._complete.keys() - living.keys(), frozenset())
         if not sweep and (not changed or changed == self._asked):
@@ -94,17 +72,10 @@ class StubDeaths:
         return deaths
 
     def is_dead(self, death: Death) -> bool:
-        """Whether the version still lacks the process: nobody has reloaded or unloaded it.
-
-        Raises OSError or ServerError if the server does not answer.
-        """
-        found = _by_version(self._find())
-        living = found.get((death.folder, death.version), frozenset())
-        return living <= death.survivors and any(
-            (death.folder, death.version) == (entry.model, entry.version)
-            for entry in self._server.index()
-            if entry.state == READY
-        )
+        """Whether nobody has reloaded or unloaded it. Raises OSError or ServerError."""
+        key = death.folder, death.version
+        living = _by_version(self._find()).get(key, frozenset())
+        return living <= death.survivors and key in self._ready()
 
     def of_load(self, failure: str, folders: Collection[str], since_s: float) -> tuple[Cause, str]:
         """Why a load of these models failed that began then, and what to say of it: where its
@@ -116,23 +87,24 @@ class StubDeaths:
         return end.cause, failure.replace("out of memory?", end.text or "out of memory?")
 
     def living(self, folder: str) -> frozenset[int]:
-        """The processes that any version of a folder has."""
         return frozenset(stub.pid for stub in self._find() if stub.model == folder)
+
+    def _ready(self) -> list[Version]:
+        versions = self._server.index()
+        return [(entry.model, entry.version) for entry in versions if entry.state == READY]
 
     def _judge(
         self, living: Mapping[Version, frozenset[int]], changed: Set[Version] | None
     ) -> list[Death]:
-        ready = [
-            (entry.model, entry.version)
-            for entry in self._server.index()
-            if entry.state == READY and (changed is None or (entry.model, entry.version) in changed)
-        ]
+        ready = [key for key in self._ready() if changed is None or key in changed]
         deaths = []
         for key in ready:
             pids = living.get(key, frozenset())
             if self._complete.get(key) == pids:
                 continue
-            if len(pids) >= self._num_expected(*key):
+            config = self._server.model_config(*key) or {}
+            is_python = config.get("backend") == "python"
+            if len(pids) >= (num_instances(config) if is_python else 0):
                 self._complete[key] = pids
             else:
                 deaths.append(self._death(key, pids))
@@ -146,11 +118,6 @@ class StubDeaths:
         end = next((end for end in ends if end.text), End())
         text = f"its Python process died{end.text and f' ({end.text})'}"
         return Death(*key, end.cause, text, survivors)
-
-    def _num_expected(self, folder: str, version: str) -> int:
-        """How many processes the version should have."""
-        config = self._server.model_config(folder, version) or {}
-        return num_instances(config) if config.get("backend") == "python" else 0
 
 
 def _by_version(stubs: Iterable[Stub]) -> dict[Version, frozenset[int]]:

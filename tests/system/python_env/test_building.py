@@ -15,7 +15,7 @@ from generator.spec import task_folders
 from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.cli import main as cli
-from hf_triton.serving.python_env.building import ensure, folder_of
+from hf_triton.serving.python_env import ensure, folder_of
 from hf_triton.tritonserver import binary
 from tests.support.tiny_wheel import make_wheel
 from tests.support.triton import echo_templates

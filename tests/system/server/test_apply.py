@@ -20,10 +20,9 @@ from generator.render.manifest import with_digest
 from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare
-from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update_model
 from hf_triton.serving.apply.session import ApplyOptions, Session
-from hf_triton.serving.apply.target import Target, check
+from hf_triton.serving.apply.target import Target
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
@@ -210,7 +209,7 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     repository: Path = triton.server.repository
     config = repository.parent / "models.yaml"
     target, lines = Target(triton.server.api, "the server"), list[str]()
-    check(target, repository)
+    target.check(repository)
     config.write_text(CHANGED, encoding="utf-8")
     asked = ServerApi.metrics
     with monkeypatch.context() as full:  # the models' own numbers, but no byte is free
@@ -240,7 +239,7 @@ def change(server: TritonServer, *says: str, gap: bool = False) -> tuple[Outcome
         assert eventually(lambda: len(one + other) >= 2)
         found = plans(server.repository, *says)
         settings = UpdateSettings(60.0, force=False)
-        outcome = update_model(found, (), ModelControl(server.api), settings, gap=gap)
+        outcome = update_model(found, (), Target(server.api), settings, gap=gap)
         num_answers = len(one + other)
         assert eventually(lambda: len(one + other) >= num_answers + 3)  # one was asked for after it
     return outcome, set(one + other)

@@ -14,10 +14,10 @@ from generator.repository.plan import make_plan
 from generator.repository.writing import locked_model
 from generator.spec import triton_models
 from generator.spec.runtime_rules import LINK_VERSION
-from hf_triton.serving.apply import execution, model_update
-from hf_triton.serving.apply.model_control import ModelControl
+from hf_triton.serving.apply import model_update, session
 from hf_triton.serving.apply.model_update import write_folder
 from hf_triton.serving.apply.planning import plan_apply
+from hf_triton.serving.apply.target import Target
 from tests.support.apply_bench import KEY, Bench, bench, tell_state
 from tests.support.fake_control import FakeTriton
 
@@ -239,7 +239,7 @@ def test_killed_after_a_version_was_written_the_next_apply_ends_it(
 ) -> None:
     made.say(CHANGED)
     plan = make_plan(Path("models.yaml"), made.repository)
-    found = plan_apply(plan, made.repository, ModelControl(made.api), force=False)
+    found = plan_apply(plan, made.repository, Target(made.api), force=False)
     write_folder(found.groups[0].folders[0])
     if was_loaded:
         made.api.load("a")
@@ -285,7 +285,7 @@ def canary(weight: int) -> str:
 def test_weights_change_without_a_load_after_their_arms_are_there_and_before_they_go(
     made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "ROUTING_IS_READ_S", 0.0)
+    monkeypatch.setattr(session, "ROUTING_IS_READ_S", 0.0)
     routing = made.repository / "a" / "routing.json"
     first = made.applied(canary(10)).out
     assert first.index("a_new: ready after") < first.index("a: its routing is written")

@@ -11,10 +11,15 @@ import pytest
 
 from generator.render.memory import weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
-from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
 from hf_triton.serving.apply.memory import with_shortages
-from hf_triton.serving.apply.model_control import ServedFolder
-from hf_triton.serving.apply.planning import ApplyPlan, Shortage
+from hf_triton.serving.apply.planning import (
+    ApplyPlan,
+    FolderAction,
+    FolderChange,
+    GroupChange,
+    Shortage,
+)
+from hf_triton.serving.apply.target import ServedFolder
 from tests.support.apply_bench import Bench, bench
 
 GIB = 2**30
@@ -70,7 +75,7 @@ def change(
 
 def planned(metrics: str, *folders: FolderChange) -> ApplyPlan:
     groups = tuple(GroupChange((folder,)) for folder in folders)
-    return with_shortages(ApplyPlan(groups, ()), metrics)
+    return with_shortages(ApplyPlan(groups), metrics)
 
 
 def shortage(metrics: str, *folders: FolderChange) -> Shortage | None:
@@ -87,8 +92,7 @@ def test_a_model_that_fills_its_gpu_has_no_room_for_a_second_copy() -> None:
     # 14 GiB of weights and so on, and so much that 90 % of it hold the cache
     assert found.needed / GIB == pytest.approx(14 + 58 / 0.9)
     assert str(found) == (
-        "chat: a second copy needs 78.4 GiB on cuda:0, and 7.0 GiB are free (its last load took "
-        "41 s)"
+        "a second copy needs 78.4 GiB on cuda:0, and 7.0 GiB are free (its last load took 41 s)"
     )
 
 

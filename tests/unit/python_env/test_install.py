@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.serving.python_env import building
+from hf_triton.serving import python_env as building
 
 PIP = ["python", "-m", "pip"]
 

@@ -8,10 +8,11 @@ import itertools
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from hf_triton.tritonserver.http_api import ModelVersion
-from hf_triton.tritonserver.stubs import End, Stub
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.http_api import ModelVersion, ServerApi
+from hf_triton.tritonserver.stubs import End, Stub, StubEnds
 
 
 @dataclass
@@ -96,3 +97,9 @@ class FakeServer:
     def _reach(self) -> None:
         if not self.is_reachable:
             raise ConnectionRefusedError
+
+
+def deaths_of(server: FakeServer, ends: FakeEnds | None = None) -> StubDeaths:
+    """Follows the server's processes."""
+    how = cast(StubEnds, ends or FakeEnds(End()))
+    return StubDeaths(cast(ServerApi, server), server.find, how, server.alive)

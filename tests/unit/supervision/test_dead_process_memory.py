@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from generator.errors import ServerError
-from hf_triton.serving.supervision import lifecycle, limits
-from hf_triton.serving.supervision.hang_detection import dead_process_memory
-from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
+from hf_triton.serving.supervision import dead_process_memory, lifecycle, limits
+from hf_triton.serving.supervision.dead_process_memory import Leftovers, left_behind
 
 
 @pytest.fixture
@@ -80,5 +79,5 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
     os.utime(region, (0, 0))
     nothing: Any = None
     with pytest.raises(ServerError, match="far enough"):
-        lifecycle.serve(nothing, [], nothing)
+        lifecycle.serve(nothing, [], nothing, nothing)
     assert not region.exists()

@@ -11,12 +11,11 @@ from typing import cast
 import pytest
 
 from hf_triton.serving.supervision import hang_watch
-from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.processes import Activity, HangingProcesses
-from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
-from hf_triton.serving.supervision.hang_watch import HangWatch
+from hf_triton.serving.supervision.hang_watch import Activity, HangingProcesses, HangWatch
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.model_loader import ModelLoader
+from hf_triton.serving.supervision.server_answers import ServerAnswers
+from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import Stub
@@ -64,13 +63,24 @@ class Answers:
     loading: frozenset[tuple[str, str]] = frozenset()
 
 
+@dataclass
+class Ports:
+    pid: int | None = None
+    silent_s: float = 0.0
+    why_not_up: str = ""
+
+    def end_now(self, why: str) -> str:
+        self.pid, self.why_not_up = None, f"the ports' process {why}"
+        return self.why_not_up
+
+
 class Ward:
     """A server whose processes do nothing, looked at once a second."""
 
     def __init__(self, folder: Path) -> None:
         self.server = Server(f"{folder}/beat_")
-        self.models, self.answers = Models(), Answers()
-        self.said: list[str] = []
+        self.models, self.answers, self.ports = Models(), Answers(), Ports()
+        self.health, self.said = Health(), list[str]()
         self.stopped: set[int] = set()
         self.is_starting = False  # a process that is not a model's yet
         self.now_s = 0.0
@@ -78,8 +88,8 @@ class Ward:
             cast(TritonServer, self.server),
             cast(ServerAnswers, self.answers),
             cast(ModelLoader, self.models),
-            Children(),
-            Health(),
+            cast(ChildProcess, self.ports),
+            self.health,
             self.said.append,
             lambda: self.now_s,
         )
@@ -140,6 +150,21 @@ def test_a_models_process_whose_heartbeat_stops_is_ended(ward: Ward, tmp_path: P
     assert ward.watch.not_ready == set()
     ward.look(8)
     assert ward.models.ended == [("a", "its Python process has not answered for 8 s")]
+
+
+@pytest.mark.threat("hanging-processes")
+def test_the_ports_process_is_ended_where_it_is_silent(ward: Ward) -> None:
+    ward.ports.pid = 4
+    ward.look(20)
+    assert ward.said == []
+    for second in range(10):
+        ward.ports.silent_s = float(second)
+        ward.look(1)
+    assert ward.said == ["the ports' process has not answered for 8 s"]
+    assert ward.health.readiness()["reason"] == "models are being loaded"
+    ward.health.enter("serving")
+    ward.health.set_server_up(True)
+    assert ward.health.readiness()["reason"] == ward.ports.why_not_up
 
 
 def test_a_model_that_says_so_is_not_ready_and_is_ended_after_a_minute(

@@ -7,17 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from generator.errors import ServerError
-from hf_triton.serving.supervision.hang_detection.processes import (
-    Activity,
-    HangingProcesses,
-    activity,
-)
-from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
-from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.serving.supervision.hang_watch import Activity, HangingProcesses, activity
+from hf_triton.serving.supervision.server_answers import ServerAnswers
+from hf_triton.tritonserver.http_api import ModelVersion, ServerApi
 from hf_triton.tritonserver.model_state import Seen
 from tests.support.triton import eventually
 
@@ -113,7 +110,7 @@ class Server:
 class Answers:
     def __init__(self) -> None:
         self.server, self.now_s = Server(), 0.0
-        self.answers = ServerAnswers(self.server, lambda: self.now_s)
+        self.answers = ServerAnswers(cast(ServerApi, self.server), lambda: self.now_s)
 
     def ask_at(self, now_s: float) -> None:
         self.now_s = now_s

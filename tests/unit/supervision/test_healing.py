@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,13 +12,13 @@ from generator.repository.writing import locked_model
 from hf_triton.serving.supervision import model_loader
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 from hf_triton.tritonserver.stubs import End
 from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 from tests.support.triton import eventually
-from tests.unit.supervision.fake_server import FakeEnds, FakeServer
+from tests.unit.supervision.fake_server import FakeEnds, FakeServer, deaths_of
 
 ENSEMBLE = """\
 platform: "ensemble"
@@ -38,10 +39,8 @@ class Clinic:
             (repository / folder).mkdir(exist_ok=True)
         (repository / "e" / "config.pbtxt").write_text(ENSEMBLE)
         (repository / "f" / "config.pbtxt").write_text(FRONT)
-        deaths = StubDeaths(server, server.find, self.ends, server.alive)
-        self.loader = ModelLoader(
-            *(server, deaths, self.served, self.states, self.said.append, lambda: ["the last line"])
-        )
+        args = deaths_of(server, self.ends), self.served, self.states, self.said.append
+        self.loader = ModelLoader(cast(ServerApi, server), *args, lambda: ["the last line"])
         self.loader.look(sweep=True)
 
     def heal(self) -> None:

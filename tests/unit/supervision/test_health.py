@@ -11,11 +11,9 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.cli.main import make_parser
-from hf_triton.cli.verbs.serve import _listen
-from hf_triton.cli.verbs.serve_arguments import settle
-from hf_triton.serving.supervision import health_port as served_over_http
-from hf_triton.serving.supervision.health import Health, ModelReport
-from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.cli.verbs.serve import _listen, settle
+from hf_triton.serving.supervision import health as served_over_http
+from hf_triton.serving.supervision.health import Health, ModelReport, health_port
 from hf_triton.tritonserver.listen import Listen
 from tests.support.triton import eventually, free_ports, get
 

@@ -14,13 +14,11 @@ from generator.spec.triton_models import IDLE_PARAMETER, LOAD_PARAMETER
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.stubs import End
 from tests.support.triton import eventually
-from tests.unit.supervision.fake_server import FakeEnds, FakeServer
+from tests.unit.supervision.fake_server import FakeServer, deaths_of
 
 WAITS: Mapping[str, tuple[int, int, int]] = {"a": (1, 0, 0)}
 
@@ -46,10 +44,10 @@ class Home:
         ]
         (repository / "a" / "config.pbtxt").write_text("".join(lines))
         self.triton, self.states, self.said = FakeServer(), ModelStates(), list[str]()
-        cast(Any, self.triton).metrics = str
+        api: Any = self.triton
+        api.metrics = str
         served = ServedModels(repository, ["a"])
-        deaths = StubDeaths(self.triton, self.triton.find, FakeEnds(End()), self.triton.alive)
-        loader = ModelLoader(self.triton, deaths, served, self.states, self.said.append)
+        loader = ModelLoader(api, deaths_of(self.triton), served, self.states, self.said.append)
         server = cast(TritonServer, Server(self.triton))
         self.models = OnDemandModels(
             *(server, served, loader, self.states, OnDemand(memory_gib=1.0), self.said.append)
@@ -57,7 +55,7 @@ class Home:
 
     def becomes(self, state: str, demand: Mapping[str, tuple[int, int, int]]) -> bool:
         def is_so() -> bool:
-            self.models.look([dict(demand)], may_begin=True)
+            self.models.look(dict(demand), may_begin=True)
             return self.models.models["a"].state == state
 
         return eventually(is_so, 20)
@@ -79,9 +77,9 @@ def test_a_request_loads_a_model_again_each_time_after_it_was_idle(home: Home) -
 
 def test_a_failed_load_is_told_to_those_who_wait_and_tried_again_later(home: Home) -> None:
     home.triton.refusals["a"] = ["no weights"]
-    home.models.look([dict(WAITS)], may_begin=True)
+    home.models.look(dict(WAITS), may_begin=True)
     assert eventually(lambda: home.states["a"].state is State.FAILED)
-    home.models.look([dict(WAITS)], may_begin=True)
+    home.models.look(dict(WAITS), may_begin=True)
     told = home.models.told("a")
     assert told is not None
     assert (told.failure, told.retry_s) == ("no weights", 5)

@@ -7,11 +7,11 @@ import pytest
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, num_instances
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.stubs import End, Stub
-from tests.unit.supervision.fake_server import FakeEnds, FakeServer
+from tests.unit.supervision.fake_server import FakeEnds, FakeServer, deaths_of
 
 
 def watched(server: FakeServer, end: End | None = None) -> StubDeaths:
-    deaths = StubDeaths(server, server.find, FakeEnds(end or End()), server.alive)
+    deaths = deaths_of(server, FakeEnds(end or End()))
     deaths.look(sweep=True)
     return deaths
 

@@ -1,4 +1,4 @@
-"""The models of one server that are loaded on demand: puts into effect what residency.py decides,
+"""The models of one server that are loaded on demand: loads and unloads what residency.py decides,
 and tells the ports and the health port of it.
 """
 
@@ -9,7 +9,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from queue import SimpleQueue
 
 from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
@@ -31,8 +32,6 @@ _TRIED_AGAIN_S = 1.0
 
 
 class OnDemandModels:
-    """``look`` four times a second."""
-
     def __init__(
         self,
         server: TritonServer,
@@ -46,77 +45,65 @@ class OnDemandModels:
         self._loader, self._states = loader, states
         self._settings, self._say = settings, say
         self._sizes = Sizes(
-            *(served.repository, settings, self._folders),
-            lambda: loader.stubs,
-            server.api.metrics,
+            served.repository, settings, self._folders, lambda: loader.stubs, server.api.metrics
         )
-        self._residency = Residency(
-            *(settings.max_loads, self._sizes.of, self._sizes.limits, self._load, self._evict),
-            *(say, time.monotonic),
-        )
+        limits = settings.max_loads, self._sizes.of, self._sizes.limits
+        self._residency = Residency(*limits, self._load, self._evict, say, time.monotonic)
         self._entries: dict[str, OnDemandEntry] = {}
         self._owners: dict[str, str] = {}  # of entries and arms
         self._began_s: dict[str, float] = {}  # loads under way
-        self._gone: set[str] = set()
-        self._lock = threading.Lock()
+        self._gone = SimpleQueue[tuple[str, int]]()  # with the server that it has left
 
     @property
     def models(self) -> Mapping[str, Resident]:
-        """The entries, with the state of each."""
         return self._residency.models
 
     def begin(self) -> None:
-        """A server has been started, with no model yet."""
-        with self._lock:
-            self._gone.clear()
         self._began_s.clear()
         self._residency.forget()
 
-    def look(self, demands: Iterable[PortDemand], *, may_begin: bool) -> None:
-        """Takes up what has changed, and begins what is to be done, where it may."""
+    def look(self, demand: PortDemand, *, may_begin: bool) -> None:
+        """Begins what is to be done, where it may; to be called four times a second."""
         residency = self._residency
         self._entries = self._served.on_demand()
         self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
         residency.follow({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
-        with self._lock:
-            gone, self._gone = self._gone, set()
-        for name in gone:  # before their states are looked at
-            residency.gone(name)
+        while not self._gone.empty():  # before their states are looked at
+            name, pid = self._gone.get()
+            if pid == self._server.pid:
+                residency.gone(name)
         states = {name: self._states.of(self._folders(name)) for name in residency.models}
-        ready = {
-            name
-            for name, own in states.items()
-            if own and all(one.state is State.READY for one in own)
-        }
-        coming = {
-            name for name, own in states.items() if any(one.state is State.HEALING for one in own)
-        }
+        ready, coming = set[str](), set[str]()
+        for name, own in states.items():
+            if own and all(one.state is State.READY for one in own):
+                ready.add(name)
+            elif any(one.state is State.HEALING for one in own):
+                coming.add(name)
         for name, model in residency.models.items():
             if name in self._began_s and name in ready:
-                self._end_load(name)
+                residency.loaded(name, time.monotonic() - self._began_s.pop(name))
+                self._sizes.note_loaded(name)
             reasons = (one.reason for one in states[name] if one.is_lost)
             is_ours = name in self._began_s or (model.state == "loaded" and name not in coming)
             if is_ours and (reason := next(reasons, "")):
                 self._began_s.pop(name, None)
                 residency.failed(name, reason)
         residency.see(ready, coming)
-        residency.ask(self._demands(demands))
+        residency.ask({name: self._demand(name, demand) for name in residency.models})
         # One that is loaded again takes more for a moment.
         running = {name for name, one in self.models.items() if one.state in ("loaded", "leaving")}
         self._sizes.measure(running - coming)
         if may_begin:
             residency.decide()
 
-    def _end_load(self, name: str) -> None:
-        self._residency.loaded(name, time.monotonic() - self._began_s.pop(name))
-        self._sizes.note_loaded(name)
+    def _demand(self, name: str, demand: PortDemand) -> Demand:
+        own = [demand[folder] for folder in self._folders(name) if folder in demand]
+        return Demand(*map(sum, zip(*own, strict=True)))
 
     def told(self, model: str) -> Model | None:
-        """What ports are told of an entry, or an arm of it, beside its deaths; None where it is
-        always loaded.
-        """
+        """What ports are told of an entry or arm; None where it is always loaded."""
         found = self.models.get(self._owners.get(model, ""))
         if found is None:
             return None
@@ -130,7 +117,7 @@ class OnDemandModels:
         )
 
     def tell(self, health: Health) -> None:
-        """How each is, for probes and metrics."""
+        """Tells probes and metrics how each model is."""
         states = {name: model.state for name, model in self.models.items()}
         health.set_on_demand(states, self._samples() if states else ())
 
@@ -157,18 +144,6 @@ class OnDemandModels:
         """Of an entry and its arms, in the order in which they are loaded."""
         return self._entries[name].folders if name in self._entries else []
 
-    def _demands(self, demands: Iterable[PortDemand]) -> dict[str, Demand]:
-        owners = {folder: name for name in self.models for folder in self._folders(name)}
-        found: dict[str, Demand] = {}
-        for demand in demands:
-            for folder, (waiting, running, num_sent) in demand.items():
-                if owner := owners.get(folder):
-                    one = found.get(owner, Demand())
-                    found[owner] = Demand(
-                        one.waiting + waiting, one.running + running, one.num_sent + num_sent
-                    )
-        return found
-
     def _load(self, name: str) -> None:
         if self._sizes.unknown(name):
             args = (name, self._server.pid)
@@ -191,14 +166,14 @@ class OnDemandModels:
                 budgets_file(prefix).write_text(json.dumps(budgets), encoding="utf-8")
 
     def _ask_size(self, name: str, pid: int) -> None:
-        """Asks how large the weights are: by that the model waits for memory, or is refused."""
+        """Asks for the weights' size, by which the model waits for memory or is refused."""
         why = self._sizes.ask(name)
         size = sum(self._sizes.of(name).values()) / 2**30
         takes = (
             f"how much memory it takes is not known: {why}" if why else f"it takes {size:.2f} GiB"
         )
         self._say(f"model '{name}' is not downloaded yet; {takes}")
-        self._note_gone(name, pid)
+        self._gone.put((name, pid))
 
     def _evict(self, name: str) -> None:
         self._sizes.note_gone(name)
@@ -221,12 +196,7 @@ class OnDemandModels:
                     time.sleep(_POLL_S)
                 if self._server.pid == pid:
                     self._states[folder].unloaded()
-        self._note_gone(name, pid)
-
-    def _note_gone(self, name: str, pid: int) -> None:
-        with self._lock:
-            if self._server.pid == pid:
-                self._gone.add(name)
+        self._gone.put((name, pid))
 
     def _is_there(self, folder: str) -> bool:
         """Whether the server or a process still has it."""

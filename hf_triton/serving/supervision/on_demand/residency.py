@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 State = Literal["asleep", "loading", "loaded", "leaving"]
 Sizes = Mapping[str, float]  # bytes by device
@@ -25,11 +25,8 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Demand:
-    """The requests of one model: those that wait for it, those that it has, and how many it has
-    been sent so far.
-    """
+class Demand(NamedTuple):
+    """The requests that wait for a model, that it has, and that it has been sent so far."""
 
     waiting: int = 0
     running: int = 0
@@ -46,7 +43,7 @@ class Resident:
     name: str
     idle_s: float | None = None
     state: State = "asleep"
-    demand: Demand = Demand()
+    demand: Demand = field(default_factory=Demand)
     closed: bool = False
     waits_since_s: float | None = None
     waits_for: str = ""
@@ -63,11 +60,6 @@ class Resident:
     num_evictions: dict[str, int] = field(default_factory=lambda: {"idle": 0, "room": 0})
     num_thrashes: int = 0
     waited_s: float = 0.0
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it takes memory."""
-        return self.state != "asleep"
 
     @property
     def is_busy(self) -> bool:
@@ -97,7 +89,7 @@ class Residency:
         self._said_thrash_at_s = -math.inf
 
     def follow(self, idle_s: Mapping[str, float | None]) -> None:
-        """The entries that are loaded on demand now, and when each may go."""
+        """Takes the entries that are loaded on demand now, and when each may go."""
         for name in self.models.keys() - idle_s.keys():
             del self.models[name]
         for name, seconds in idle_s.items():
@@ -109,9 +101,7 @@ class Residency:
             model.state, model.closed = "asleep", False
 
     def see(self, ready: Iterable[str], healing: Iterable[str]) -> None:
-        """Which models are ready, whoever has loaded them; those in ``healing`` come back by
-        themselves.
-        """
+        """Those in ``healing`` come back by themselves."""
         now, ready, healing = self._clock(), set(ready), set(healing)
         for model in self.models.values():
             if model.state == "asleep" and model.name in ready:
@@ -120,7 +110,6 @@ class Residency:
                 model.state, model.closed = "asleep", False
 
     def ask(self, demands: Mapping[str, Demand]) -> None:
-        """What the ports say of each."""
         now = self._clock()
         for model in self.models.values():
             before, model.demand = model.demand, demands.get(model.name, Demand())
@@ -134,7 +123,6 @@ class Residency:
                 model.failure = ""
 
     def decide(self) -> None:
-        """Begins what is to be done now."""
         now = self._clock()
         for model in self.models.values():
             if model.closed and model.state == "loaded" and not model.demand.running:
@@ -159,7 +147,11 @@ class Residency:
         for _, model in sorted(waiting, key=lambda one: (one[0], one[1].name)):
             size = self._sizes(model.name)
             if over := [device for device in size if size[device] > limits.get(device, math.inf)]:
-                self._refuse_size(model, size, limits, over[0])
+                self._fail(
+                    model,
+                    f"it needs {size[over[0]] / _GIB:.2f} GiB of {over[0]}, and models that are "
+                    f"loaded on demand may take {limits[over[0]] / _GIB:.2f} GiB together",
+                )
             elif short := self._lacking(size, limits):  # also while another one loads
                 needed |= self._make_room(model, size, short, now)
                 break  # the first in line gets it
@@ -182,14 +174,20 @@ class Residency:
         model.changed_at_s = now
         if now - model.made_room_at_s < _THRASH_S:
             model.num_thrashes += 1
-            self._tell_thrash(model, now)
+            if now - self._said_thrash_at_s >= _SAY_THRASH_EVERY_S:
+                self._said_thrash_at_s = now
+                self._say(
+                    f"models '{model.name}' and '{model.made_room_for}' evict each other, and both "
+                    "get requests: raise memory_gib of on_demand in models.yaml's server:, or load "
+                    "fewer models"
+                )
         self._load(model.name)
 
     def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
         """What is missing of each device beside what is held."""
         taken: dict[str, float] = {}
         for model in self.models.values():
-            for device, count in self._sizes(model.name).items() if model.is_held else ():
+            for device, count in self._sizes(model.name).items() if model.state != "asleep" else ():
                 taken[device] = taken.get(device, 0.0) + count
         lacking = {
             device: taken.get(device, 0.0) + count - limits.get(device, math.inf)
@@ -200,9 +198,7 @@ class Residency:
     def _make_room(
         self, model: Resident, size: Sizes, short: dict[str, float], now: float
     ) -> set[str]:
-        """Picks models to evict for ``model``; returns their names, none where they are not enough
-        yet.
-        """
+        """Picks models to evict for ``model``; returns none while they are not enough."""
         for one in self.models.values():  # room that is coming already
             if one.state == "leaving":
                 short = _less(short, self._sizes(one.name))
@@ -240,25 +236,18 @@ class Residency:
             self._say(f"model '{model.name}' is unloaded to make room for '{model.made_room_for}'")
         self._evict(model.name)
 
-    def _refuse_size(self, model: Resident, size: Sizes, limits: Sizes, device: str) -> None:
-        needs = f"it needs {size[device] / _GIB:.2f} GiB of {device}"
-        allowed = f"{limits[device] / _GIB:.2f} GiB"
-        self._fail(
-            model, f"{needs}, and models that are loaded on demand may take {allowed} together"
-        )
-
     def _fail(self, model: Resident, why: str) -> None:
+        now = self._clock()
         model.num_failures += 1
         pause_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (model.num_failures - 1))
         model.state, model.waits_since_s = "asleep", None
-        model.failure, model.changed_at_s = why, self._clock()
-        model.retry_at_s = self._clock() + pause_s
+        model.failure, model.changed_at_s = why, now
+        model.retry_at_s = now + pause_s
         self._say(
             f"model '{model.name}' can't be loaded: {why}; requests try again after {pause_s:.0f} s"
         )
 
     def loaded(self, name: str, seconds: float) -> None:
-        """A load has ended well."""
         if model := self.models.get(name):
             now = self._clock()
             if model.waits_since_s is not None:
@@ -269,7 +258,7 @@ class Residency:
             model.num_loads += 1
 
     def failed(self, name: str, why: str) -> None:
-        """A load has failed: those who wait are told, and it is tried again after a pause."""
+        """A load has failed: requests that wait are refused; it is tried again after a pause."""
         if model := self.models.get(name):
             self._fail(model, why)
 
@@ -277,15 +266,6 @@ class Residency:
         """Its processes have ended, and their memory is free."""
         if model := self.models.get(name):
             model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()
-
-    def _tell_thrash(self, model: Resident, now: float) -> None:
-        if now - self._said_thrash_at_s < _SAY_THRASH_EVERY_S:
-            return
-        self._said_thrash_at_s = now
-        self._say(
-            f"models '{model.name}' and '{model.made_room_for}' evict each other, and both get "
-            "requests: raise memory_gib of on_demand in models.yaml's server:, or load fewer models"
-        )
 
 
 def _less(short: Mapping[str, float], size: Sizes) -> dict[str, float]:

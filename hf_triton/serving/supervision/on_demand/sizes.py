@@ -22,8 +22,7 @@ from generator.errors import GeneratorError
 from generator.fetch import hub_client
 from generator.models_yaml.models_lock import Key
 from generator.models_yaml.server_settings import OnDemand
-from generator.render import memory
-from generator.render.memory import CPU, unknown_source
+from generator.render.memory import CPU, folder_bytes, unknown_source
 from generator.repository.staging import write as write_file
 from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
@@ -66,15 +65,11 @@ class Sizes:
         self._gpus: dict[str, tuple[float, float]] | None = None  # total and free bytes
 
     def of(self, name: str) -> Mapping[str, float]:
-        """Of an entry: what it takes, or would take."""
         return self._running.get(name) or self._last(name) or self._estimate(name)
 
     def unknown(self, name: str) -> list[Key]:
-        """The sources of an entry's weights that are not here, and were not asked how large they
-        are.
-        """
-        paths = (self._repository / folder for folder in self._folders_of(name))
-        found = ((path, _model_values(path)) for path in paths)
+        """The sources of an entry's weights that are not here, and whose size was not asked."""
+        found = ((path, _model_values(path)) for path in self._paths(name))
         keys = (unknown_source(path, values) for path, values in found if values)
         return [key for key in keys if key is not None and key not in self._listed]
 
@@ -149,10 +144,7 @@ class Sizes:
             name: {device: size for device, size in self._estimate(name).items() if device != CPU}
             for name in names
         }
-        limits, total = self.limits(), defaultdict[str, float](float)
-        for own in weights.values():
-            for device, size in own.items():
-                total[device] += size
+        limits, total = self.limits(), _added(weights.values())
         return {
             name: {
                 device: size * max(_CACHE_OF_WEIGHTS, limits.get(device, 0.0) / total[device] - 1)
@@ -175,24 +167,30 @@ class Sizes:
     def _ask_gpus(self) -> None:
         self._gpus = _gpus()
 
+    def _paths(self, name: str) -> list[Path]:
+        return [self._repository / folder for folder in self._folders_of(name)]
+
     def _estimate(self, name: str) -> dict[str, float]:
         """By the files, before it has ever run; kept until its config.pbtxt changes."""
-        stamp = _changed_at(self._repository / one for one in self._folders_of(name))
+        paths = self._paths(name)
+        changed_at = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                changed_at.append((path / "config.pbtxt").stat().st_mtime_ns)
         known = self._estimates.get(name)
-        if known is None or known[0] != stamp:
-            size = self._by_files(name)
-            known = self._estimates[name] = (stamp, size)
+        if known is None or known[0] != changed_at:
+            gpus = [device for device in self._devices() if device != CPU]
+            sizes = [folder_bytes(one, _model_values(one), gpus, self._listed) for one in paths]
+            known = self._estimates[name] = (changed_at, _added(sizes))
         return known[1]
 
-    def _by_files(self, name: str) -> dict[str, float]:
-        size: dict[str, float] = defaultdict(float)
-        gpus = [device for device in self._devices() if device != CPU]
-        for folder in self._folders_of(name):
-            path = self._repository / folder
-            own = memory.folder_bytes(path, _model_values(path), gpus, self._listed)
-            for device, count in own.items():
-                size[device] += count
-        return size
+
+def _added(sizes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total = defaultdict[str, float](float)
+    for own in sizes:
+        for device, size in own.items():
+            total[device] += size
+    return dict(total)
 
 
 def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
@@ -210,14 +208,6 @@ def _model_values(folder: Path) -> dict[str, Any]:
     return found if "model" in found else {}
 
 
-def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
-    found = []
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            found.append((folder / "config.pbtxt").stat().st_mtime_ns)
-    return tuple(found)
-
-
 def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
     """What processes and those below them share with no file, by the folder of each. Where an apply
     has two versions run, only the larger one counts.
@@ -226,11 +216,10 @@ def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
     known = {stub.pid: stub for stub in stubs}
     parents: dict[int, int] = {}
     sizes: dict[int, float] = {}
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            parents[pid], memory = process.ppid(), process.memory_info()
-            sizes[pid] = memory.rss - memory.shared
+    for process in psutil.process_iter(["ppid", "memory_info"]):
+        if memory := process.info["memory_info"]:
+            parents[process.pid] = process.info["ppid"]
+            sizes[process.pid] = memory.rss - memory.shared
     for pid, size in sizes.items():
         while pid and pid not in known:
             pid = parents.get(pid, 0)

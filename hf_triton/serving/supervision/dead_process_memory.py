@@ -41,12 +41,14 @@ class Leftovers:
 
 
 def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
-    """What a server keeps. ``prefix`` is that of its regions of shared memory, and ``living`` are
-    its models' processes.
-    """
+    """``prefix`` is that of a server's regions, ``living`` are its models' processes."""
     folder = os.statvfs(_SHARED_MEMORY)
     size = folder.f_blocks * folder.f_frsize
-    used = set().union(*(_mapped(pid) for pid in living))
+    used: set[str] = set()
+    for pid in living:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+            used |= {line.split(maxsplit=5)[-1] for line in lines}
     num_processes = num_bytes = 0
     for region in _SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
@@ -60,7 +62,7 @@ def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
 
 def remove_of_dead_servers() -> None:
     """Removes the shared memory of this user's servers that were killed together with their guards.
-    Whoever uses a region that was made minutes ago has opened it, and needs its name no more.
+    A process that uses a region made minutes ago has opened it, and needs its name no more.
     """
     for region in _SHARED_MEMORY.glob("hf_triton_*"):
         with contextlib.suppress(OSError):
@@ -68,11 +70,3 @@ def remove_of_dead_servers() -> None:
             is_ours = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > _OLD_S
             if name and is_ours and not Path("/proc", name[1]).exists():
                 region.unlink()
-
-
-def _mapped(pid: int) -> set[str]:
-    """The files that a process has in its memory."""
-    with contextlib.suppress(OSError):
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-        return {line.split(maxsplit=5)[-1] for line in lines}
-    return set()

@@ -5,38 +5,27 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from generator.errors import ServerError
-from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.http_api import ModelVersion, ServerApi
 from hf_triton.tritonserver.model_state import Seen
 from hf_triton.tritonserver.triton_texts import LOADING, READY
 
 # Some of the server's threads may be kept busy by a load, and a question that lands on one waits.
 _NOT_UP_AFTER_S = 5.0
-Version = tuple[str, str]  # Triton's model, its version
-_OURS = (errno.EMFILE, errno.ENFILE)  # the lack is this process' own
-
-
-class Server(Protocol):
-    """The calls to a server."""
-
-    def index(self) -> list[ModelVersion]: ...
-    def is_live(self) -> bool: ...
+_LACKED_HERE = (errno.EMFILE, errno.ENFILE)  # by this process itself
 
 
 class ServerAnswers:
-    """What one server says; made when it is up."""
-
-    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, server: ServerApi, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
-        self.starts_anew()
+        self.server_started()
 
-    def starts_anew(self) -> None:
+    def server_started(self) -> None:
         """The server was started again and is up."""
         self._answered_at_s = self._heard_at_s = self._clock()
         self.answered_last = True
-        self.loading: frozenset[Version] = frozenset()  # the versions that were when it last told
+        self.loading: frozenset[tuple[str, str]] = frozenset()  # when last told
 
     @property
     def is_up(self) -> bool:
@@ -53,25 +42,19 @@ class ServerAnswers:
         when it was last asked is first asked for what it can answer whatever it does.
         """
         try:
-            if not self.answered_last:
-                self._is_heard(self._server.is_live())
+            if not self.answered_last and self._server.is_live():
+                self._heard_at_s = self._clock()
             versions = self._server.index()
-        except OSError as error:
-            self._is_heard(error.errno in _OURS)
-        except ServerError:
-            self._is_heard(True)
-        else:
-            self._is_heard(True)
-            self._answered_at_s, self.answered_last = self._heard_at_s, True
-            self.loading = frozenset(
-                (entry.model, entry.version) for entry in versions if entry.state == LOADING
-            )
-            return _states(versions)
-        self.answered_last = False
-        return None
-
-    def _is_heard(self, is_heard: bool) -> None:
-        self._heard_at_s = self._clock() if is_heard else self._heard_at_s
+        except (OSError, ServerError) as error:
+            if isinstance(error, ServerError) or error.errno in _LACKED_HERE:
+                self._heard_at_s = self._clock()
+            self.answered_last = False
+            return None
+        self._answered_at_s = self._heard_at_s = self._clock()
+        self.answered_last = True
+        loading = (entry for entry in versions if entry.state == LOADING)
+        self.loading = frozenset((entry.model, entry.version) for entry in loading)
+        return _states(versions)
 
 
 def _states(versions: Sequence[ModelVersion]) -> dict[str, Seen]:

@@ -1,1 +1,0 @@
-"""What hangs: does not end by itself, and does not get on either."""

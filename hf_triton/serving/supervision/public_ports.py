@@ -1,0 +1,73 @@
+"""The ports of one ``serve``: the process that listens on them, and what is printed of them. Curl
+lines, which are the result of ``serve``, go to stdout; everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from generator.render import model_config
+from generator.render.sample_requests import curl_lines
+from hf_triton.ports.openai.curl_lines import OpenAiApi
+from hf_triton.ports.settings import EVERYBODY, Access
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.tritonserver.process import TritonServer
+
+
+def say(text: str) -> None:
+    """Prints a message in one piece; models are served on where nobody can read it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"hf-triton: {text}\n")
+        sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class PublicPorts:
+    """``process`` listens while tritonserver starts, and answers that it does; ``access`` is what
+    callers need.
+    """
+
+    process: ChildProcess
+    openai_api: OpenAiApi | None = None
+    access: Access = EVERYBODY
+
+    def print_curl_lines(self, server: TritonServer, model: str) -> None:
+        """Prints a request that works for each endpoint of a model."""
+        config_file = server.repository / model / "config.pbtxt"
+        if model_config.arm_of(config_file):
+            return  # asked through the model whose arm it is
+        url = f"{self._scheme}://{server.listen.address(server.listen.http_port)}/v2/models"
+        lines = curl_lines(server.repository, model, url, self.access.key_variable)
+        if self.openai_api:
+            lines += self.openai_api.curl_lines(model, config_file)
+        with contextlib.suppress(OSError):
+            print("\n".join([f"# {model}", *lines]), flush=True)
+
+    def tell_serving(self, server: TritonServer, served: ServedModels, num_ready: int) -> None:
+        listen, api = server.listen, self.openai_api
+        grpc = listen.address(listen.grpc_port)
+        where = f"{self._scheme} {listen.address(listen.http_port)}, grpc {grpc}"
+        if api:
+            where += f", OpenAI's API {api.url}/v1"
+            where += f", playground {api.url}/playground" * api.has_playground
+        if listen.health_port:
+            where += f", health http://{listen.address(listen.health_port)}/ready"
+        hint = "" if api else "; --openai-port adds OpenAI's API and a playground"
+        num_models, num_on_demand = len(served.always()), len(served.on_demand())
+        counts = []
+        if num_models:
+            counts.append(f"{num_ready} of {counted(num_models)}")
+        if num_on_demand:
+            counts.append(f"{num_on_demand if counts else counted(num_on_demand)} on demand")
+        say(f"serving {' and '.join(counts)} on {where}; Ctrl-C stops{hint}")
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.access.tls else "http"
+
+
+def counted(num_models: int) -> str:
+    return f"{num_models} model{'s' * (num_models != 1)}"
