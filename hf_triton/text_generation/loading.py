@@ -28,7 +28,7 @@ from .engine.generation_rules import decoder_start, not_followed
 from .engines.generate.engine import GenerateEngine
 from .engines.in_flight.engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
-from .engines.vllm.adapters import AdapterFiles
+from .engines.vllm.arguments import AdapterFiles
 from .engines.vllm.loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader

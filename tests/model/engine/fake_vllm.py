@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
-from hf_triton.text_generation.engines.vllm.engine import StepStats
+from hf_triton.text_generation.engines.vllm.arguments import AdapterFile
+from hf_triton.text_generation.engines.vllm.client import StepStats
 from hf_triton.text_generation.engines.vllm.sampling import sampling_arguments
 from hf_triton.text_generation.sequence.sequence import Sequence
 

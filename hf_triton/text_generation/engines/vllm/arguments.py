@@ -1,20 +1,22 @@
 """What vLLM's engine is started with: our options and the user's own arguments in its names.
-
-Knows no vLLM: which arguments it has is told.
+Imports no vLLM.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.model_files import adapter_folders
+from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.options import Options
 
@@ -32,19 +34,26 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for
 def engine_arguments(
     served: ServedModel, options: Options, files: Path, dtype: str, cache_bytes: int | None
 ) -> dict[str, Any]:
-    """All arguments; ``cache_bytes`` None leaves the cache's size to vLLM.
-
-    Raises:
-        LoadError: a number of tokens is given twice, or another backend of grammars.
+    """All arguments; vLLM sizes the cache where ``cache_bytes`` is None. Raises LoadError for an
+    argument that an option says too, or another backend of grammars.
     """
     given = dict(options.vllm or {})
+    most, name = options.max_num_batched_tokens, "max_num_batched_tokens"
+    if most is not None and name in given:
+        raise LoadError(f"options.vllm.{name}: got {given[name]}, but options.{name} is {most}")
+    outputs = given.get("structured_outputs_config") or {}
+    if outputs.get("backend", _GRAMMARS) != _GRAMMARS:
+        raise LoadError(
+            f"options.vllm.structured_outputs_config: got backend {outputs['backend']}, allowed: "
+            f"{_GRAMMARS}, which the grammars here are of"
+        )
     ours = {
         "model": str(files),
         "dtype": dtype,
         "trust_remote_code": served.trust_remote_code,
         "max_model_len": options.max_model_len,
         "max_num_seqs": options.max_num_seqs,
-        "max_num_batched_tokens": _batched_tokens(options, given),
+        "max_num_batched_tokens": most,
         "kv_cache_memory_bytes": cache_bytes,
         # Left out it is vLLM's own choice; refused it must be off: who asks for that wants privacy.
         "enable_prefix_caching": None if options.prefix_cache else False,
@@ -55,12 +64,11 @@ def engine_arguments(
         "generation_config": "vllm",  # what requests don't say has the defaults of all engines
         "disable_log_stats": True,
         **given,
-        "structured_outputs_config": _outputs_config(given),
+        "structured_outputs_config": {**outputs, "backend": _GRAMMARS},
     }
 
 
 def require_known(given: Mapping[str, Any], known: Collection[str], version: str) -> None:
-    """Raises LoadError for an argument of the user's that this vLLM does not have."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, _LISTED)
@@ -69,7 +77,6 @@ def require_known(given: Mapping[str, Any], known: Collection[str], version: str
 
 
 def num_devices(given: Mapping[str, Any]) -> int:
-    """How many GPUs an engine with these arguments wants."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     product = 1
     for name in sizes:
@@ -80,8 +87,8 @@ def num_devices(given: Mapping[str, Any]) -> int:
 def require_devices(
     given: Mapping[str, Any], placement: Placement, device_type: str, num_gpus: int
 ) -> None:
-    """Raises LoadError where the instance is not on what this vLLM computes with, or has fewer GPUs
-    than are asked for. ``device_type`` is vLLM's.
+    """Raises LoadError where the instance is on another type of device than vLLM's ``device_type``,
+    or has too few GPUs.
     """
     here = placement.device.partition(":")[0]
     if here != device_type:
@@ -106,63 +113,66 @@ def require_devices(
 
 
 def gpu_index(placement: Placement) -> int | None:
-    """The one GPU of an instance of KIND_GPU; None where it may have all."""
+    """The GPU of an instance of KIND_GPU; None for one that may use all."""
     alone = placement.device_map == {"": placement.device}
     index = placement.device.partition("cuda:")[2]
     return int(index) if alone and index else None
 
 
 def default_cache_bytes(options: Options, config: Any, element_bytes: int, free_bytes: int) -> int:
-    """The memory for keys and values on a CPU: what the sequences need, at most half of what is
-    free, where vLLM would take most of the machine's.
+    """Bytes for keys and values on a CPU: what all sequences need, at most half of the free memory.
+    vLLM's default is most of the machine.
     """
-    needed = _needed_bytes(options, config.get_text_config(), element_bytes)
-    return min(needed or _LARGEST_DEFAULT, free_bytes // 2)
-
-
-def _needed_bytes(options: Options, config: Any, element_bytes: int) -> int | None:
-    """Of all sequences at their full length; None for an architecture that names things its own
-    way.
-    """
+    config = config.get_text_config()
     length = options.max_model_len or context_length(config)
     layers = getattr(config, "num_hidden_layers", None)
     heads = getattr(config, "num_attention_heads", None)
     hidden = getattr(config, "hidden_size", None)
-    if not (length and layers and heads and hidden):
-        return None
+    if not (length and layers and heads and hidden):  # an architecture with other names
+        return min(_LARGEST_DEFAULT, free_bytes // 2)
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     tokens = -(-length // _BLOCK) * _BLOCK + _BLOCK
     num_seqs = options.max_num_seqs or _USUAL_SEQS
-    return int(2 * layers * kv_heads * head_dim * element_bytes * tokens * num_seqs)
+    needed = int(2 * layers * kv_heads * head_dim * element_bytes * tokens * num_seqs)
+    return min(needed, free_bytes // 2)
 
 
-def _outputs_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the library whose grammars outputs follow here, too."""
-    name = "structured_outputs_config"
-    own = given.get(name) or {}
-    if own.get("backend", _GRAMMARS) != _GRAMMARS:
-        got = f"options.vllm.{name}: got backend {own['backend']}"
-        raise LoadError(f"{got}, allowed: {_GRAMMARS}, which the grammars here are of")
-    return {**own, "backend": _GRAMMARS}
+class AdapterFile(NamedTuple):
+    adapter: ServedAdapter
+    folder: Path
 
 
-def _batched_tokens(options: Options, given: Mapping[str, Any]) -> int | None:
-    """What the option says; left out, vLLM's own default."""
-    number, name = options.max_num_batched_tokens, "max_num_batched_tokens"
-    if number is not None and name in given:
-        raise LoadError(f"options.vllm.{name}: got {given[name]}, but options.{name} is {number}")
-    return number
+class AdapterFiles:
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+
+    def read(self, wanted: Sequence[ServedAdapter]) -> list[AdapterFile]:
+        """Raises LoadError, with its name, for an adapter without files."""
+        folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
+        return [AdapterFile(one, folders[one.name]) for one in wanted]
+
+    def at_load(self) -> list[AdapterFile]:
+        """The model's adapters at load, without missing ones that a request had loaded. Raises
+        LoadError as ``read``.
+        """
+        found = []
+        for one in self._served.adapters:
+            try:
+                found += self.read([one])
+            except LoadError as error:
+                if one.loaded_at is None:
+                    raise
+                log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
+        return found
 
 
 def adapter_arguments(
     folders: Mapping[str, Path], given: Mapping[str, Any], max_loaded: int | None = None
 ) -> dict[str, Any]:
-    """All adapters can be in one step, unless ``max_loaded`` or the user's own arguments say
-    another number, and all stay in memory, also those that come later. ``folders`` is by name.
-
-    Raises:
-        LoadError: an adapter's configuration can't be read, or its rank is too large.
+    """All adapters can be in one step, unless ``max_loaded`` or the user's arguments limit them,
+    and all stay in memory. ``folders`` is by name. Raises LoadError for an unreadable configuration
+    or a rank that is too large.
     """
     if max_loaded is not None and "max_loras" in given:
         got = f"options.vllm.max_loras: got {given['max_loras']}"
@@ -179,7 +189,7 @@ def adapter_arguments(
 
 
 def _rank(name: str, folder: Path) -> int:
-    """The least rank of vLLM's that holds the adapter."""
+    """The smallest rank of vLLM's that holds the adapter."""
     try:
         config = read_json(folder / ADAPTER_CONFIG)
         rank = max(map(int, (config["r"], *(config.get("rank_pattern") or {}).values())))

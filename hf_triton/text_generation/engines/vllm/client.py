@@ -1,7 +1,5 @@
-"""vLLM's AsyncLLM: starts it from arguments, sends it requests, and reads its statistics.
-
-The one module that imports vllm, and only where it is used. Its interface is ``AsyncLLM``'s; names
-that differ between releases are looked up.
+"""vLLM's AsyncLLM: starts it, sends it requests, and reads its statistics. The one module that
+imports vllm, and only where it is used; names that differ between releases are looked up.
 """
 
 from __future__ import annotations
@@ -9,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.runtime import log
@@ -17,8 +16,7 @@ from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 
-from .adapters import AdapterFile
-from .engine import StepStats
+from .arguments import AdapterFile
 from .sampling import bad_words, sampling_arguments, structured_outputs
 
 # An answer that is not streamed gets its tokens in groups of so many: each output of vLLM's costs
@@ -27,15 +25,23 @@ _INTERVAL = 16
 _BAD_WORDS = "_bad_words_token_ids"
 
 
+@dataclass(frozen=True)
+class StepStats:
+    """What vLLM counted in a step; ``cache_usage`` is a share, 0 to 1."""
+
+    num_tokens: int
+    num_running: int
+    num_waiting: int
+    cache_usage: float
+
+
 async def start(
     arguments: Mapping[str, Any],
     adapters: Iterable[AdapterFile],
     count: Callable[[StepStats], None],
 ) -> AsyncVllm:
-    """Starts vLLM's processes; called within the loop that it is to run in.
-
-    Raises:
-        LoadError: vLLM can't take an adapter.
+    """Starts vLLM's processes, in the event loop that it is to run in. Raises LoadError where it
+    can't take an adapter.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -55,8 +61,8 @@ async def start(
 
 
 class AsyncVllm:
-    """A running AsyncLLM. Its adapters have keys of their own: one that takes another's name is
-    another to vLLM, also where both have requests.
+    """A running AsyncLLM. Each adapter has a key: another one of the same name is another to vLLM,
+    and both may have requests.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -91,6 +97,7 @@ class AsyncVllm:
 
     @property
     def is_dead(self) -> bool:
+        """Whether its processes have ended; may be asked from any thread."""
         return self._llm is not None and bool(self._llm.errored)
 
     @property
@@ -98,8 +105,8 @@ class AsyncVllm:
         return {adapter.name: key for adapter, key in self._adapters}
 
     async def load_adapters(self, wanted: Iterable[AdapterFile]) -> None:
-        """Those of a model that is being loaded, without those that a request has loaded and that
-        vLLM can't take any more. Raises LoadError.
+        """Loads a model's adapters, without those that a request had loaded and vLLM can't take any
+        more. Raises LoadError.
         """
         for one in wanted:
             try:
@@ -112,6 +119,9 @@ class AsyncVllm:
     async def change_adapters(
         self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
     ) -> None:
+        """Serves these from now on; earlier ones stay until they are forgotten. Nothing changes
+        where a LoadError is raised, or where ``agreed``, asked once all are read, is false.
+        """
         found, known = [], self._requests.keys() | ()
         try:
             for one in wanted:
@@ -127,6 +137,7 @@ class AsyncVllm:
 
     @property
     def removed_adapters(self) -> set[int]:
+        """The keys of removed adapters that vLLM still has."""
         return self._requests.keys() - {key for _, key in self._adapters}
 
     async def forget_adapters(self, used: Collection[int]) -> None:
@@ -155,6 +166,9 @@ class AsyncVllm:
     def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
     ) -> AsyncGenerator[Any, None]:
+        """vLLM's outputs, each with new tokens only; several at a time unless ``each_token``.
+        Closing it ends the request.
+        """
         arguments = {**sampling_arguments(sequence.params, eos_token_ids), **self._always}
         if self._has_interval and not each_token:
             arguments["stream_interval"] = _INTERVAL
@@ -182,7 +196,7 @@ class AsyncVllm:
 async def _refusing(
     outputs: AsyncGenerator[Any, None], constraint: Constraint
 ) -> AsyncGenerator[Any, None]:
-    """The outputs of a request that vLLM checks before it begins, and may say no to."""
+    """Turns vLLM's refusals, made before it begins, into RequestErrors."""
     from vllm import exceptions
 
     refusal = getattr(exceptions, "VLLMClientError", ValueError)
@@ -196,8 +210,6 @@ async def _refusing(
 
 
 class _StoppedLLM:
-    """What is left of an AsyncLLM: its numbers."""
-
     errored = False
 
     def __init__(self, llm: Any) -> None:
@@ -205,7 +217,7 @@ class _StoppedLLM:
 
 
 def _prompt_maker() -> Callable[[list[int], str | None], Any]:
-    """Makes vLLM's prompt of token ids and the salt of those who may share its keys and values."""
+    """A function of token ids and a cache salt that makes vLLM's prompt."""
     try:
         from vllm.inputs.engine import tokens_input
     except ImportError:
@@ -220,7 +232,7 @@ def _prompt_maker() -> Callable[[list[int], str | None], Any]:
 
 
 def _stat_logger(count: Callable[[StepStats], None]) -> Callable[..., Any]:
-    """A class that vLLM makes one of, and tells of each step."""
+    """A class for vLLM, which calls it at each step."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Counting(StatLoggerBase):  # type: ignore[misc]

@@ -1,7 +1,5 @@
-"""The vllm engine: every sequence is a request to vLLM, which batches and computes them.
-
-The engine's thread runs an event loop while there is work: a step lasts from one output of vLLM's
-to the next. Knows vLLM only through client.py.
+"""The vllm engine: every sequence is a request to vLLM. The engine's thread runs an event loop
+while there is work: a step lasts from one output of vLLM's to the next.
 """
 
 from __future__ import annotations
@@ -12,27 +10,19 @@ import math
 import os
 import threading
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Set,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeoutError
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
 
-from .adapters import AdapterFile
+from .arguments import AdapterFile
+from .client import AsyncVllm, StepStats
 from .sampling import require_known, token_logprobs
 
 _LOOK_EVERY_S = 1.0
@@ -40,80 +30,15 @@ _CLOSING_S = 1.0
 _CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
 
 
-@dataclass(frozen=True)
-class StepStats:
-    """What vLLM counted in a step; ``cache_usage`` is a share, 0 to 1."""
-
-    num_tokens: int
-    num_running: int
-    num_waiting: int
-    cache_usage: float
-
-
-class Vllm(Protocol):
-    """What the engine needs of vLLM."""
-
-    @property
-    def max_model_len(self) -> int:
-        """The most tokens of prompt and output together."""
-
-    @property
-    def max_num_seqs(self) -> int:
-        """The most sequences of a step."""
-
-    @property
-    def num_cache_tokens(self) -> int:
-        """The tokens that its cache of keys and values holds."""
-
-    @property
-    def name(self) -> str:
-        """Its name and version."""
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether its processes have ended; may be asked from any thread."""
-
-    @property
-    def adapter_keys(self) -> Mapping[str, int]:
-        """The adapters' keys by name."""
-
-    @property
-    def removed_adapters(self) -> Set[int]:
-        """The keys of those that were removed, and that it still has."""
-
-    async def change_adapters(
-        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
-    ) -> None:
-        """Has these from now on; those before stay until they are forgotten. Nothing is changed
-        where a LoadError is raised, or where ``agreed``, asked once all are read, says no.
-        """
-
-    async def forget_adapters(self, used: Collection[int]) -> None:
-        """Frees those that were removed, but for those that are used."""
-
-    def generate(
-        self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
-    ) -> AsyncGenerator[Any, None]:
-        """Its outputs of a sequence, each with what is new; several tokens at a time unless
-        ``each_token``. Closing it ends the request.
-        """
-
-    def shutdown(self) -> None:
-        """Ends its processes."""
-
-
-# Something that vLLM is to do with its adapters, given what tells whether anybody still waits for
-# it; and what does.
-_Do = Callable[[Callable[[], bool]], Awaitable[None]]
-_Change = tuple[_Do, "Future[None]"]
-Start = Callable[[Callable[[StepStats], None]], Awaitable[Vllm]]
+# A change of vLLM's adapters, which asks by ``agreed()`` whether its caller still waits.
+_Change = Callable[[Callable[[], bool]], Awaitable[None]]
+# Awaits an AsyncVllm, or what stands for one in tests.
+Start = Callable[[Callable[[StepStats], None]], Awaitable[Any]]
 
 
 class VllmEngine(Engine):
-    """Generates through vLLM."""
-
     name = "vllm"
-    _vllm: Vllm
+    _vllm: AsyncVllm
 
     def __init__(
         self,
@@ -121,8 +46,8 @@ class VllmEngine(Engine):
         start: Start,
         end_process: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        """``end_process`` ends the model's own process once vLLM's has died: who watches models
-        starts it again.
+        """``end_process`` ends the model's process once vLLM's has died, so that it is started
+        again.
         """
         super().__init__(setup)
         self.thread.on_news = self._interrupt
@@ -133,7 +58,7 @@ class VllmEngine(Engine):
         self._updated: dict[Sequence, None] = {}  # those with news, in order
         self._stats = StepStats(0, 0, 0, 0.0)
         self._adapter_keys: dict[str, int] = {}  # readers hold it, so it is changed in place
-        self._change: _Change | None = None  # guarded by the condition
+        self._change: tuple[_Change, Future[None]] | None = None  # guarded by the condition
         self._changing: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
@@ -194,34 +119,31 @@ class VllmEngine(Engine):
         super().submit(sequences)
 
     def change_adapters(self, adapters: list[AdapterFile]) -> None:
-        """Serves these from now on, and waits for that; sequences that it has go on with the
-        adapters that they began with. Called by one other thread.
-
-        Raises:
-            LoadError: vLLM can't take one.
-            OverloadedError: the engine stops, or is stuck; nothing is changed.
+        """Serves these from now on, and waits for that; running sequences keep the adapters that
+        they began with. Called by one thread. Raises LoadError where vLLM can't take one,
+        OverloadedError where the engine stops or hangs: then nothing is changed.
         """
 
         async def change(agreed: Callable[[], bool]) -> None:
             await self._vllm.change_adapters(adapters, agreed)
             self._take_up_keys()
 
-        self._have_done(change)
+        self._run_change(change)
 
     def forget_removed_adapters(self) -> None:
-        """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
+        """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
         used = {one.adapter_key for one in self.thread.unfinished()}
         if not self._vllm.removed_adapters <= used:
-            self._have_done(lambda _: self._vllm.forget_adapters(used))
+            self._run_change(lambda _: self._vllm.forget_adapters(used))
 
-    def _have_done(self, do: _Do) -> None:
-        """Has the engine's thread do something beside what it computes, and waits for it."""
+    def _run_change(self, change: _Change) -> None:
+        """Runs a change on the engine's thread, beside what it computes, and waits for it."""
         done: Future[None] = Future()
         with self.thread.condition:
-            self._change = do, done
+            self._change = change, done
             self.thread.wake()
         while not done.done():
-            with contextlib.suppress(TimeoutError, FuturesTimeoutError):
+            with contextlib.suppress(FuturesTimeoutError):
                 done.exception(_LOOK_EVERY_S)
             try:
                 self.thread.check_running()
@@ -239,12 +161,12 @@ class VllmEngine(Engine):
             assert self._loop is not None
             self._changing = self._loop.create_task(self._make_change(*change))
 
-    async def _make_change(self, do: _Do, done: Future[None]) -> None:
+    async def _make_change(self, change: _Change, done: Future[None]) -> None:
         def agreed() -> bool:
             return done.running() or (not done.cancelled() and done.set_running_or_notify_cancel())
 
         try:
-            await do(agreed)
+            await change(agreed)
             if agreed():
                 done.set_result(None)
         except Exception as error:
@@ -264,14 +186,14 @@ class VllmEngine(Engine):
         return True
 
     def _interrupt(self) -> None:
-        """Has a step that waits look at what came."""
+        """Wakes a step that waits."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: the thread has ended
                 self._loop.call_soon_threadsafe(self._news_event.set)
 
     def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._vllm = self._loop.run_until_complete(_awaited(self._start_vllm(self._count)))
+        self._vllm = self._loop.run_until_complete(self._start_vllm(self._count))
         self._take_up_keys()
 
     def _has_work(self) -> bool:
@@ -286,7 +208,7 @@ class VllmEngine(Engine):
                     removed = RequestError("lora_name: this adapter has been removed")
                     self._fail([sequence], removed)
                     continue
-            task = self._loop.create_task(self._follow(sequence))
+            task = self._loop.create_task(self._generate(sequence))
             self._tasks[sequence] = task
             task.add_done_callback(partial(self._done, sequence))
 
@@ -305,7 +227,7 @@ class VllmEngine(Engine):
         return self._drain_running()
 
     def _step(self) -> None:
-        """Publishes the next news together, of however many sequences."""
+        """Publishes new tokens of all sequences together."""
         assert self._loop is not None
         self._loop.run_until_complete(self._wait_for_updates())
         fresh, self._updated = list(self._updated), {}
@@ -313,8 +235,8 @@ class VllmEngine(Engine):
             self._publish(fresh)
 
     async def _wait_for_updates(self) -> None:
-        """Returns when a sequence has news, none is left, or the time to stop has come; takes what
-        is submitted and cancelled meanwhile.
+        """Waits for new tokens, the last sequence's end or the time to stop; takes in submitted and
+        cancelled sequences meanwhile.
         """
         while True:
             self._news_event.clear()
@@ -329,7 +251,7 @@ class VllmEngine(Engine):
             timer.cancel()
 
     def _seconds_left(self) -> float:
-        """Until the next deadline or the end of the time that a stop leaves; inf without any."""
+        """Until the next deadline or the end of a stop's grace; inf without either."""
         now = time.monotonic()
         stop_at_s = self.thread.stop_at_s
         if stop_at_s is not None and stop_at_s <= now:
@@ -337,11 +259,14 @@ class VllmEngine(Engine):
         end_s = min(self._next_deadline_s, math.inf if stop_at_s is None else stop_at_s)
         return max(0.001, end_s - now)
 
-    async def _follow(self, sequence: Sequence) -> None:
-        """Takes what vLLM generates for a sequence until it is finished."""
-        eos_token_ids = self.setup.eos_token_ids
+    async def _generate(self, sequence: Sequence) -> None:
+        reads_each_token = (
+            sequence.recipient.streams
+            or sequence.params.stop_words
+            or sequence.deadline_s is not None
+        )
         outputs = self._vllm.generate(
-            sequence, each_token=_needs_each_token(sequence), eos_token_ids=eos_token_ids
+            sequence, each_token=bool(reads_each_token), eos_token_ids=self.setup.eos_token_ids
         )
         try:
             async with contextlib.aclosing(outputs):
@@ -376,7 +301,7 @@ class VllmEngine(Engine):
         self._news_event.set()
 
     def _ended_early(self, sequence: Sequence, why: str | None) -> None:
-        """vLLM ended the sequence, though by its options more tokens would follow."""
+        """Handles an end by vLLM where more tokens would follow."""
         if why == "length":
             sequence.finish_reason = "length"
             return
@@ -406,7 +331,6 @@ class VllmEngine(Engine):
         self._news_event.set()
 
     def _count(self, stats: StepStats) -> None:
-        """vLLM tells of each of its steps."""
         self._stats = stats
         if stats.num_tokens:
             self.metrics.batch_size.observe(stats.num_tokens)
@@ -422,7 +346,7 @@ class VllmEngine(Engine):
         self._loop.close()
 
     def _watch(self) -> None:
-        """Ends this process some time after vLLM's has died: alone it is of no use."""
+        """Ends this process soon after vLLM's has died."""
         while not self._stopping.wait(_LOOK_EVERY_S):
             if self._vllm.is_dead:
                 log.error("vLLM's process died: this model's process ends too")
@@ -432,24 +356,13 @@ class VllmEngine(Engine):
                 return
 
 
-async def _awaited(what: Awaitable[Vllm]) -> Vllm:
-    return await what
-
-
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Gives cancelled tasks a moment to end."""
+    """Waits a moment for cancelled tasks."""
     waiting = list(tasks)
     if waiting:
         await asyncio.wait(waiting, timeout=_CLOSING_S)
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-def _needs_each_token(sequence: Sequence) -> bool:
-    """Whether somebody looks at each token as it comes."""
-    return bool(
-        sequence.recipient.streams or sequence.params.stop_words or sequence.deadline_s is not None
-    )
 
 
 def _tokens(sequence: Sequence, completion: Any) -> Iterable[Token]:
@@ -464,14 +377,14 @@ def _tokens(sequence: Sequence, completion: Any) -> Iterable[Token]:
 
 
 def _prompt_logprobs(sequence: Sequence, output: Any) -> list[TokenLogprobs]:
-    """Of the prompt's tokens after the first, which vLLM tells with its first output."""
+    """Log-probabilities of the prompt's tokens after the first, from vLLM's first output."""
     num = sequence.params.num_prompt_logprobs or 0
     pairs = zip(sequence.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
     return [token_logprobs(token_id, found, num) for token_id, found in pairs]
 
 
 def _queue_time_s(output: Any) -> float:
-    """From a request's arrival in vLLM's queue to its first step; 0 where vLLM does not tell."""
+    """Seconds that a request waited in vLLM; 0 where vLLM does not tell."""
     metrics = getattr(output, "metrics", None)
     scheduled_s = getattr(metrics, "scheduled_ts", 0.0)
     return max(0.0, scheduled_s - getattr(metrics, "queued_ts", 0.0)) if scheduled_s else 0.0

@@ -21,10 +21,9 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.options import Options
 
-from . import arguments, processes
-from .adapters import AdapterFile, AdapterFiles
-from .arguments import adapter_arguments
-from .engine import StepStats, Vllm, VllmEngine
+from . import arguments, client, processes
+from .arguments import AdapterFile, AdapterFiles, adapter_arguments
+from .engine import VllmEngine
 
 _OTHERS = "use engine: auto, in_flight or generate"
 _INSTALL = (
@@ -35,18 +34,14 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What the model's files say of it; its weights are in vLLM's hands."""
-
     config: Any
     generation_config: Any
     dtype: Any
 
 
 def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, ModelDescription]:
-    """Its folder, its tokenizer and what it is.
-
-    Raises:
-        LoadError: not there, or an encoder-decoder.
+    """The model's folder, tokenizer and description. Raises LoadError for missing files and for an
+    encoder-decoder.
     """
     from transformers import GenerationConfig
 
@@ -71,10 +66,8 @@ def make_engine(
     described: ModelDescription,
     eos_token_ids: frozenset[int],
 ) -> VllmEngine:
-    """The engine, not started yet.
-
-    Raises:
-        LoadError: vLLM is not installed, or can't be started like this.
+    """The engine, not started. Raises LoadError where vLLM is not installed or can't be started
+    like this.
     """
     given, device = options.vllm or {}, torch.device(placement.device)
     processes.set_variables(
@@ -115,10 +108,8 @@ async def _start(
     started: dict[str, Any],
     adapters: list[AdapterFile],
     config: Any,
-    count: Callable[[StepStats], None],
-) -> Vllm:
-    from . import client
-
+    count: Callable[[client.StepStats], None],
+) -> client.AsyncVllm:
     try:
         with processes.children_die_with_parent():
             return await client.start(started, adapters, count)
@@ -130,7 +121,7 @@ async def _start(
 
 
 def _installed() -> tuple[frozenset[str], str, str]:
-    """The names of vLLM's arguments, its version, and the type of device that it is built for."""
+    """The names of vLLM's arguments, its version, and its type of device."""
     try:
         import vllm
         from vllm.engine.arg_utils import AsyncEngineArgs

@@ -1,7 +1,5 @@
-"""How vLLM's processes start: environment variables, and a signal that ends them with this process.
-
-vLLM computes in processes of its own, which keep running where their parent is killed. Linux ends
-them then (prctl(2), PR_SET_PDEATHSIG), if they ask for it when they start.
+"""How vLLM's processes start: environment variables, and a signal that ends them with this process,
+which they ask Linux for (prctl(2), PR_SET_PDEATHSIG). Otherwise they outlive a killed parent.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def set_variables(*, gpu_index: int | None, num_threads: int, num_ranks: int, is_cpu: bool) -> None:
-    """Sets what the environment does not say. Before vllm is imported."""
+    """Sets variables that the environment lacks; called before vllm is imported."""
     with contextlib.suppress(locale.Error):
         # Triton's stub is left in the C locale, where torch can't read templates of its own.
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
@@ -53,8 +51,8 @@ def set_variables(*, gpu_index: int | None, num_threads: int, num_ranks: int, is
 
 
 def binding(cores: Sequence[int], num_threads: int, num_ranks: int) -> str:
-    """Which cores each rank's threads are bound to: all, where vLLM's own choice leaves one idle.
-    None where the cores are shared with other instances.
+    """Which cores each rank's threads are bound to: all, where vLLM's own choice leaves one idle;
+    none where other instances share them.
     """
     share = len(cores) // num_ranks
     if num_threads < len(cores) or not share:
@@ -64,17 +62,15 @@ def binding(cores: Sequence[int], num_threads: int, num_ranks: int) -> str:
 
 
 def visible_gpu(index: int) -> str:
-    """What the ``index``-th of the GPUs that are visible here is called for a process that may see
-    it alone.
-    """
+    """The name of the ``index``-th visible GPU, for a process that may see it alone."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[index] if index < len(names) else str(index)
 
 
 @contextmanager
 def children_die_with_parent() -> Iterator[None]:
-    """Processes that multiprocessing spawns here are killed when the thread that spawns them ends,
-    however it does.
+    """Has processes that multiprocessing spawns here killed when the spawning thread ends, however
+    it does.
     """
     before = multiprocessing.spawn.get_executable()
     with tempfile.TemporaryDirectory(prefix="hf-triton-vllm-") as folder:

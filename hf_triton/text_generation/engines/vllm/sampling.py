@@ -1,6 +1,5 @@
-"""What a sequence asks for, in the names of vLLM's SamplingParams.
-
-Knows those names and no vLLM. Where a text ends, at stop words for one, is the sequence's own.
+"""What a sequence asks for, in the names of vLLM's SamplingParams. Imports no vLLM. Where a text
+ends, at stop words for one, the sequence decides.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LISTS: dict[str, Callable[[Any], Any]] = {"integers": list, "biases": dict}
 
 
 def require_known(params: SamplingParams) -> None:
-    """Raises RequestError for what the other engines take and vLLM does not."""
+    """Raises RequestError for a temperature that vLLM does not take."""
     if not params.is_greedy and params.temperature > MAX_TEMPERATURE:
         raise RequestError(
             f"temperature: got {params.temperature:g}, allowed: 0 to {MAX_TEMPERATURE:g} "
@@ -39,7 +38,6 @@ def require_known(params: SamplingParams) -> None:
 
 
 def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> dict[str, Any]:
-    """The arguments of vLLM's SamplingParams that give what ``params`` asks for."""
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
     return {
         **{
@@ -58,9 +56,7 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
 
 
 def structured_outputs(constraint: Constraint) -> dict[str, Any]:
-    """The arguments of vLLM's StructuredOutputsParams that make its llguidance build the very
-    grammar that the sequence follows here.
-    """
+    """Arguments of vLLM's StructuredOutputsParams that give the grammar that is followed here."""
     if constraint.reasoning is not None:
         return {"grammar": grammar_after_reasoning(constraint)}
     if constraint.kind == "regex":
@@ -73,7 +69,7 @@ def structured_outputs(constraint: Constraint) -> dict[str, Any]:
 
 
 def bad_words(params: SamplingParams, eos_token_ids: frozenset[int]) -> list[list[int]]:
-    """Token sequences that are never completed; a word that is an end is none."""
+    """Token sequences that are never completed, without single end tokens."""
     return [
         list(word)
         for word in params.bad_token_ids
@@ -82,8 +78,8 @@ def bad_words(params: SamplingParams, eos_token_ids: frozenset[int]) -> list[lis
 
 
 def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
-    """Of vLLM's ``{token_id: Logprob}``: the sampled token's, and of the ``num`` likeliest those
-    that are others.
+    """Reads vLLM's ``{token_id: Logprob}``: the sampled token's, and those of the ``num`` likeliest
+    others.
     """
     sampled = found[token_id]
     ranked = sorted(found.items(), key=lambda item: int(item[1].rank))
@@ -100,11 +96,10 @@ def _asked(params: SamplingParams, name: str, kind: str) -> Any:
 
 
 def _filter(params: SamplingParams, name: str) -> Any:
-    """What cuts the distribution; vLLM's own neutral value where nothing is drawn from it."""
+    """top_k and such; vLLM's neutral value for greedy sampling."""
     neutral, value = OPTIONS[name].neutral, getattr(params, name)
     return neutral[-1] if params.is_greedy or value in neutral else value
 
 
 def _clamped(penalty: float) -> float:
-    """A penalty that stays finite in float32."""
     return min(max(penalty, 1 / _LARGEST_PENALTY), _LARGEST_PENALTY)

@@ -14,7 +14,7 @@ import pytest
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.engines.vllm import client
-from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
+from hf_triton.text_generation.engines.vllm.arguments import AdapterFile
 
 
 def modules(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
