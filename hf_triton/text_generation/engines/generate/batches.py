@@ -1,7 +1,6 @@
-"""Which prompts may share a batch: found by trial at load.
-
-Padding changes the output of architectures that count blocks, chunks or positions from the start of
-a row, its padding included, or that let tokens attend to it.
+"""Which prompts may share a batch, found by trial at load: padding changes the output of
+architectures that count blocks, chunks or positions from the start of a padded row, or that let
+tokens attend to padding.
 """
 
 from __future__ import annotations
@@ -47,11 +46,8 @@ class Batches(Enum):
 
 def shown_batches(model: Any, pad: Pad) -> Batches:
     """The largest batches whose rows get the logits that each prompt gets alone, over several
-    decoded tokens; also warms up. Where sizes can't be narrowed to a few tokens, padding is not
-    shown to change nothing.
-
-    Raises whatever the model raises on a short prompt, and LoadError where its scores are no
-    numbers.
+    decoded tokens. Where sizes can't be narrowed to a few tokens, a trial does not show what
+    padding changes. Raises LoadError for NaN logits, and whatever the model raises.
     """
     trial = _Trial(model, pad)
     check_numbers(trial.logits([0]))
@@ -83,7 +79,6 @@ class _Trial:
         return own_logits(self._model, *self._pad([self._prompts[row] for row in rows]), forced)
 
     def largest(self, candidates: tuple[Batches, ...]) -> Batches:
-        """The first candidate that changes nothing."""
         alone = torch.cat([self.logits([row]) for row in (1, 2)])
         for batches in candidates:
             among = [0, 1, 2] if batches is Batches.PADDED else [3, 2]

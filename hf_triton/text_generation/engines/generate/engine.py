@@ -1,14 +1,14 @@
-"""The generate engine: padded batches through ``model.generate``.
+"""The generate engine: padded batches through ``model.generate``, for models that the in-flight
+engine does not support.
 
-For models that the in-flight engine does not support: encoder-decoders, and architectures with
-other caches. A batch runs until its longest sequence is finished, but each sequence is answered as
-soon as it is finished itself. The in-flight engine's Sampler chooses the tokens, as a logits
-processor within ``generate``, so options mean the same on both engines and requests with different
-options share a batch. Requests for beam search share a batch only with equal options and are
-answered when the batch ends. Which prompts may share a batch is tried at load (batches.py).
+A batch runs until its longest sequence is finished; each sequence is answered as soon as it is
+finished itself. The Sampler chooses tokens, as a logits processor within ``generate``, so options
+mean the same on both engines, and requests with different options share a batch. Requests for beam
+search share one with equal options only, and are answered at its end. Which prompts may share a
+batch is tried at load (batches.py).
 
-A decoder's batch gives way to those that wait after some tokens, and ends where its longest row
-fills the context; what is not finished then goes on in a later batch, its tokens computed again.
+A decoder's batch ends after some steps where others wait, and where its longest row fills the
+context; unfinished sequences go on in a later batch, their tokens computed again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,14 @@ from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 
 from .batches import Batches, shown_batches
-from .beam_search import BeamSearch
 from .lengths import max_lengths
-from .logits_processor import Finished, SamplingProcessor, decoder_starts
+from .logits_processor import BeamProcessor, Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
 _TURN = 128  # steps that a batch has while others wait
 
 
 class GenerateEngine(Engine):
-    """Runs the waiting sequences batch after batch."""
-
     name = "generate"
 
     def __init__(self, setup: EngineSetup) -> None:
@@ -87,9 +84,6 @@ class GenerateEngine(Engine):
         self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
         load_loops(self.setup.device, self.setup.model.dtype)
-        self._beam_search = BeamSearch(
-            self.setup.model, self.setup.eos_token_ids, self._pad_token_id
-        )
         self.setup.prepare(self.setup.model)
         try:
             self.batches = shown_batches(self.setup.model, self._pad)
@@ -115,7 +109,7 @@ class GenerateEngine(Engine):
         return {"num_running": num_running, "num_waiting": num_waiting}
 
     def _remove(self, sequences: list[Sequence]) -> None:
-        """Those that run have ended already, and their rows are no longer looked at."""
+        """Running sequences have ended already: their rows are ignored from now on."""
         gone = set(sequences)
         self._waiting = deque(s for s in self._waiting if s not in gone)
 
@@ -131,7 +125,7 @@ class GenerateEngine(Engine):
         return drained
 
     def _step(self) -> None:
-        """One whole batch; each sequence is answered as soon as it is finished."""
+        """Computes one whole batch; each sequence is answered as soon as it is finished."""
         self._batch = self._next_batch()
         self._is_first_token = True
         self._num_steps = 0
@@ -176,7 +170,7 @@ class GenerateEngine(Engine):
         self._publish(ended)
 
     def _on_tokens(self, sequences: list[Sequence]) -> None:
-        """Publishes a token of each, then looks who has gone, has come, or is out of time."""
+        """Publishes a token of each; takes in new, cancelled and overdue sequences."""
         begun = self._batch if self._is_first_token else ()
         self.metrics.computed(len(sequences), [s for s in begun if len(s.token_ids) < 2])
         self._num_steps += 1
@@ -188,7 +182,6 @@ class GenerateEngine(Engine):
         self.thread.take_in()
 
     def _next_batch(self) -> list[Sequence]:
-        """The sequences that waited longest and can be generated together."""
         batch: list[Sequence] = []
         for sequence in self._waiting:
             if batch and (len(batch) + 1) * batch[0].params.num_beams > self._max_num_seqs:
@@ -200,7 +193,6 @@ class GenerateEngine(Engine):
         return batch
 
     def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
-        """Beams are searched for with the same options in every row."""
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False
@@ -211,7 +203,7 @@ class GenerateEngine(Engine):
         return self.batches is not Batches.ALONE
 
     def _gives_way(self) -> bool:
-        """Whether the batch is to end though it is not finished."""
+        """Whether the unfinished batch ends so that others get their turn."""
         if self._num_steps < _TURN or not self._waiting:
             return False
         return not any(map(_is_held_to_its_batch, self._batch))
@@ -239,35 +231,68 @@ class GenerateEngine(Engine):
         )
 
     def _most_steps(self, batch: list[Sequence]) -> int:
-        """All rows of a decoder are computed on until the batch ends, within the context."""
+        """How many steps the longest row needs; all rows of a decoder stay within the context."""
         most = max(sequence.num_tokens_left for sequence in batch)
         if self.is_encoder_decoder:
             return most
         return min(most, self._max_model_len - max(map(_num_read, batch)))
 
+    @torch.inference_mode()
     def _search(self, batch: list[Sequence]) -> None:
         """Beam search of a whole batch, then all its tokens at once."""
-        inputs = self._pad([_read(sequence) for sequence in batch])
-        outputs = self._beam_search.search(batch, *inputs, self._searched_step, self._doubt)
-        going = [
-            (sequence, output)
-            for sequence, output in zip(batch, outputs, strict=True)
-            if sequence.finish_reason is None
-        ]
-        for step in range(max((len(output) for _, output in going), default=0)):
-            rows = [(sequence, output[step]) for sequence, output in going if step < len(output)]
+        input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
+        found = self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._beam_config(batch),
+            logits_processor=LogitsProcessorList(
+                [BeamProcessor(batch, self._on_beam_step, self._fail_nan)]
+            ),
+            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
+        )
+        eos_token_ids, outputs = self.setup.eos_token_ids, []
+        for sequence, (_, *row) in zip(batch, found.tolist(), strict=True):
+            if sequence.finish_reason is None:
+                ends = (place for place, id_ in enumerate(row, 1) if id_ in eos_token_ids)
+                outputs.append((sequence, row[: next(ends, len(row))]))  # without padding
+        for step in range(max((len(output) for _, output in outputs), default=0)):
+            rows = [(sequence, output[step]) for sequence, output in outputs if step < len(output)]
             for sequence, token_id in rows:
-                sequence.append(Token(token_id), self.setup.eos_token_ids)
+                sequence.append(Token(token_id), eos_token_ids)
             if step:
                 self.metrics.computed(len(rows), ())
-        self._publish([sequence for sequence, _ in going])
+        self._publish([sequence for sequence, _ in outputs])
 
-    def _doubt(self, sequences: list[Sequence]) -> None:
-        """Fails those whose scores are no numbers."""
+    def _beam_config(self, batch: list[Sequence]) -> Any:
+        """The model's own generation config, changed by the options, which are equal in a batch."""
+        params, config = batch[0].params, copy.deepcopy(self.setup.model.generation_config)
+        config.update(
+            do_sample=False,
+            num_return_sequences=1,
+            temperature=1.0,
+            top_k=50,
+            top_p=1.0,
+            pad_token_id=self._pad_token_id,
+            eos_token_id=sorted(self.setup.eos_token_ids) or None,
+            num_beams=params.num_beams,
+            max_new_tokens=params.max_tokens,
+            min_new_tokens=params.min_tokens,
+            repetition_penalty=params.repetition_penalty,
+            **decoder_starts(batch),
+        )
+        if params.length_penalty is not None:
+            config.length_penalty = params.length_penalty
+        vocab_size = int(self.setup.model.config.get_text_config().vocab_size)
+        words = [list(ids) for ids in params.bad_token_ids if max(ids) < vocab_size]
+        if words:
+            config.bad_words_ids = [*(config.bad_words_ids or ()), *words]
+        return config
+
+    def _fail_nan(self, sequences: list[Sequence]) -> None:
         self._publish(self._end(sequences, "error", EngineError(NO_NUMBERS)))
 
-    def _searched_step(self) -> None:
-        """Looks who has gone or is out of time; nothing is known of the outputs yet."""
+    def _on_beam_step(self) -> None:
+        """Takes in new, cancelled and overdue sequences; no output is known yet."""
         if self._is_first_token:
             self.metrics.computed(len(self._batch), self._batch)
         self._is_first_token = False
@@ -289,14 +314,13 @@ class GenerateEngine(Engine):
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def _config(self, max_new_tokens: int, **changes: Any) -> Any:
-        """The model's generation config for one call."""
         config = copy.deepcopy(self._generation_config)
         config.update(max_new_tokens=max_new_tokens, **changes)
         return config
 
 
 def _is_held_to_its_batch(sequence: Sequence) -> bool:
-    """Whether its output can't go on in another one."""
+    """Whether its output can't continue in another batch."""
     return sequence.source is not None or not sequence.continues_prompt
 
 
@@ -305,8 +329,8 @@ def _num_read(sequence: Sequence) -> int:
 
 
 def _read(sequence: Sequence) -> list[int]:
-    """The tokens that the model reads first: those of the prompt and of what it has written, or of
-    the encoder's text.
+    """The tokens that the model reads first: the prompt and what was written, or the encoder's
+    text.
     """
     if sequence.source is None or sequence.continues_prompt:
         return sequence.prompt_token_ids + sequence.token_ids

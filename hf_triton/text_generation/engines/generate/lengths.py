@@ -23,14 +23,16 @@ def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
         raise LoadError(
             f"max_model_len: got {max_model_len}, the model's own limit is {longest_input} tokens"
         )
-    usual = max_model_len or _usual_length(config) or _WITHOUT_LIMIT
     if max_model_len is not None:
         return max_model_len, min(max_model_len, longest_output or max_model_len)
+    usual = getattr(config, "n_positions", None)
+    if not isinstance(usual, int) or usual <= 0:
+        usual = _WITHOUT_LIMIT
     return longest_input or usual, longest_output or usual
 
 
 def _limits(config: Any) -> tuple[int | None, int | None]:
-    """What no input and no output can be longer than; None where there is no such end."""
+    """The longest input and output; None where there is no limit."""
     if config.is_encoder_decoder:
         return _limit_of(config, "encoder"), _limit_of(config, "decoder")
     limit = context_length(config.get_text_config())
@@ -49,8 +51,3 @@ def _limit_of(config: Any, side: str) -> int | None:
             return int(getattr(config, name))
     # T5's positions are relative: its n_positions is only how long its training's texts were.
     return None if hasattr(config, _RELATIVE_POSITIONS) else context_length(config)
-
-
-def _usual_length(config: Any) -> int | None:
-    length = getattr(config, "n_positions", None)
-    return length if isinstance(length, int) and length > 0 else None

@@ -15,9 +15,7 @@ from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence
 
 
 class SamplingProcessor(LogitsProcessor):
-    """Samples a token for each row, or takes the one that is forced there, and forbids ``generate``
-    all others.
-    """
+    """Samples a token for each row, or takes a forced one, and forbids ``generate`` all others."""
 
     def __init__(
         self,
@@ -49,10 +47,39 @@ class SamplingProcessor(LogitsProcessor):
         return chosen
 
 
+class BeamProcessor(LogitsProcessor):
+    """Reports each step and sequences with NaN scores; forces the first token of rows with one."""
+
+    def __init__(
+        self,
+        batch: list[Sequence],
+        on_step: Callable[[], None],
+        on_nan: Callable[[list[Sequence]], None],
+    ) -> None:
+        self.batch, self.on_step, self.on_nan = batch, on_step, on_nan
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """scores (batch x beams, vocab) -> the same shape."""
+        self.on_step()
+        is_nan = scores.amax(dim=-1).isnan()
+        if is_nan.any():
+            rows = is_nan.view(len(self.batch), -1).any(dim=1).tolist()
+            self.on_nan([one for one, doubted in zip(self.batch, rows, strict=True) if doubted])
+            scores = scores.masked_fill(is_nan.unsqueeze(1), 0)
+        if input_ids.shape[1] > 1:
+            return scores
+        num_beams = scores.shape[0] // len(self.batch)
+        for row, sequence in enumerate(self.batch):
+            forced = sequence.forced_token_id
+            if forced is not None:
+                beams = scores[row * num_beams : (row + 1) * num_beams]
+                beams.fill_(float("-inf"))
+                beams[:, forced] = 0
+        return scores
+
+
 class Finished(StoppingCriteria):
-    """Each row ends when its own sequence does, all where the batch ``gives_way``; a row may have
-    several beams.
-    """
+    """Ends each row with its sequence, all where the batch ``gives_way``; a row may have beams."""
 
     def __init__(
         self, batch: list[Sequence], gives_way: Callable[[], bool] = lambda: False
@@ -68,6 +95,6 @@ class Finished(StoppingCriteria):
 
 
 def decoder_starts(batch: list[Sequence]) -> dict[str, list[int]]:
-    """What gives each row of a batch its own start, in the names of a generation config."""
+    """Each row's decoder start, as an argument of a generation config."""
     starts = [] if batch[0].continues_prompt else [s.prompt_token_ids[0] for s in batch]
     return {"decoder_start_token_id": starts} if starts else {}
