@@ -9,13 +9,12 @@ import torch
 from torch.nn.attention import varlen
 
 from hf_triton.text_generation.engines.in_flight import runner_selection
-from hf_triton.text_generation.forward.paged.attention import Attend
+from hf_triton.text_generation.forward.paged.attention import Attend, plain_attention
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
     check,
     varlen_attention,
 )
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 
 CPU = torch.device("cpu")

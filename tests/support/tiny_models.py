@@ -131,16 +131,6 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_dt_rank": 4,
         },
     ),
-    "minimax": (
-        "minimax",
-        {
-            **_GROUPED,
-            "head_dim": 8,
-            "layer_types": [_LINEAR, _FULL],
-            "block_size": 16,
-            "num_local_experts": 4,
-        },
-    ),
     "minimax-m3": (
         "minimax_m3_vl_text",
         {
@@ -191,6 +181,14 @@ GPT_NEO = {
 # What does not go in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 GPT = {"vocab_size": VOCAB_SIZE, "n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}
+MINIMAX = {
+    **_SHAPE,
+    **_GROUPED,
+    "head_dim": 8,
+    "layer_types": [_LINEAR, _FULL],
+    "block_size": 16,
+    "num_local_experts": 4,
+}
 CPMANT = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,

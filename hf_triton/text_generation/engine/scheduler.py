@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 
-from ..memory.kv_cache_manager import KVCacheManager
 from ..memory.pages import StateCopy
+from ..memory.state_pages import KVCacheManager
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
 

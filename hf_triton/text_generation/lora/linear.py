@@ -1,7 +1,12 @@
 """Linear layers with LoRA adapters: each token gets its own adapter's low-rank change.
 
-Steps without adapters compute the base layers alone. Knows no steps: rows.py has which adapter a
-row has.
+The adapters' matrices of a layer are concatenated by rank. Rows are multiplied with the columns of
+the adapters that they need, the columns of other adapters become zero, and multiplied back: two
+matrix products, however many adapters share a step. Steps without adapters compute the base layers
+alone.
+
+What is of other adapters is left out by choosing, never by a product with 0: huge weights overflow,
+and infinity times 0 is NaN in rows that have nothing to do with them.
 """
 
 from __future__ import annotations
@@ -15,22 +20,120 @@ from itertools import accumulate, chain, count
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.devices.prepacked_linear import READ_BY_PARENT
 from hf_triton.runtime.errors import LoadError
-
-from .rows import LowRank, Matrices, RowAdapters, StepAdapters
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 _keys = count(1)
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter's name, and its low-rank changes by the names of the model's modules. ``key`` is
-    its own among all that this process has read: another one of the same name may follow it.
+class LowRank:
+    """``x @ down.T @ up.T``: ``down`` is (rank, in_features), ``up`` (out_features, rank), times
+    the adapter's scaling.
     """
+
+    down: torch.Tensor
+    up: torch.Tensor
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """in_features and out_features."""
+        return self.down.shape[1], self.up.shape[0]
+
+
+class Matrices:
+    """All adapters' matrices of a layer: ``down`` (ranks, in_features), ``up`` (ranks,
+    out_features); ``ranks`` has an entry for each adapter, 0 where it leaves the layer alone.
+    """
+
+    def __init__(self, down: torch.Tensor, up: torch.Tensor, ranks: tuple[int, ...]) -> None:
+        self.down, self.up, self.ranks = down, up, ranks
+        self.ends = (0, *accumulate(ranks))
+        owners = [number for number, rank in enumerate(ranks, 1) for _ in range(rank)]
+        self.owners = torch.tensor(owners, dtype=torch.int32, device=down.device)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.ranks, self.down.device
+
+
+class RowAdapters:
+    """Each row's adapter: its number from 1, or 0, in ``numbers`` (rows,); shapes don't depend on
+    them. Where the host knows them (``of``), only rows and columns between the first and last that
+    are needed are computed.
+    """
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._numbers, self._rows = numbers, slice(None)
+        self._lowest, self._highest = 1, 0  # a highest of 0 stands for all
+        self._is_uniform = False
+        self._masks: dict[tuple[object, ...], torch.Tensor] = {}
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], device: torch.device) -> RowAdapters | None:
+        rows = [row for row, number in enumerate(numbers) if number]
+        if not rows:
+            return None
+        used = slice(rows[0], rows[-1] + 1)
+        found = cls(to_device(torch.tensor(numbers[used], dtype=torch.int32), device))
+        found._rows = used
+        found._lowest = min(numbers[row] for row in rows)
+        found._highest = max(numbers[used])
+        found._is_uniform = found._lowest == found._highest and len(rows) == len(numbers[used])
+        return found
+
+    def add(self, matrices: Matrices, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Adds to ``y`` (rows, out_features) what adapters make of ``x`` (rows, in_features)."""
+        last = self._highest or len(matrices.ranks)
+        columns = slice(matrices.ends[self._lowest - 1], matrices.ends[last])
+        if columns.start == columns.stop:
+            return
+        # A head's input comes from another GPU, where layers are spread.
+        low = F.linear(x[self._rows].to(matrices.down.device), matrices.down[columns])
+        if not self._is_uniform:
+            low.masked_fill_(self._mask(matrices, columns), 0)
+        y[self._rows].addmm_(low, matrices.up[columns])
+
+    def _mask(self, matrices: Matrices, columns: slice) -> torch.Tensor:
+        """(rows, columns): where a column belongs to another adapter."""
+        if matrices.key not in self._masks:
+            numbers = self._numbers.to(matrices.down.device).unsqueeze(1)
+            self._masks[matrices.key] = numbers != matrices.owners[columns]
+        return self._masks[matrices.key]
+
+
+@dataclass(frozen=True)
+class StepAdapters:
+    """Adapters of all ``num_tokens`` rows of a forward, and of the ``num_sampled`` rows of the
+    head, and of some runners' last layer. None where no row has one.
+    """
+
+    num_tokens: int
+    num_sampled: int
+    tokens: RowAdapters | None
+    sampled: RowAdapters | None
+
+    def of(self, num_rows: int, *, is_head: bool) -> RowAdapters | None:
+        """The adapters of so many rows. Where a step samples as many rows as it has tokens, only
+        the head gets the sampled ones.
+        """
+        if num_rows == self.num_sampled and (is_head or num_rows != self.num_tokens):
+            return self.sampled
+        return self.tokens if num_rows == self.num_tokens else None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """``parts`` are changes by module name. ``key`` is unique in this process, a name is not."""
 
     name: str
     parts: dict[str, LowRank]
@@ -39,8 +142,8 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Change:
-    """What the engine's thread takes up between two steps: the adapters that requests may name
-    from then on, all that are computed, and matrices of layers that get others. ``taken``: it has.
+    """What the engine takes up between two steps: the adapters that requests may name, those that
+    are computed, and changed matrices. ``taken`` is set then.
     """
 
     current: Sequence[Adapter]
@@ -50,15 +153,14 @@ class Change:
 
 
 class Adapters(Collection[str]):
-    """The adapters of a model: a collection of the names that requests may give. Those that were
-    removed are computed while sequences need them. ``step`` is about the forward at hand, None
-    where it has none.
+    """A model's adapters, a collection of the names that requests may give. Removed ones are
+    computed while sequences need them. ``step`` is that of the forward at hand.
     """
 
     def __init__(
         self, adapters: Sequence[Adapter], sizes: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
-        """``sizes`` has in_features and out_features of layers that later adapters may change."""
+        """``sizes``: in_features and out_features of layers that later adapters may change."""
         given = chain.from_iterable(adapter.parts.items() for adapter in adapters)
         self.sizes = {**(sizes or {}), **{name: part.size for name, part in given}}
         self.layers: dict[str, AdaptedLinear] = {}
@@ -75,21 +177,18 @@ class Adapters(Collection[str]):
         return len(self.current)
 
     def number(self, key: int) -> int:
-        """What stands for an adapter in a row: its number from 1, or 0 for none."""
         return self._numbers[key]
 
     @property
     def removed(self) -> set[int]:
-        """The keys of those that are computed though no request may name them any more."""
+        """The keys of adapters that are computed and can't be named any more."""
         named = {one.key for one in self.current.values()}
         return {one.key for one in self.computed} - named
 
     def change_to(self, adapters: Sequence[Adapter], used: Collection[int]) -> Change:
-        """What makes these the adapters; of removed ones those stay that are ``used``. Current ones
-        stay too: until the change is taken up, sequences begin with them.
-
-        Raises:
-            LoadError: one changes a layer that had to be known when the model was loaded.
+        """A change to these adapters. Removed ones that are ``used`` stay, and current ones, with
+        which sequences begin until the change is taken up. Raises LoadError where one changes a
+        layer that had to be known at load.
         """
         for adapter in adapters:
             for name in adapter.parts.keys() - self.layers.keys():
@@ -107,7 +206,6 @@ class Adapters(Collection[str]):
         return Change(adapters, computed, matrices)
 
     def take_up(self, change: Change) -> None:
-        """Serves what the change says; called between two forwards."""
         self._name(change.current, change.computed)
         for layer, matrices in change.matrices.items():
             layer.matrices = matrices
@@ -130,10 +228,9 @@ class Adapters(Collection[str]):
     def on_device(
         self, numbers: torch.Tensor, sampled: torch.Tensor
     ) -> AbstractContextManager[None]:
-        """Applies the adapters whose numbers are on the device to one forward: ``numbers``
-        (tokens,) int32 of all its tokens, ``sampled`` (rows,) of those that its head sees. What the
-        layers then compute has the same shapes whatever the numbers are. Inside a CUDA graph it is
-        entered while the graph is captured, and a replay reads the numbers anew.
+        """Applies adapters to a forward by numbers on the device: ``numbers`` (tokens,) int32,
+        ``sampled`` (rows,) for the head. A CUDA graph is captured within the block; replays read
+        the numbers anew.
         """
         tokens, rows = RowAdapters(numbers), RowAdapters(sampled)
         return self.applied(StepAdapters(len(numbers), len(sampled), tokens, rows))
@@ -217,7 +314,6 @@ def attach(model: Any, adapters: Adapters) -> None:
 
 
 def _why_not(parent: Any, name: str, child_name: str) -> str:
-    """Why no adapter can change a layer; empty where one can."""
     if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
         return f"{name} makes the keys and values of all earlier tokens, whatever adapter they had"
     if child_name in READ_BY_PARENT:
@@ -239,7 +335,7 @@ def without_adapters(part: Any) -> Any:
 
 
 def with_adapters(linear: Linear, parts: Sequence[Any]) -> Linear:
-    """``linear``, which computes the base layers of all ``parts`` as one, with their adapters."""
+    """Adds the adapters of ``parts`` to ``linear``, which computes their base layers as one."""
     ends = [0, *accumulate(part.out_features for part in parts)]
     adapted = [
         (part, slice(start, end))

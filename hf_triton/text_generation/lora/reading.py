@@ -1,8 +1,6 @@
-"""Reads adapters as PEFT saves them: which layers each changes, by which matrices.
-
-PEFT decides which layers an adapter changes and by which scale. It is given the model's modules
-without weights, so the served model is never changed. Features of PEFT beyond plain LoRA are
-refused by name, never ignored.
+"""Reads adapters as PEFT saves them: which layers each changes, by which matrices. PEFT decides
+both on the model's modules without weights, so the served model is never changed. Features beyond
+plain LoRA are refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.model_files import adapter_folders, model_files
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 
-from .linear import Adapter, Adapters
-from .rows import LowRank
+from .linear import Adapter, Adapters, LowRank
 
 _PREFIX = "base_model.model."
 _SCRATCH = "adapter"
@@ -46,14 +43,9 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 class AdapterReader:
-    """Reads a model's adapters; those that it has read already are the same objects again.
-
-    Raises:
-        LoadError: PEFT is not installed.
-    """
+    """Reads a model's adapters, each once. Raises LoadError where PEFT is not installed."""
 
     def __init__(self, served: ServedModel, config: Any, dtype: torch.dtype) -> None:
-        """``dtype`` is the model's, in which its adapters are computed."""
         try:
             import peft  # noqa: F401, asked for here, so that it is told of before anything is read
         except ImportError as error:
@@ -68,8 +60,8 @@ class AdapterReader:
         self._known: list[tuple[ServedAdapter, Adapter]] = []
 
     def adapters(self) -> Adapters:
-        """Those that the model has when it is loaded, without those that a request has loaded and
-        that can't be read any more. Raises LoadError as ``read``.
+        """The model's adapters at load, without those that a request had loaded and that can't be
+        read any more. Raises LoadError as ``read``.
         """
         for one in self._served.adapters:
             try:
@@ -81,7 +73,7 @@ class AdapterReader:
         return Adapters([adapter for _, adapter in self._known], self._sizes())
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
-        """The linear layers' in_features and out_features, by name."""
+        """in_features and out_features of the linear layers, by name."""
         from transformers.pytorch_utils import Conv1D
 
         found = {}
@@ -93,11 +85,7 @@ class AdapterReader:
         return found
 
     def read(self, wanted: Sequence[ServedAdapter]) -> list[Adapter]:
-        """The adapters; of those before only these are remembered.
-
-        Raises:
-            LoadError: one is not there or does not fit, with its name.
-        """
+        """Reads these and forgets all others. Raises LoadError, with the adapter's name."""
         self._known = self._each(wanted)
         return [adapter for _, adapter in self._known]
 
@@ -133,7 +121,12 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     from peft.utils.save_and_load import load_peft_weights
 
     given = read_json(folder / ADAPTER_CONFIG)
-    _check_kind(given)
+    if not isinstance(given, dict):
+        raise LoadError(f"{ADAPTER_CONFIG}: got no JSON object")
+    kind = given.get("peft_type")
+    if kind != "LORA":
+        shown = short(kind) if isinstance(kind, str) else "no name"
+        raise LoadError(f"{ADAPTER_CONFIG}: peft_type: got {shown}, expected LORA")
     config = PeftConfig.from_pretrained(str(folder))
     _check_fields(config)
     base = given.get("base_model_name_or_path") or "another model"
@@ -152,8 +145,8 @@ def _name_in_base(key: str) -> str:
 
 
 def _is_of_base(served: ServedModel, modules: Any, name: str, tensor: torch.Tensor) -> bool:
-    """Whether a whole tensor is the base's parameter of this name, in the dtype that it was saved
-    in: PEFT saves the base's head by default beside an adapter that changes it.
+    """Whether a tensor equals the base's parameter of this name, in the file's dtype: PEFT saves
+    the base's head beside an adapter that changes it.
     """
     try:
         asked = modules.get_parameter(name)
@@ -167,7 +160,7 @@ def _is_of_base(served: ServedModel, modules: Any, name: str, tensor: torch.Tens
 
 
 def _base_tensors(served: ServedModel, names: Sequence[str]) -> Iterator[torch.Tensor]:
-    """The base's tensors of these names, which files may have with or without a prefix."""
+    """The base's tensors of these names, with any prefix."""
     try:
         files = sorted(model_files(served).glob("*.safetensors"))
     except LoadError:
@@ -179,17 +172,8 @@ def _base_tensors(served: ServedModel, names: Sequence[str]) -> Iterator[torch.T
                     yield file.get_tensor(key)
 
 
-def _check_kind(given: Any) -> None:
-    if not isinstance(given, dict):
-        raise LoadError(f"{ADAPTER_CONFIG}: got no JSON object")
-    kind = given.get("peft_type")
-    if kind != "LORA":
-        shown = short(kind) if isinstance(kind, str) else "no name"
-        raise LoadError(f"{ADAPTER_CONFIG}: peft_type: got {shown}, expected LORA")
-
-
 def _check_fields(config: Any) -> None:
-    """Raises LoadError for whatever would compute something else than plain LoRA."""
+    """Raises LoadError for fields that ask for more than plain LoRA."""
     usual = type(config)()
     for field in fields(config):
         value = getattr(config, field.name)
@@ -209,7 +193,7 @@ def _check_fields(config: Any) -> None:
 def _low_rank_layers(
     config: Any, weights: dict[str, torch.Tensor], modules: Any, other: str
 ) -> dict[str, LowRank]:
-    """Module name -> its change. ``other`` says what the adapter may have been made for."""
+    """Module name -> its change. ``other`` names the model that the adapter was made for."""
     from peft import PeftModel
 
     try:
@@ -227,7 +211,6 @@ def _low_rank_layers(
 
 
 def _lora_layers(model: Any) -> dict[str, Any]:
-    """The layers that PEFT put its own into, by name."""
     from peft.tuners.lora.layer import Linear, LoraLayer
 
     layers = {name: one for name, one in model.named_modules() if isinstance(one, LoraLayer)}
@@ -238,8 +221,8 @@ def _lora_layers(model: Any) -> dict[str, Any]:
 
 
 def _low_rank(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) -> LowRank:
-    """Takes a layer's matrices out of ``left``, in the layer's dtype and times the adapter's
-    scaling. What is computed with is looked at: numbers that are finite in the file may not be.
+    """Takes a layer's matrices out of ``left``, scaled, in the layer's dtype, in which finite
+    numbers may become infinite.
     """
     dtype, scaling, found = layer.weight.dtype, layer.scaling[_SCRATCH], []
     sides = ("lora_A", layer.lora_A, 1.0), ("lora_B", layer.lora_B, scaling)

@@ -1,5 +1,5 @@
-"""How much of a GPU a model that is loaded on demand may take for its caches, as the supervisor of
-its server says: it shares the GPU with models that are not there yet.
+"""How much of a GPU a model that is loaded on demand may take for its caches: the server's
+supervisor says it, for models share GPUs with others that are not loaded yet.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ _FILE = "cache_budgets"  # all models' bytes by GPU, beside the files of request
 
 
 def budgets_file(prefix: str) -> Path:
-    """Where a server's models find it; ``prefix`` is what the paths of its files begin with."""
     return Path(f"{prefix}{_FILE}")
 
 
 def within_budget(
     model: str, free_bytes: Callable[[torch.device], int]
 ) -> Callable[[torch.device], int]:
-    """``free_bytes``, but of each GPU no more than the Triton model ``model`` is to take for its
-    caches.
-    """
+    """``free_bytes``, at most the budget of the Triton model ``model`` on each GPU."""
     budget: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError, KeyError):
         budget = json.loads(budgets_file(os.environ[VARIABLE]).read_bytes())[model]

@@ -1,15 +1,12 @@
-"""What each layer of a model keeps of a sequence: read off the model itself.
-
-Keys and values, and keys of an indexer (DeepSeek Sparse Attention), grow by one with each token.
-Convolution and recurrent states (Mamba, gated delta rules) are as large after the first token as
-after the last.
+"""What each layer of a model keeps of a sequence, read off the model itself: keys, values and keys
+of an indexer (DeepSeek Sparse Attention) for each token, and states of one size (Mamba, gated delta
+rules).
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,30 +18,19 @@ from .own_states import own_states
 
 @dataclass(frozen=True)
 class StateShape:
-    """A state of one sequence: (*shape,), or one such for every ``per`` tokens, where that is not
-    0. A layer may keep several of a kind, by ``index``. Keys (index 0) and values (1) of what an
-    encoder read are (heads, longest source, dim).
+    """A state of one sequence, (*shape,); a layer may keep several of a kind, by ``index``. Keys
+    (index 0) and values (1) of an encoder's source are (heads, longest source, dim).
     """
 
-    kind: str  # "conv", "recurrent" or "cross"; the model's "own"; a compressor's
+    kind: str  # "conv", "recurrent" or "cross"; the model's "own"
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-    per: int = 0
-
-    def shape_for(self, num_tokens: int) -> tuple[int, ...]:
-        """What a sequence of ``num_tokens`` keeps."""
-        return (-(-num_tokens // self.per), *self.shape) if self.per else self.shape
-
-    def num_bytes(self, num_tokens: int) -> int:
-        return math.prod(self.shape_for(num_tokens)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer keeps for a token and for a sequence, and where; ``num_kv_heads`` is 0 where
-    it keeps no keys and values.
-    """
+    """What one layer keeps for each token and for each sequence, and on which device."""
 
     num_kv_heads: int
     key_dim: int
@@ -60,12 +46,11 @@ class LayerShape:
         num_bytes = self.num_kv_heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
         return num_bytes + self.indexer_dim * (self.indexer_dtype or self.dtype).itemsize
 
-    def state_bytes(self, num_tokens: int) -> int:
-        """The bytes of a sequence's states; most are as large whatever its length."""
-        return sum(state.num_bytes(num_tokens) for state in self.states)
+    @property
+    def state_bytes(self) -> int:
+        return sum(math.prod(state.shape) * state.dtype.itemsize for state in self.states)
 
     def with_longest_source(self, length: int) -> LayerShape:
-        """The layer with room for sources of so many tokens."""
         states = (
             replace(state, shape=(state.shape[0], length, state.shape[2])) for state in self.states
         )
@@ -73,36 +58,31 @@ class LayerShape:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it keeps one key and one value per token and head, and nothing else."""
+        """Whether it keeps keys and values alone."""
         return bool(self.num_kv_heads) and not self.indexer_dim and not self.states
 
     @property
     def is_packed(self) -> bool:
-        """Whether it keeps keys and values, states of one size, or both, and nothing else."""
-        sizes = all(state.kind in ("conv", "recurrent") and not state.per for state in self.states)
-        return sizes and not self.indexer_dim
+        """Whether it keeps keys and values, convolution and recurrent states alone."""
+        are_plain = all(state.kind in ("conv", "recurrent") for state in self.states)
+        return are_plain and not self.indexer_dim
 
 
 def keep_states(shapes: Iterable[LayerShape]) -> bool:
-    """Whether any of these layers keeps states of a sequence, not of each token."""
     return any(shape.states for shape in shapes)
 
 
 def sequence_bytes(shapes: list[LayerShape], num_tokens: int) -> int:
-    """What a sequence of ``num_tokens`` takes in these layers."""
-    return sum(
-        shape.bytes_per_token * num_tokens + shape.state_bytes(num_tokens) for shape in shapes
-    )
+    return sum(shape.bytes_per_token * num_tokens + shape.state_bytes for shape in shapes)
 
 
 def cache_argument(model: Any) -> str:
-    """What the model's ``forward`` calls its cache."""
     names = inspect.signature(model.forward).parameters
     return "cache_params" if "cache_params" in names else "past_key_values"
 
 
 def context_length(config: Any) -> int | None:
-    """The most tokens the model was made for, or None where it has no such limit (ALiBi)."""
+    """The most tokens the model was made for; None without a limit (ALiBi)."""
     names = ["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"]
     if not getattr(config, "is_encoder_decoder", False):
         names.append("max_target_positions")  # Whisper's decoder alone
@@ -116,13 +96,12 @@ def context_length(config: Any) -> int | None:
 @torch.inference_mode()
 def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     """Runs two tokens through the model and looks at what each layer of transformers' cache kept.
-    Layers at the end that keep nothing are left out.
-
-    Raises:
-        ValueError: a layer keeps something else than keys, values and states of transformers' own
-          kinds, or none keeps anything.
+    Leaves out last layers that keep nothing. Raises ValueError where a layer keeps anything but
+    keys, values and states of transformers' own kinds, or none keeps anything.
     """
-    cache, own = own_cache(model), own_states(model)
+    from transformers import DynamicCache
+
+    cache, own = DynamicCache(config=model.config), own_states(model)
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
     arguments = {cache_argument(model): cache, **(own.arguments(None, 1) if own else {})}
     output = model(input_ids=tokens, use_cache=True, **arguments)
@@ -142,9 +121,7 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
 
 @torch.inference_mode()
 def cross_layer_shapes(model: Any, encoder_outputs: Any, start: int) -> list[LayerShape]:
-    """The layers of an encoder-decoder for sources as long as the encoded one: runs the decoder's
-    first token over it.
-    """
+    """The layers of an encoder-decoder, for sources as long as the encoded one."""
     from transformers import DynamicCache, EncoderDecoderCache
 
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -169,77 +146,32 @@ def _cross_layer_shape(own: Any, cross: Any) -> LayerShape:
     )
 
 
-def own_cache(model: Any) -> Any:
-    """The cache that ``generate`` makes for the model; MiniMax takes no other than its own."""
-    from transformers import DynamicCache
-
-    minimax = getattr(sys.modules[type(model).__module__], "MiniMaxCache", None)
-    return minimax() if minimax is not None else DynamicCache(config=model.config)
-
-
 def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     layer = cache.layers[index] if index < len(cache.layers) else None
     is_foreign = layer is not None and type(layer).__module__ != "transformers.cache_utils"
-    is_compressed = hasattr(layer, "compressed_kv")
-    if is_foreign and not is_compressed and not hasattr(layer, "idx_keys"):
+    if is_foreign and not hasattr(layer, "idx_keys"):
         raise ValueError(
             f"layer {index} keeps earlier tokens in a cache of the model's own, "
             f"{type(layer).__name__}, which pages don't hold"
         )
-    states = _state_shapes(layer) + _linear_shapes(cache, index)
+    states = tuple(
+        StateShape(kind, index, tuple(state.shape[1:]), state.dtype)
+        for kind in ("conv", "recurrent")
+        for index, state in getattr(layer, f"{kind}_states", {}).items()
+        if state is not None
+    )
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     if keys is None or values is None:
-        return LayerShape(0, 0, 0, torch.float32, _device(layer, device), states=states)
+        device = getattr(layer, "device", None) or device
+        return LayerShape(0, 0, 0, torch.float32, device, states=states)
     if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
         raise ValueError(
             f"layer {index} keeps {keys.shape[2]} keys and {values.shape[2]} values for 2 tokens; "
             "pages hold one of each"
         )
-    if is_compressed:
-        states = _compressor_shapes(layer)
-        return LayerShape(keys.shape[1], keys.shape[3], 0, keys.dtype, keys.device, states=states)
     # (rows, tokens, dim), or MiniMax M3's (rows, 1, tokens, dim)
     indexer_keys = getattr(layer, "indexer_keys", getattr(layer, "idx_keys", None))
     sizes = (keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
     if indexer_keys is None:
         return LayerShape(*sizes, states=states)
     return LayerShape(*sizes, indexer_keys.shape[-1], states, indexer_keys.dtype)
-
-
-def _state_shapes(layer: Any) -> tuple[StateShape, ...]:
-    return tuple(
-        StateShape(kind, index, tuple(state.shape[1:]), state.dtype)
-        for kind in ("conv", "recurrent")
-        for index, state in getattr(layer, f"{kind}_states", {}).items()
-        if state is not None
-    )
-
-
-def _compressor_shapes(layer: Any) -> tuple[StateShape, ...]:
-    """Of DeepSeek V4's compressors: the tokens of a window, what the next one reads of them, and
-    an entry for each. The probe's two tokens fill no window.
-    """
-    rate, found = int(layer.compress_rate), []
-    for name, entries in layer.compressed_kv.items():
-        kv, gate, dim = layer.buffer_kv[name], layer.buffer_gate[name], entries.shape[-1]
-        found.append(StateShape(f"{name}.kv", 0, (rate, kv.shape[-1]), kv.dtype))
-        found.append(StateShape(f"{name}.gate", 0, (rate, gate.shape[-1]), gate.dtype))
-        if name in getattr(layer, "overlap_kv", {}):
-            found.append(StateShape(f"{name}.prior_kv", 0, (rate, dim), kv.dtype))
-            found.append(StateShape(f"{name}.prior_gate", 0, (rate, dim), torch.float32))
-        found.append(StateShape(f"{name}.entries", 0, (dim,), entries.dtype, per=rate))
-    return tuple(found)
-
-
-def _linear_shapes(cache: Any, index: int) -> tuple[StateShape, ...]:
-    """MiniMax's cache keeps states beside its layers."""
-    kept = getattr(cache, "linear_cache", [])[index : index + 1]
-    return tuple(
-        StateShape("recurrent", 0, tuple(state.shape[1:]), state.dtype)
-        for state in kept
-        if isinstance(state, torch.Tensor)
-    )
-
-
-def _device(layer: Any, default: torch.device) -> torch.device:
-    return getattr(layer, "device", None) or default

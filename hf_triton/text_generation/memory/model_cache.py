@@ -1,21 +1,168 @@
-"""The cache behind transformers' own interface, for models that compute attention themselves."""
+"""The cache behind transformers' own interface, for models that compute attention themselves: a
+row's pages are gathered, and its states are a row of their tables.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence as Items
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
-from .compressed_layer import CompressedLayer
-from .layer_shapes import StateShape, own_cache
-from .page_layer import PageLayer, Rows, TableLayer, TableRows
+from ..sequence.sequence import Sequence
+from .layer_shapes import StateShape
 from .paged_cache import PagedCache
+from .pages import num_pages_of
+
+TableRows = slice | torch.Tensor  # of a view where they follow each other, else (rows,) int64
+
+
+class Rows:
+    """A row for each of ``sequences``: its tokens at ``positions`` (rows, tokens) attend to at most
+    ``length`` columns, ``num_past`` of which come before them. Sequences without any begin.
+    """
+
+    def __init__(
+        self,
+        sequences: Items[Sequence],
+        positions: torch.Tensor,
+        num_past: int,
+        length: int,
+        page_size: int,
+    ) -> None:
+        self.positions, self.num_past, self.length = positions, num_past, length
+        num_pages = num_pages_of(length, page_size)
+        table = [[*one.pages[:num_pages], *[0] * (num_pages - len(one.pages))] for one in sequences]
+        self.table = torch.tensor(table, device=positions.device)  # (rows, pages)
+        self.page_size = page_size
+        slots = [one.slot for one in sequences]
+        self.table_rows: TableRows = slice(slots[0], slots[0] + len(slots))
+        if slots != list(range(slots[0], slots[0] + len(slots))):
+            self.table_rows = torch.tensor(slots, device=positions.device)
+        self._moved: dict[torch.device, Rows] = {positions.device: self}
+
+    def on(self, device: torch.device) -> Rows:
+        if device not in self._moved:
+            moved = copy.copy(self)
+            moved.positions, moved.table = self.positions.to(device), self.table.to(device)
+            if isinstance(moved.table_rows, torch.Tensor):
+                moved.table_rows = moved.table_rows.to(device)
+            self._moved[device] = moved
+        return self._moved[device]
+
+    def write(self, stored: torch.Tensor, states: torch.Tensor) -> None:
+        """Stores states (rows, tokens, ...) in ``stored`` (pages, page size, ...)."""
+        pages = self.table.gather(1, self.positions // self.page_size)
+        stored[pages, self.positions % self.page_size] = states
+
+    def read(self, stored: torch.Tensor) -> torch.Tensor:
+        """``stored`` (pages, page size, ...) -> (rows, length, ...), zeros behind a shorter row: no
+        mask hides a NaN.
+        """
+        found = stored[self.table].flatten(1, 2)[:, : self.length]
+        if len(self.positions) > 1:
+            columns = torch.arange(self.length, device=stored.device)
+            behind = columns > self.positions[:, -1:]
+            found.masked_fill_(behind.view(*behind.shape, *[1] * (found.dim() - 2)), 0)
+        return found
+
+
+class PageLayer(CacheLayerMixin):
+    """Keys and values of one layer, and keys of its indexer, for the ``rows`` of a forward."""
+
+    is_sliding = False
+    rows: Rows
+    max_length = 0
+
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, indexer_keys: torch.Tensor | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.stored_keys, self.stored_values = keys, values
+        self.stored_indexer_keys = indexer_keys
+        self.is_initialized = True
+        self.columns: torch.Tensor | None = None  # (3, rows, columns) their positions
+
+    def select(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to do."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes (rows, kv_heads, tokens, dim); returns all columns."""
+        rows = self.rows.on(self.stored_keys.device)
+        rows.write(self.stored_keys, key_states.transpose(1, 2))
+        rows.write(self.stored_values, value_states.transpose(1, 2))
+        if not rows.num_past:
+            return key_states, value_states
+        keys, values = rows.read(self.stored_keys), rows.read(self.stored_values)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        assert self.stored_indexer_keys is not None
+        rows = self.rows.on(self.stored_indexer_keys.device)
+        rows.write(self.stored_indexer_keys, indexer_key_states.to(self.stored_indexer_keys.dtype))
+        return rows.read(self.stored_indexer_keys)
+
+    def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
+        """MiniMax M3's layout, (rows, 1, tokens, dim)."""
+        return self.update_indexer(idx_k[:, 0]).unsqueeze(1)
+
+    @property
+    def indexer_position_ids(self) -> torch.Tensor | None:
+        """(3, rows, num_past): positions of earlier columns, for Qwen 4's (experimental) three
+        rotary axes.
+        """
+        rows = self.rows
+        if self.columns is not None and rows.num_past:
+            return self.columns[:, :, : rows.num_past]
+        past = torch.arange(rows.num_past, device=rows.positions.device)
+        return past.expand(3, len(rows.positions), -1) if rows.num_past else None
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, position_ids: torch.Tensor) -> None:
+        """A column's position is its number, or one of ``columns``."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.rows.length, 0
+
+    def get_seq_length(self) -> int:
+        return self.rows.num_past
+
+    def get_max_length(self) -> int:
+        return self.max_length
+
+
+class TableLayer:
+    """States of one layer: ``views`` of rows of tables, or copies that ``finish`` stores."""
+
+    def __init__(self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor]) -> None:
+        self.shapes, self.stored = shapes, stored
+        self.views: list[torch.Tensor] = []
+        self._rows: TableRows = slice(0, 0)
+
+    def select(self, rows: Rows) -> None:
+        """Sets the rows of the next forward; states of sequences that begin are 0."""
+        for number, stored in enumerate(self.stored):
+            self._rows = rows.on(stored.device).table_rows
+            if not rows.num_past:
+                stored[self._rows] = 0
+            self.views[number : number + 1] = [stored[self._rows]]
+
+    def finish(self) -> None:
+        for stored, view in zip(self.stored, self.views, strict=True):
+            if isinstance(self._rows, torch.Tensor):
+                stored[self._rows.to(stored.device)] = view
 
 
 class StateLayer(TableLayer, LinearAttentionLayer):
-    """Convolution and recurrent states of one layer, which transformers updates in place."""
+    """Convolution and recurrent states, which transformers updates in place."""
 
     def __init__(self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor]) -> None:
         TableLayer.__init__(self, shapes, stored)
@@ -39,7 +186,7 @@ class StateLayer(TableLayer, LinearAttentionLayer):
 
 
 class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
-    """A layer that keeps both (Falcon-H1, Zamba)."""
+    """For Falcon-H1 and Zamba."""
 
     def __init__(
         self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor], *keys: torch.Tensor
@@ -53,8 +200,6 @@ class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
 
 
 class ModelCache(Cache):
-    """A ``PagedCache``, layer by layer."""
-
     def __init__(self, cache: PagedCache) -> None:
         Cache.__init__(self, layers=[_layer(cache, index) for index in range(len(cache.shapes))])
         for layer in self.layers:
@@ -62,47 +207,20 @@ class ModelCache(Cache):
                 layer.max_length = cache.size.max_model_len
 
     def select(self, rows: Rows) -> None:
-        """Sets the rows of the next forward."""
         for layer in self.layers:
             if isinstance(layer, (PageLayer, TableLayer)):
                 layer.select(rows)
 
     def finish(self) -> None:
-        """Puts the states of the forward back."""
         for layer in self.layers:
             if isinstance(layer, TableLayer):
                 layer.finish()
-
-
-class LinearModelCache(ModelCache):
-    """The same as MiniMax wants it: it asks the cache itself for states."""
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
-        """(rows, heads, dim, dim), or None where sequences begin."""
-        return self.get_recurrent_state(layer_idx)
-
-    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
-        self.update_recurrent_state(linear_cache, layer_idx)
-
-
-def model_cache(model: Any, cache: PagedCache) -> ModelCache:
-    """The cache as the model wants it."""
-    own = type(own_cache(model))
-    if own is DynamicCache:
-        return ModelCache(cache)
-    kind: type[ModelCache] = type("LinearModelCache", (LinearModelCache, own), {})
-    return kind(cache)
 
 
 def _layer(cache: PagedCache, index: int) -> Any:
     shape = cache.shapes[index]
     if any(state.kind == "own" for state in shape.states):
         return DummyLayer()  # the runner hands them on
-    if any(state.per for state in shape.states):
-        return CompressedLayer(shape.states, cache.states[index], cache.keys[index])
     keys = cache.keys[index], cache.values[index], cache.indexer_keys[index]
     if shape.states and shape.num_kv_heads:
         return StateAndPageLayer(shape.states, cache.states[index], *keys)
@@ -112,8 +230,8 @@ def _layer(cache: PagedCache, index: int) -> Any:
 
 
 class OwnLayer(PageLayer):
-    """Keys and values of what the decoder of an encoder-decoder wrote; ``offset`` counts the tokens
-    before a forward's: an int, or (rows, 1).
+    """The decoder's own keys and values in an encoder-decoder. ``offset`` counts earlier tokens: an
+    int, or (rows, 1).
     """
 
     offset: Any = 0
@@ -123,9 +241,7 @@ class OwnLayer(PageLayer):
 
 
 class CrossLayer(CacheLayerMixin):
-    """Keys and values of what the encoder read, which transformers reads as ``keys`` and
-    ``values``: rows of tables (rows, kv_heads, longest source, dim).
-    """
+    """Keys and values of sources: rows of tables (rows, kv_heads, longest source, dim)."""
 
     is_sliding = False
 
@@ -137,10 +253,9 @@ class CrossLayer(CacheLayerMixin):
         self._rows: TableRows = slice(0, 0)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do: the tables were there before the first token."""
+        """Nothing to do."""
 
     def select(self, rows: Rows, length: int) -> None:
-        """Sets what the next forward reads."""
         self.begins, self.length = not rows.num_past, length
         self._rows = rows.on(self.stored[0].device).table_rows
         if not self.begins:
@@ -149,7 +264,7 @@ class CrossLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes (rows, kv_heads, source, dim), of those that begin."""
+        """Stores (rows, kv_heads, source, dim) of sequences that begin."""
         for stored, states in zip(self.stored, (key_states, value_states), strict=True):
             stored[:, :, : states.shape[2]][self._rows] = states
         return key_states, value_states
@@ -165,8 +280,6 @@ class CrossLayer(CacheLayerMixin):
 
 
 class CrossCache(EncoderDecoderCache):
-    """A ``PagedCache`` of an encoder-decoder, layer by layer."""
-
     def __init__(self, cache: PagedCache) -> None:
         self.own = [
             OwnLayer(keys, values) for keys, values in zip(cache.keys, cache.values, strict=True)
@@ -175,7 +288,7 @@ class CrossCache(EncoderDecoderCache):
         super().__init__(Cache(layers=[*self.own]), Cache(layers=[*self.cross]))
 
     def select(self, rows: Rows, offset: int | torch.Tensor, source_length: int) -> None:
-        """Sets the rows of the next forward, and how many columns of sources it attends to."""
+        """Sets the next forward's rows, and how many columns of sources they attend to."""
         for own, cross in zip(self.own, self.cross, strict=True):
             own.select(rows)
             own.offset = offset

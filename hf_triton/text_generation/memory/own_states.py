@@ -1,9 +1,6 @@
-"""States that a model keeps outside of transformers' Cache: where they are, and how they get back
-in.
-
-Three places: an argument of ``forward`` (RWKV), a cache class of the model's own (xLSTM),
-attributes of modules (RecurrentGemma). All states are of one size whatever a sequence's length,
-rows first.
+"""States that a model keeps outside of transformers' Cache: in an argument of ``forward`` (RWKV), a
+cache class of its own (xLSTM), or attributes of modules (RecurrentGemma). All are of one size
+whatever a sequence's length, rows first.
 """
 
 from __future__ import annotations
@@ -19,8 +16,6 @@ _ATTRIBUTES = ("conv1d_state", "recurrent_states")  # of modules
 
 
 class OwnStates(Protocol):
-    """A model's own states."""
-
     def arguments(self, states: list[torch.Tensor] | None, num_rows: int) -> dict[str, Any]:
         """What ``forward`` is given to go on from ``states`` (rows, ...) each; None: to begin."""
 
@@ -29,7 +24,7 @@ class OwnStates(Protocol):
 
 
 def own_states(model: Any) -> OwnStates | None:
-    """None for a model that keeps all in transformers' Cache."""
+    """None where transformers' Cache holds all."""
     names = inspect.signature(model.forward).parameters
     if "state" in names:
         return _Argument()
@@ -53,8 +48,8 @@ class _Argument:
 
 
 class _Shifted:
-    """A layer's hidden states of the token before, (rows, 1, size): without that axis RWKV's
-    decoding adds the tokens before of all rows to each.
+    """Hidden states of the token before, (rows, 1, size): without that axis RWKV adds those of all
+    rows to each.
     """
 
     def __init__(self, stored: torch.Tensor) -> None:
@@ -89,8 +84,6 @@ class _CacheClass:
 
 
 class _Attributes:
-    """Attributes of modules, which begin as zeros."""
-
     def __init__(self, model: Any) -> None:
         self._model = model
         self._owners = [

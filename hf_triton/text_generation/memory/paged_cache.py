@@ -1,16 +1,14 @@
 """The cache of keys and values in pages: its layout, and its size from a stated budget.
 
 Per layer two tensors ``(pages, page size, kv_heads, dim)``, as vLLM and FlashAttention lay them
-out; on a CPU the numbers of a head of keys lie together, so that pages which follow each other are
-read as one. A sequence takes pages as it grows, so what fits depends on what is generated, not on
-the longest sequence. States, which don't grow, lie in tables: a row for each sequence that may run,
-and for prefixes. Knows no scheduler and no attention.
+out; on a CPU the numbers of a head lie together, so that consecutive pages are read as one. States,
+which don't grow with a sequence, lie in tables: a row for each that may run, and for prefixes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -20,7 +18,7 @@ import torch
 from hf_triton.runtime.errors import LoadError
 
 from ..options import FREE_SHARE
-from .layer_shapes import LayerShape, StateShape, sequence_bytes
+from .layer_shapes import LayerShape, sequence_bytes
 from .pages import PAGE_SIZES, StateCopy, num_pages_of
 
 _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
@@ -34,9 +32,7 @@ _FAIR_LENGTH = 4096  # tokens for each sequence with states, where nobody says h
 
 @dataclass(frozen=True)
 class PagedSize:
-    """How many pages the cache has, page 0 included, and what that and the states of sequences
-    take. One sequence of ``max_model_len`` tokens always fits.
-    """
+    """The cache's size, page 0 included. One sequence of ``max_model_len`` tokens always fits."""
 
     num_pages: int
     max_model_len: int
@@ -48,25 +44,27 @@ class PagedSize:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens of sequences fit."""
         return (self.num_pages - 1) * self.page_size
 
     @property
     def most_pages(self) -> int:
-        """Those of the longest sequence."""
         return num_pages_of(self.max_model_len, self.page_size)
 
     @property
     def gib(self) -> float:
         return self.num_bytes / GIB
 
+    def __str__(self) -> str:
+        return (
+            f"{self.num_pages - 1} pages of {self.page_size} tokens, at most {self.max_num_seqs} "
+            f"sequences of {self.max_model_len}"
+        )
+
 
 def spread_free_bytes(
     shapes: list[LayerShape], num_tokens: int, free_bytes: Callable[[torch.device], int]
 ) -> int:
-    """The free bytes for a cache of these layers and sequences of ``num_tokens``; the device with
-    the least room decides.
-    """
+    """The free bytes for a cache of these layers; the device with the least room decides."""
     usable = []
     for device in {shape.device for shape in shapes}:
         own = sequence_bytes([shape for shape in shapes if shape.device == device], num_tokens)
@@ -85,16 +83,11 @@ def plan_pages(
     prefix_cache_gib: float | None,
     free_bytes: int,
 ) -> PagedSize:
-    """Chooses how many pages there are: ``kv_cache_gib`` where it is given, else what
-    ``max_num_seqs`` sequences of full length need, at most a share of ``free_bytes``;
-    ``prefix_cache_gib`` more.
-
-    Without ``max_model_len`` it is the model's limit, or what the pages hold; without
-    ``max_num_seqs`` it is 512 (on a CPU 128), or a sequence for each page, or of those with states
-    as many as find room with 4,096 tokens each.
-
-    Raises:
-        LoadError: what was asked for does not fit, with all the numbers.
+    """Pages for ``kv_cache_gib``, else for ``max_num_seqs`` sequences of full length, at most a
+    share of ``free_bytes``; and ``prefix_cache_gib`` more. ``max_model_len`` is by default the
+    model's limit, or what the pages hold; ``max_num_seqs`` 512 (on a CPU 128), at most a sequence
+    for each page; with states, as many as find room with 4,096 tokens each. Raises LoadError where
+    it does not fit.
     """
     device = shapes[0].device
     page_size = PAGE_SIZES[device.type]
@@ -104,12 +97,15 @@ def plan_pages(
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
-    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes, device)
+    asked = {"kv_cache_gib": kv_cache_gib or 0.0, "prefix_cache_gib": prefix_cache_gib or 0.0}
+    if sum(asked.values()) * GIB > max(0, free_bytes):
+        got = " and ".join(f"{name}: got {gib:g}" for name, gib in asked.items() if gib)
+        raise LoadError(f"{got}, but {free_bytes / GIB:.2f} GiB are free on {device}")
     share = FREE_SHARE[device.type]
     budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     more = int((prefix_cache_gib or 0) * GIB)
     wanted, num_prefixes = max_num_seqs or _DEFAULT_NUM_SEQS[device.type], 0
-    states, most_kept = sum(shape.state_bytes(length) for shape in shapes), None
+    states, most_kept = sum(shape.state_bytes for shape in shapes), None
     if states:
         whole = num_pages_of(length, page_size) * page_size
         num_prefixes = more // sequence_bytes(shapes, whole)
@@ -144,15 +140,6 @@ def plan_pages(
     )
 
 
-def _check_free(
-    kv_cache_gib: float | None, prefix_cache_gib: float | None, free_bytes: int, device: object
-) -> None:
-    asked = {"kv_cache_gib": kv_cache_gib or 0.0, "prefix_cache_gib": prefix_cache_gib or 0.0}
-    if sum(asked.values()) * GIB > max(0, free_bytes):
-        got = " and ".join(f"{name}: got {gib:g}" for name, gib in asked.items() if gib)
-        raise LoadError(f"{got}, but {free_bytes / GIB:.2f} GiB are free on {device}")
-
-
 def _does_not_fit(
     length: int,
     max_num_seqs: int | None,
@@ -177,11 +164,10 @@ def _does_not_fit(
 
 
 class PagedCache:
-    """What is kept of all sequences, on each layer's own device. ``keys[layer]`` is (num_pages,
-    page size, kv_heads, key_dim), ``values[layer]`` alike, ``indexer_keys[layer]`` (num_pages, page
-    size, dim); ``states[layer]`` are the tables of ``shapes``, (1 + rows, ...) each, row 0
-    padding's. What a layer does not keep is empty. ``source_lengths``: of each row, how much of its
-    keys and values of an encoder's source is there.
+    """Tensors on each layer's device: ``keys[layer]`` (num_pages, page size, kv_heads, key_dim),
+    ``values[layer]`` alike, ``indexer_keys[layer]`` (num_pages, page size, dim), and the tables
+    ``states[layer]``, (1 + rows, ...) each, row 0 padding's. ``source_lengths``: how much of each
+    row's encoder source is there.
     """
 
     def __init__(self, shapes: list[LayerShape], size: PagedSize) -> None:
@@ -194,16 +180,13 @@ class PagedCache:
         ]
         num_rows = 1 + size.max_num_seqs + size.num_prefix_rows
         self.states = [
-            [
-                zeros((num_rows, *state.shape_for(size.max_model_len)), shape, state.dtype)
-                for state in shape.states
-            ]
+            [zeros((num_rows, *state.shape), shape, state.dtype) for state in shape.states]
             for shape in shapes
         ]
         self.source_lengths = [0] * num_rows
 
     def copy(self, copies: Iterable[StateCopy]) -> None:
-        """Copies states whole, and the pages that are named, in order; others are shared."""
+        """Copies states and pages in this order."""
         for copy in copies:
             for stored in chain(*self.states) if copy.source != copy.target else ():
                 stored[copy.target] = stored[copy.source]
@@ -213,15 +196,10 @@ class PagedCache:
                     pages[target] = pages[source]
 
     def begin_source(self, row: int, length: int) -> None:
-        """A sequence's source of so many tokens is to be written: clears what lies behind them."""
+        """Clears what an earlier, longer source left behind one of so many tokens."""
         num_written, self.source_lengths[row] = self.source_lengths[row], length
-        for stored, state in self._each_state() if num_written > length else ():
-            if state.kind == "cross":
-                stored[row, :, length:num_written] = 0
-
-    def _each_state(self) -> Iterator[tuple[torch.Tensor, StateShape]]:
-        for layer, shape in zip(self.states, self.shapes, strict=True):
-            yield from zip(layer, shape.states, strict=True)
+        for stored in chain(*self.states) if num_written > length else ():
+            stored[row, :, length:num_written] = 0
 
 
 def _pages(shape: LayerShape, size: PagedSize, dim: int) -> torch.Tensor:
@@ -235,11 +213,8 @@ def _pages(shape: LayerShape, size: PagedSize, dim: int) -> torch.Tensor:
 def zeros(
     size: tuple[int, ...], layer: LayerShape, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Zeros of the layer's dtype or another, because attention reads (and weighs with 0) columns
-    that nobody wrote: NaN there would spread.
-
-    On the CPU the pages come from calloc and are only taken from the machine when they are first
-    written.
+    """Attention reads columns that nobody wrote, with weight 0: NaN there would spread. On the CPU
+    calloc takes pages from the machine when they are first written.
     """
     dtype = dtype or layer.dtype
     if layer.device.type != "cpu" or not math.prod(size):

@@ -1,14 +1,19 @@
 """Which pages hold the keys and values of which tokens, and which of them a new prompt shares.
 
-A page is ``page_size`` tokens of a sequence. A full page is shared by reference: all sequences that
-say the same up to its end hold the same page, which nobody writes any more. Of the next one that
-begins like theirs they begin with a copy. Where the last of them has ended, its content stays known
-until the page is needed; the least recently used one goes first.
+A page is ``page_size`` tokens of a sequence. Full pages are shared by reference and never written
+again; of the next page that begins alike a sequence begins with a copy. After its last sequence a
+page's content stays known until the page is needed, the least recently used first. A page is found
+by its tokens and the number of the content before it. Contents' numbers are never given twice, so
+what is found is equal, token by token.
 
-A page is found by its tokens and by the content of the page before it, which stands for all before
-that: contents have numbers that are never given twice, so what is found is equal, token by token.
+No sequence reads a number that another left, for 0 times NaN is NaN, and no mask hides it: pages
+are read up to a sequence's own length, states (state_pages.py) begin as zeros. Shared pages may
+hold NaN because of tokens that their readers don't have: in a prompt's chunk a token attends,
+behind a mask, to those after it. So a sequence with NaN scores leaves nothing and takes back what
+is kept of its beginning; one that began with a shared prefix is computed again by itself
+(in_flight/engine.py).
 
-Knows pages as numbers. Page 0 is never given out: padding writes there.
+Page 0 is never given out: padding writes there.
 """
 
 from __future__ import annotations
@@ -34,21 +39,18 @@ _Start = tuple[object, int]  # what is said before it, and its first token
 
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:
-    """The pages that so many tokens take."""
     return -(-num_tokens // page_size)
 
 
 def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
-    """How many of them may need more pages than they have. The last token is not computed."""
+    """How many may need more pages than they have. The last token is not computed."""
     longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
     return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
 
 
 @dataclass(frozen=True)
 class StateCopy:
-    """Copy row ``source`` of the tables to row ``target`` (0: none), and from one ``page`` to
-    another.
-    """
+    """A copy of a row of states (0: none), and of a page."""
 
     source: int
     target: int
@@ -56,8 +58,8 @@ class StateCopy:
 
 
 class FreePages:
-    """The pages ``1 .. num_pages-1`` that nobody holds or knows. Those that one sequence takes
-    follow each other where they can: on a CPU such are read as one.
+    """Pages that nobody holds or knows. A sequence gets consecutive ones where it can: a CPU reads
+    such as one.
     """
 
     _TOGETHER = 8  # that are left to one sequence, as long as there are others
@@ -75,7 +77,7 @@ class FreePages:
         return iter(self._pages)
 
     def take(self, after: int) -> int:
-        """The page behind one that a sequence has (-1: none), or another; there has to be one."""
+        """The page after ``after`` (-1: none) if it is free, else another. There has to be one."""
         page = after + 1
         if page not in self._pages:
             page = next(reversed(self._whole or self._pages))
@@ -92,9 +94,8 @@ class FreePages:
 
 @dataclass(frozen=True)
 class SharedPages:
-    """What a prompt begins like: full ``pages`` and the beginning of the one that is ``begun``,
-    which have ``num_ready`` tokens, are computed, ``num_coming`` will be when the prompts under way
-    are.
+    """What a prompt shares: full ``pages`` and the beginning of the ``begun`` one. ``num_ready``
+    tokens are computed; ``num_coming`` will be when running prompts are.
     """
 
     pages: list[int]
@@ -110,8 +111,8 @@ class SharedPages:
 
 @dataclass(eq=False)
 class _Content:
-    """What a page says up to its end at token ``end``, now or when its tokens are computed: it
-    ``is_ready`` where the step that is made computes them, ``is_written`` where one before did.
+    """What a page holds up to token ``end``. ``is_ready``: this step computes its tokens;
+    ``is_written``: an earlier one did.
     """
 
     key: _Key
@@ -124,9 +125,8 @@ class _Content:
 
 @dataclass
 class _Held:
-    """Of a sequence's pages the first ``num_known`` are known; ``last_content`` is the last one's.
-    ``coming`` are those that it is to compute yet, ``begun`` is what it has a copy of the beginning
-    of.
+    """Of a sequence's pages: how many are known, the last one's content, those that it will compute
+    (``coming``), and what it copied the beginning of (``begun``).
     """
 
     num_known: int
@@ -136,8 +136,8 @@ class _Held:
 
 
 class Pages:
-    """Pages ``1 .. num_pages-1`` of so many tokens, with references counted; prefixes are shared or
-    not. At most ``most_kept`` stay known that nobody holds.
+    """Pages ``1 .. num_pages-1`` with reference counts. At most ``most_kept`` that nobody holds
+    stay known.
     """
 
     def __init__(
@@ -156,16 +156,14 @@ class Pages:
 
     @property
     def num_used(self) -> int:
-        """How many pages sequences hold."""
         return self.num_pages - 1 - self._num_free
 
     @property
     def num_kept(self) -> int:
-        """How many pages are held by nobody and still known."""
+        """How many known pages nobody holds."""
         return len(self._idle)
 
     def clear(self) -> None:
-        """Takes all pages back and forgets what they hold."""
         for sequence in self._held:
             sequence.pages = array("i")
         self._held.clear()
@@ -180,14 +178,14 @@ class Pages:
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
     def find(self, sequence: Sequence) -> SharedPages:
-        """What a sequence shares, of tokens whose logits nobody wants."""
+        """What a sequence's prompt shares; tokens whose logits are wanted are computed."""
         if sequence not in self._found:
             self._found[sequence] = self._find(sequence)
         return self._found[sequence]
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there are pages for its prompt, and one more for each sequence that may need
-        more, so that those can go on.
+        """Whether there are pages for its prompt and one more for each running sequence that may
+        need it.
         """
         shared = self.find(sequence).pages
         num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
@@ -196,9 +194,7 @@ class Pages:
         return num_needed + num_idle <= self._num_free
 
     def allocate(self, sequence: Sequence) -> list[StateCopy]:
-        """Gives a sequence the pages that it shares, and its own for the rest of its prompt, the
-        first of which may begin with a copy.
-        """
+        """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
         shared = self.find(sequence)
         for page in shared.pages:
             self._hold(page)
@@ -212,7 +208,7 @@ class Pages:
         return [] if begun is None else [StateCopy(0, 0, (begun.page, sequence.pages[num_full]))]
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Adds the pages that so many tokens need; False where there are none."""
+        """Adds pages for so many tokens; False where there are none."""
         num_more = self._num_pages(num_tokens) - len(sequence.pages)
         if num_more <= 0:
             return True
@@ -223,8 +219,8 @@ class Pages:
         return True
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
-        """The step's other sequences can share these tokens already: all keys and values of a layer
-        are written before any of its attention reads them.
+        """Shares these tokens with the step's other sequences: a layer's keys and values are
+        written before its attention reads them.
         """
         coming = self._held[sequence].coming
         while coming and coming[0].end <= num_computed:
@@ -233,14 +229,13 @@ class Pages:
             self._found.clear()
 
     def finish_step(self) -> None:
-        """What is ready is written now."""
         for content in self._unwritten:
             content.is_written = True
         self._unwritten.clear()
         self._found.clear()  # holds no sequence that is gone
 
     def free(self, sequence: Sequence) -> None:
-        """Takes a sequence's pages back, the last one first; full ones stay known."""
+        """Takes a sequence's pages back; full ones stay known."""
         held = self._held.get(sequence)
         if held is None:
             return
@@ -253,7 +248,7 @@ class Pages:
         sequence.pages = array("i")
 
     def distrust(self, sequence: Sequence) -> None:
-        """Forgets what a sequence's pages say, those that it shares too."""
+        """Forgets the contents of a sequence's pages, shared ones too."""
         held = self._held.get(sequence)
         if held and held.begun and self._contents.get(held.begun.key) is held.begun:
             self._forget(held.begun)
@@ -262,7 +257,7 @@ class Pages:
                 self._forget(self._content_of[page])
 
     def free_uncomputed(self, sequence: Sequence) -> None:
-        """Takes a sequence's pages back, and knows none that was to be its own."""
+        """Takes back the pages of a sequence that was not computed, and forgets its own."""
         for page in sequence.pages[sequence.num_reused_tokens // self.page_size :]:
             if page in self._content_of:
                 self._forget(self._content_of[page])
@@ -298,9 +293,7 @@ class Pages:
     def _begun(
         self, sequence: Sequence, start: object, num_full: int
     ) -> tuple[_Content | None, int]:
-        """The computed page that begins most like a sequence goes on after ``num_full`` tokens, and
-        with how many tokens.
-        """
+        """The written page that continues most like the sequence, and with how many tokens."""
         end = min(num_full + self.page_size, sequence.num_shareable_tokens)
         best, most = None, self.page_size // _LEAST_SHARE
         token_ids = sequence.keys(num_full, end) if end > num_full + most else []
@@ -314,8 +307,8 @@ class Pages:
     def _note_full(
         self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
     ) -> None:
-        """Makes the full pages of a sequence's first ``num_tokens`` known, where their like is not.
-        What is computed has been read: only the token after it may be on the device alone.
+        """Makes full pages of the first ``num_tokens`` known. Computed tokens have been read: only
+        the token after them may be on the device alone.
         """
         num_full = num_tokens // self.page_size if self._shares else 0
         for index in range(held.num_known, num_full):
@@ -343,7 +336,6 @@ class Pages:
         self._found.clear()
 
     def _extend(self, sequence: Sequence, num_more: int) -> None:
-        """Adds pages that nobody holds; the least recently used ones where all are known."""
         for _ in range(num_more):
             if not self._free:
                 self._forget_oldest()

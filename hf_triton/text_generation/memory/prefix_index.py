@@ -1,4 +1,5 @@
-"""Finds the longest prefix that a prompt shares with the tokens whose states are kept.
+"""Finds the longest prefix that a prompt shares with tokens whose states, or log-probabilities, are
+kept.
 
 Hashes only narrow the search; what is found was compared token by token, so two prompts of one hash
 never share.
@@ -7,23 +8,26 @@ never share.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..sequence.sequence import Sequence
+from ..sequence.sequence import Sequence, TokenLogprobs
 
 TokenIds = np.ndarray[Any, np.dtype[np.int32]]
 
 MIN_TOKENS = 32  # a state of fewer saves less than it costs
+_MOST_KNOWN = 2**16  # tokens of prompts whose log-probabilities are kept; some 25 MB
+_Start = tuple[object, ...]
 
 
 @dataclass(eq=False)
 class Prefix:
-    """``token_ids`` (tokens,) of one sequence; the state after ``num_ready`` of them is in row
-    ``slot``, or will be. ``start`` is equal for all that can share with it.
+    """``token_ids`` (tokens,) whose state, after ``num_ready`` of them, is in row ``slot``.
+    ``start`` is equal for all prompts that can share it.
     """
 
     token_ids: TokenIds
@@ -41,8 +45,8 @@ class Prefix:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """The prefix that a prompt shares: ``num_ready`` of its tokens can be copied from ``source``
-    now, ``num_coming`` when the prompts that are being computed are ready.
+    """``num_ready`` of a prompt's tokens can be copied from ``source`` now, ``num_coming`` once
+    running prompts are computed.
     """
 
     source: Prefix | None = None
@@ -54,24 +58,19 @@ class SharedPrefix:
         return self.num_coming >= self.num_ready + MIN_TOKENS
 
 
-NO_SHARED_PREFIX = SharedPrefix()
-
-
 def prefix_of(
     sequence: Sequence, token_ids: list[int], num_ready: int, last_used: int = 0
 ) -> Prefix:
-    """What a sequence's row holds."""
     start = _start(sequence, token_ids)
     return Prefix(as_array(token_ids), start, sequence.slot, num_ready, last_used)
 
 
 def as_array(token_ids: list[int]) -> TokenIds:
-    """Ids of at least one token, (tokens,) int32; from a list, three times faster than numpy's."""
+    """(tokens,) int32 of one id at least; three times faster than numpy's from a list."""
     return np.frombuffer(array("i", token_ids), dtype=np.int32)
 
 
 def num_common_tokens(one: TokenIds, other: TokenIds) -> int:
-    """How many tokens both begin with."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
     first = int(differs.argmax())
@@ -79,9 +78,7 @@ def num_common_tokens(one: TokenIds, other: TokenIds) -> int:
 
 
 class PrefixIndex:
-    """All that may be shared, by how it starts; ``whole`` where a prefix is shared whole or not at
-    all, because its row holds a state, which is that of all its tokens.
-    """
+    """Prefixes by their start; with ``whole`` one is shared whole or not at all, as states are."""
 
     def __init__(self, *, whole: bool = False) -> None:
         self.whole = whole
@@ -97,20 +94,17 @@ class PrefixIndex:
         if not alike:
             del self._by_start[prefix.start]
 
-    def clear(self) -> None:
-        self._by_start.clear()
-
     def find(self, sequence: Sequence) -> SharedPrefix:
-        """The most that a prompt shares, of tokens whose logits nobody wants. Of a preempted
-        sequence, what it generated is part of the prompt.
+        """What a prompt shares, of tokens whose logits nobody wants. A preempted sequence's output
+        is part of its prompt.
         """
         if not self._by_start:
-            return NO_SHARED_PREFIX
+            return SharedPrefix()
         prompt = sequence.keys(0, sequence.num_prefill_tokens)
         candidates = self._by_start.get(_start(sequence, prompt))
         num_tokens = sequence.num_shareable_tokens
         if candidates is None or num_tokens < MIN_TOKENS:
-            return NO_SHARED_PREFIX
+            return SharedPrefix()
         token_ids = as_array(prompt)[:num_tokens]
         source, num_ready, num_coming = None, 0, 0
         for candidate in candidates:
@@ -121,16 +115,16 @@ class PrefixIndex:
         return SharedPrefix(source, num_ready, num_coming)
 
     def num_common(self, sequence: Sequence) -> int:
-        """The most tokens that a prompt, less its last, has in common with any, whole or not."""
+        """The longest common beginning of a prompt, less its last token, with any prefix. It has
+        more than MIN_TOKENS.
+        """
         prompt = sequence.prompt_keys
         candidates = self._by_start.get(_start(sequence, prompt), ())
-        if not candidates or len(prompt) <= MIN_TOKENS:
-            return 0
         token_ids = as_array(prompt)[:-1]
         return max((num_common_tokens(token_ids, one.token_ids) for one in candidates), default=0)
 
     def alike(self, prefix: Prefix) -> Iterator[tuple[Prefix, int]]:
-        """The others that start as ``prefix`` does, and how many tokens it shares with each."""
+        """Other prefixes of the same start, and how many tokens each shares."""
         for other in list(self._by_start.get(prefix.start, ())):
             if other is not prefix:
                 yield other, self._num_shared(prefix.token_ids, other)
@@ -141,5 +135,44 @@ class PrefixIndex:
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:
-    """What sequences that can share have in common, their first MIN_TOKENS among it."""
     return (*sequence.cache_start, *token_ids[:MIN_TOKENS])
+
+
+class KnownPrompts:
+    """The log-probabilities of the newest prompts: one that begins like them needs only what comes
+    after, and shares keys and values before.
+    """
+
+    def __init__(self) -> None:
+        self._by_start: dict[_Start, deque[tuple[TokenIds, list[TokenLogprobs]]]] = {}
+        self._starts: deque[_Start] = deque()  # the oldest prompt's first
+        self._num_tokens = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Keeps the log-probabilities of a sequence's whole prompt."""
+        if sequence.num_prompt_tokens <= MIN_TOKENS:
+            return
+        start = sequence.params.num_prompt_logprobs, *_start(sequence, sequence.prompt_keys)
+        entry = as_array(sequence.prompt_keys), sequence.prompt_logprobs
+        self._by_start.setdefault(start, deque()).append(entry)
+        self._starts.append(start)
+        self._num_tokens += sequence.num_prompt_tokens
+        while self._num_tokens > _MOST_KNOWN:
+            oldest = self._starts.popleft()
+            token_ids, _ = self._by_start[oldest].popleft()
+            self._num_tokens -= len(token_ids)
+            if not self._by_start[oldest]:
+                del self._by_start[oldest]
+
+    def fill(self, sequence: Sequence) -> None:
+        """Gives a sequence what is known of its prompt."""
+        if sequence.prompt_logprobs or not sequence.lacks_prompt_logprobs or not self._starts:
+            return
+        start = sequence.params.num_prompt_logprobs, *_start(sequence, sequence.prompt_keys)
+        prompt = as_array(sequence.prompt_keys)
+        most, best = 0, list[TokenLogprobs]()
+        for token_ids, known in self._by_start.get(start, ()):
+            num_common = num_common_tokens(prompt, token_ids)
+            if num_common > most:
+                most, best = num_common, known
+        sequence.prompt_logprobs += best[: max(0, most - 1)]

@@ -1,18 +1,14 @@
-"""Which pages hold the keys and values of sequences that have states beside them, which rows of
-their tables hold the states, and what of both a new prompt shares.
+"""Pages of sequences that have states beside keys and values, the rows of tables that hold these,
+and what of both a new prompt shares.
 
-A state is that of all its tokens, and nothing of fewer: a prompt goes on from an ended sequence
-whose tokens it continues from the end. Where the runner takes snapshots, a prompt that begins like
-a known one leaves its state, as it passes the last common token, in a row of its own, for the next
-that begins so: states are worth keeping where prompts branch (https://arxiv.org/abs/2411.19379,
-section 4.1).
+A state is that of all its tokens, and nothing of fewer: a prompt continues an ended sequence from
+its end. Where the runner takes snapshots, a prompt that begins like a known one also leaves its
+state, as it passes the last common token, in a row of its own: states are worth keeping where
+prompts branch (https://arxiv.org/abs/2411.19379, section 4.1).
 
-Full pages are shared by reference; the one that the state ends in is copied, as the prompt writes
-on in it. Rows and pages that only kept states hold are free for sequences that run: those of the
-least recently used go first. A sequence that is preempted leaves its state so too, and goes on from
-it where it is still there.
-
-Knows rows and pages as numbers. Row and page 0 are never given out: padding writes there.
+Full pages are shared by reference; the one that a state ends in is copied. Rows and pages of kept
+states are free for running sequences, the least recently used first; a preempted sequence leaves
+its state too. Row and page 0 are never given out: padding writes there.
 """
 
 from __future__ import annotations
@@ -21,13 +17,17 @@ from array import array
 from collections.abc import Iterable
 
 from ..sequence.sequence import Sequence, Snapshot
-from .pages import FreePages, StateCopy, num_growing, num_pages_of
+from .layer_shapes import LayerShape, keep_states
+from .paged_cache import PagedSize
+from .pages import FreePages, Pages, StateCopy, num_growing, num_pages_of
 from .prefix_index import MIN_TOKENS, Prefix, PrefixIndex, SharedPrefix, prefix_of
+
+_FEWEST_KEPT = 4  # states
 
 
 class StatePages:
-    """Pages ``1 .. num_pages-1`` of so many tokens and rows ``1 .. num_rows``, at most ``max_kept``
-    of which keep states of ended sequences, and ``snapshots`` of others.
+    """Pages ``1 .. num_pages-1`` and rows ``1 .. num_rows`` of states; at most ``max_kept`` rows
+    keep states of ended sequences, and ``snapshots`` of others.
     """
 
     def __init__(
@@ -48,11 +48,9 @@ class StatePages:
 
     @property
     def num_kept(self) -> int:
-        """How many states can be shared with."""
         return len(self.kept)
 
     def clear(self) -> None:
-        """Takes all room back and forgets what it holds."""
         for sequence in self._running:
             sequence.pages = array("i")
         self._running.clear()
@@ -66,11 +64,9 @@ class StatePages:
         self.num_used = 0  # pages that sequences hold
 
     def find(self, sequence: Sequence) -> SharedPrefix:
-        """What a waiting sequence's prompt begins like."""
         return self._index.find(sequence)
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there are pages for its prompt and one more for each that may need more."""
         shared = self._full_pages(self.find(sequence))
         num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
         num_needed += num_growing(self._running, self.page_size)
@@ -78,7 +74,7 @@ class StatePages:
         return num_needed <= self._num_left
 
     def allocate(self, sequence: Sequence) -> list[StateCopy]:
-        """Gives a sequence a row, the pages that it shares, and its own for the rest."""
+        """Gives a sequence a row, the pages that it shares, and its own."""
         found = self.find(sequence)
         source, shared, begun = found.source, self._full_pages(found), array("i")
         self._hold(shared)
@@ -88,8 +84,13 @@ class StatePages:
         num_full, sequence.pages = len(shared), shared
         sequence.slot = self._take_row()
         sequence.num_computed_tokens = sequence.num_reused_tokens = found.num_ready
-        num_common = self._num_common(sequence)
-        self._start(sequence)
+        prompt, num_common = None, 0
+        if self._takes_snapshots and sequence.num_prompt_tokens > MIN_TOKENS:
+            # How long a beginning it has in common with any known prompt.
+            num_common = max(at.num_common(sequence) for at in (self._index, self._of_running))
+            prompt = prefix_of(sequence, sequence.prompt_keys, sequence.num_reused_tokens)
+            self._of_running.add(prompt)
+        self._running[sequence], sequence.snapshot = prompt, None
         self._extend(sequence, sequence.num_prefill_tokens)
         if source is not None:
             page = (begun[0], sequence.pages[num_full]) if begun else None
@@ -99,20 +100,18 @@ class StatePages:
         return copies
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Adds the pages that so many tokens need; False where there are none."""
         if self._num_pages(num_tokens) - len(sequence.pages) > self._num_left:
             return False
         self._extend(sequence, num_tokens)
         return True
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
-        """Notes that the step computes a prompt up to ``num_computed`` tokens."""
+        """Notes a snapshot that the step leaves."""
         left = sequence.snapshot
         if left is not None and left.num_tokens <= num_computed:
             self._noted.append((self.kept[left.slot], left.num_tokens))
 
     def finish_step(self) -> None:
-        """What was noted is computed now."""
         for prefix, num_computed in self._noted:
             prefix.num_ready = num_computed
             if prefix.left_by is not None:
@@ -121,7 +120,7 @@ class StatePages:
         self._noted.clear()
 
     def free(self, sequence: Sequence) -> None:
-        """Takes a sequence's room back; its state may stay known, and its pages with that."""
+        """Takes a sequence's room back; its state and pages may stay known."""
         if sequence not in self._running:
             return
         prompt = self._running.pop(sequence)
@@ -140,13 +139,13 @@ class StatePages:
         sequence.pages = array("i")
 
     def free_uncomputed(self, sequence: Sequence) -> None:
-        """Takes a sequence's room back, and keeps nothing of it."""
+        """Takes back the room of a sequence that was not computed."""
         self._noted = [noted for noted in self._noted if noted[0].left_by is not sequence]
         sequence.num_computed_tokens = 0
         self.free(sequence)
 
     def distrust(self, sequence: Sequence) -> None:
-        """Forgets the kept states of what a sequence begins with."""
+        """Forgets kept states of what a sequence begins with."""
         num_tokens = sequence.num_computed_tokens
         if num_tokens < MIN_TOKENS:
             return
@@ -164,7 +163,6 @@ class StatePages:
 
     @property
     def _num_left(self) -> int:
-        """Pages that no sequence holds."""
         return self.num_pages - 1 - self.num_used
 
     def _full_pages(self, shared: SharedPrefix) -> array[int]:
@@ -173,7 +171,7 @@ class StatePages:
         return shared.source.pages[: shared.num_ready // self.page_size]
 
     def _take_row(self) -> int:
-        """A row for a sequence: there is one as long as fewer than all sequences run."""
+        """There is a row while fewer than all sequences run."""
         if not self._free_rows:
             self._forget_oldest()
         # The lowest, so that rows of a step mostly follow each other: they are read as a view.
@@ -181,21 +179,8 @@ class StatePages:
         self._free_rows.remove(row)
         return row
 
-    def _start(self, sequence: Sequence) -> None:
-        prompt = None
-        if self._takes_snapshots and sequence.num_prompt_tokens > MIN_TOKENS:
-            prompt = prefix_of(sequence, sequence.prompt_keys, sequence.num_reused_tokens)
-            self._of_running.add(prompt)
-        self._running[sequence], sequence.snapshot = prompt, None
-
-    def _num_common(self, sequence: Sequence) -> int:
-        """With how many tokens of any prompt that is known here a sequence's prompt begins."""
-        if not self._takes_snapshots:
-            return 0
-        return max(index.num_common(sequence) for index in (self._index, self._of_running))
-
     def _leave_snapshot(self, sequence: Sequence, num_tokens: int) -> None:
-        """Has a sequence leave a snapshot, in a row that is not needed now."""
+        """Has a sequence leave a snapshot, in a row that is free or kept."""
         prefix = prefix_of(sequence, sequence.prompt_keys[:num_tokens], 0, self._tick())
         if not self._free_rows and self.kept:
             self._forget_oldest()
@@ -206,7 +191,7 @@ class StatePages:
             self._keep(prefix, sequence.pages)
 
     def _give_up_snapshot(self, sequence: Sequence) -> None:
-        """Forgets what a sequence that ends has not left yet."""
+        """Forgets the snapshot that an ended sequence has not left."""
         left = sequence.snapshot
         prefix = None if left is None else self.kept.get(left.slot)
         is_left = any(prefix is noted for noted, _ in self._noted)
@@ -214,8 +199,8 @@ class StatePages:
             self._forget(prefix)
 
     def _keep_state(self, sequence: Sequence) -> bool:
-        """Keeps a sequence's state in its row, unless another has the same tokens; drops ended
-        sequences' whose tokens it continues.
+        """Keeps a sequence's state unless another has the same tokens; drops those that it
+        continues.
         """
         num_tokens = sequence.num_computed_tokens
         token_ids = sequence.keys(0, num_tokens)
@@ -267,3 +252,20 @@ class StatePages:
     def _free_if_unheld(self, page: int) -> None:
         if not self._num_running[page] and not self._num_keeping[page]:
             self._free.add(page)
+
+
+KVCacheManager = Pages | StatePages
+
+
+def new_space(
+    shapes: list[LayerShape], size: PagedSize, *, shares: bool, snapshots: bool = False
+) -> KVCacheManager:
+    """The scheduler's view of an empty cache; prefixes are shared or not."""
+    pages = size.num_pages, size.page_size
+    if not keep_states(shapes):
+        return Pages(*pages, shares=shares, most_kept=size.most_kept)
+    num_seqs, num_own = size.max_num_seqs, size.num_prefix_rows
+    is_bounded = size.most_kept is not None
+    max_kept = num_own + (max(_FEWEST_KEPT, num_seqs // 4) if is_bounded else num_seqs)
+    rows = num_seqs + num_own
+    return StatePages(*pages, rows, max_kept=max_kept if shares else 0, snapshots=snapshots)

@@ -15,7 +15,7 @@ from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.link import protocol
 from hf_triton.runtime.trial import RunnerSpec
-from hf_triton.text_generation.engines.in_flight import runner_selection, storage
+from hf_triton.text_generation.engines.in_flight import plan, runner_selection
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support import driving
@@ -92,5 +92,5 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(driving, "RUNS_AHEAD", kind == "few pages, a step ahead")
     if kind.startswith("few pages"):
         request.getfixturevalue("small_pages")
-        monkeypatch.setattr(storage, "plan_pages", few)
+        monkeypatch.setattr(plan, "plan_pages", few)
     return kind

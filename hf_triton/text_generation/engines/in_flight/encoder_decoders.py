@@ -1,6 +1,6 @@
-"""How the in-flight engine holds an encoder-decoder, shown at load: a short trial run (sources of
-different lengths, some encoded together, that begin while others decode) has to give the logits of
-the model's own ``generate``.
+"""Plans how an encoder-decoder is held: in a short trial run (sources of different lengths, some
+encoded together, that begin while others decode) its runner has to give the logits of the model's
+own ``generate``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from hf_triton.text_generation.engine.own_logits import (
     narrowed,
     own_source_logits,
 )
-from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
-from hf_triton.text_generation.forward.transformers.encoding import Encoder
+from hf_triton.text_generation.forward.transformers.encoder_decoder import (
+    Encoder,
+    EncoderDecoderRunner,
+)
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_layer_shapes
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -32,8 +34,7 @@ from hf_triton.text_generation.sequence.source import Source, text_source
 from ..generate.batches import SIZES
 from ..generate.lengths import max_lengths
 from .runner_selection import UnsupportedModelError
-from .trial import TrialRun, trial_logits
-from .warm_up import dummy_sequence
+from .trial import TrialRun, dummy_sequence, trial_logits
 
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
 _NUM_ENCODED = 16
@@ -48,10 +49,9 @@ _RUNNERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class EncoderDecoder:
-    """How a model is held. ``max_model_len``: the most tokens that its decoder writes;
-    ``max_source_len``: that its encoder reads of a text, None of a sound. ``longest`` is the
-    longest source.
+class EncoderDecoderPlan:
+    """``max_model_len``: the most tokens that the decoder writes; ``max_source_len``: that the
+    encoder reads of a text, None for sounds. ``longest`` is the longest source.
     """
 
     make_runner: RunnerSpec
@@ -61,7 +61,7 @@ class EncoderDecoder:
     longest: Source
 
 
-def hold_encoder_decoder(setup: EngineSetup) -> EncoderDecoder:
+def plan_encoder_decoder(setup: EngineSetup) -> EncoderDecoderPlan:
     """
     Raises:
         UnsupportedModelError: no runner computes what the model's own ``generate`` does.
@@ -77,21 +77,20 @@ def hold_encoder_decoder(setup: EngineSetup) -> EncoderDecoder:
         encoder = Encoder(model, setup.device, pads=False)
         begun = dummy_sequence([0], SamplingParams(1))
         begun.source = sources[0]
-        encoded = encoder.outputs(encoder.states([begun]).hidden)
+        encoded = encoder.outputs(encoder.states([begun])[0])
         shapes = cross_layer_shapes(model, encoded, start.token_id)
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(f"{type(error).__name__}: {reason(error)}") from error
     runner = _select(setup, shapes, sources, start.token_id)
     if setup.sources:
-        return EncoderDecoder(runner, shapes, None, max_model_len, sources[0])
+        return EncoderDecoderPlan(runner, shapes, None, max_model_len, sources[0])
     shapes = [shape.with_longest_source(max_source_len) for shape in shapes]
     longest = text_source([0] * max_source_len)
-    return EncoderDecoder(runner, shapes, max_source_len, max_model_len, longest)
+    return EncoderDecoderPlan(runner, shapes, max_source_len, max_model_len, longest)
 
 
 def _texts(model: Any) -> list[Source]:
-    """Texts of a trial's lengths."""
     size = int(model.config.get_text_config().vocab_size)
     draw = torch.Generator().manual_seed(0)
     rows = (torch.randint(1, size, (length,), generator=draw) for length in _LENGTHS)
@@ -116,7 +115,6 @@ class SourceTrial(TrialRun):
         self.num_step_tokens, self.length = _NUM_ENCODED, 1 + num_more + _NUM_FORCED
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
-        """(forced tokens + 1, vocab) of the model's own generate."""
         return own_source_logits(self.model, self.sources[id(prompt)], prompt, forced)
 
     def noise(self, logits: list[torch.Tensor]) -> float:
@@ -137,11 +135,9 @@ class SourceTrial(TrialRun):
 def _select(
     setup: EngineSetup, shapes: list[LayerShape], sources: list[Source], start: int
 ) -> RunnerSpec:
-    """The first runner whose logits agree with the model's own: one that pads texts only where
-    windows and blocks can be narrowed to a few tokens, so that the trial shows what they do.
-
-    Raises:
-        UnsupportedModelError: none does.
+    """The first runner whose logits agree with the model's own. One that pads texts is tried only
+    where windows and blocks can be narrowed to a few tokens: else the trial would not show what
+    they do.
     """
     model, trial = setup.model, SourceTrial(setup, sources, start)
     for width in () if setup.sources else _WIDTHS:

@@ -6,6 +6,7 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -14,8 +15,14 @@ from dataclasses import replace
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.devices.device import total_bytes
-from hf_triton.runtime.errors import NO_NUMBERS, EngineError, OverloadedError, RequestError
+from hf_triton.runtime.errors import (
+    NO_NUMBERS,
+    EngineError,
+    LoadError,
+    OverloadedError,
+    RequestError,
+    reason,
+)
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
 from hf_triton.text_generation.engine.scheduler import Scheduler
@@ -26,30 +33,33 @@ from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, Pa
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.lora.linear import Adapter, Change
-from hf_triton.text_generation.memory.known_prompts import KnownPrompts
-from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.prefix_index import KnownPrompts
+from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.drafter import Drafter, accepted_tokens
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
+from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.grammar import tell_all, wait_for_masks
 
-from .drafting import computes_drafts, make_drafter
-from .encoding import encode, forget_embeddings
-from .plan import plan
-from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs
-from .warm_up import warm_up
+from .largest_step import max_num_batched_tokens
+from .media_plan import encode_sources
+from .plan import make_plan
+from .trial import computes_drafts, warm_up
 
+# Rows of logits in a step with drafts, for each sequence that a model serves at once, and at least.
+# A GPU's memory is planned for one.
+_DRAFTED_ROWS = {"cpu": 4, "cuda": 1}
+_FEWEST_DRAFTED_ROWS = 32
+# The logits of a step's prompts, where all are wanted: 128 MiB in float32.
+_MOST_LOGITS = 2**25
 _LOOK_EVERY_S = 0.1  # whether the engine still runs
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
 class InFlightEngine(Engine):
-    """Generates for many sequences at once, one token each a step; more where drafted ones are
-    right.
-    """
-
     name = "in_flight"
     resumes_streams = True
     size: PagedSize
@@ -58,16 +68,16 @@ class InFlightEngine(Engine):
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
         self._launched: Sampled | None = None  # tokens that are sampled and not read yet
-        self._pending_rows: dict[Sequence, int] = {}  # theirs, of those that go on
+        self._unread_rows: dict[Sequence, int] = {}  # theirs, of those that go on
         self._drafts: list[Draft] = []  # of the step that they are from
-        self._doubted: set[Sequence] = set()  # whose scores are no numbers
+        self._nan_sequences: set[Sequence] = set()  # whose scores are no numbers
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
         self._change: Change | None = None  # of adapters, to take up; guarded by the condition
         self._computed: Step | None = None
-        self._begun_s = self._settled_s = 0.0  # of the step that is computed, of the one before
+        self._begun_s = self._read_s = 0.0  # of the step that is computed, of the one before
 
     @property
     def max_num_seqs(self) -> int:
@@ -79,8 +89,8 @@ class InFlightEngine(Engine):
 
     @property
     def max_source_len(self) -> int | None:
-        held = self._plan.encoder_decoder
-        return None if held is None else held.max_source_len
+        plan = self._plan.encoder_decoder
+        return None if plan is None else plan.max_source_len
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:
         media = self._plan.media
@@ -91,7 +101,7 @@ class InFlightEngine(Engine):
         drafts = f", {self._drafter.description}" if self._drafter is not None else ""
         sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
         return (
-            f"in_flight engine ({self.runner.name}), {self._storage.description}{sources}, "
+            f"in_flight engine ({self.runner.name}), {self.size}{sources}, "
             f"KV cache {self.size.gib:.2f} GiB{drafts}"
         )
 
@@ -103,77 +113,92 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
-        self._plan = plan(setup)
-        self._storage, self.size = self._plan.storage, self._plan.storage.size
-        self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
-        cache = self._storage.new_cache()
+        self._plan = make_plan(setup)
+        self.size = self._plan.size
+        vocab_size = int(setup.model.config.get_text_config().vocab_size)
+        self._max_num_scored = max(1, _MOST_LOGITS // vocab_size)
+        self._max_num_batched_tokens = max_num_batched_tokens(
+            setup.options, setup.device, self.max_num_seqs
+        )
+        try:
+            cache = PagedCache(self._plan.shapes, self.size)
+        except (RuntimeError, MemoryError) as error:
+            raise LoadError(
+                f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
+            ) from error
         runner = self._plan.make_runner(setup.model, cache, setup.device)
         self._takes_snapshots = runner.takes_snapshots
-        self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, self._step_times)
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)
         if isinstance(runner, ExtrasRunner):
-            runner.plain = self._with_graphs(runner.plain)
+            runner.plain = with_cuda_graphs(runner.plain, setup.device)
             self.runner = runner
         else:
-            self.runner = self._with_graphs(runner)
+            self.runner = with_cuda_graphs(runner, setup.device)
         if setup.adapters is not None:
             adapted, on_device = runner, False
             if isinstance(runner, PageRunner) and not setup.runs_compiled:
                 on_device = True
-                adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
+                adapted = AdaptedPageRunner(runner, setup.adapters)
+                adapted = with_cuda_graphs(adapted, setup.device)
             extras = AdaptedSteps(setup.adapters, setup.device, on_device=on_device)
             name = f"{self.runner.name}, adapters"
             self.runner = ExtrasRunner(self.runner, adapted, extras)
             self.runner.name = name
         self._use_new_space(shares=False)
         self._warm_up()
-        if self._rules is not None:
-            self._drafter = None  # they look at tokens that are known
-        if self._drafter is not None and not computes_drafts(
-            self._scheduler, self._space, self.runner, self._vocab_size
-        ):
-            self._drafter = None
+        # The model's own rules look at tokens that are known.
+        if setup.options.speculative_method == "ngram" and self._rules is None:
+            self._drafter = self._new_drafter(runner, vocab_size)
         shares = setup.options.prefix_cache and self._plan.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
 
     def _warm_up(self) -> None:
-        held = self._plan.encoder_decoder
-        sources, model = self.setup.sources, self.setup.model
-        if held is not None or has_rules(model):
+        plan, sources, model = self._plan.encoder_decoder, self.setup.sources, self.setup.model
+        if plan is not None or has_rules(model):
             self._rules = GenerationRules(model, self.setup.eos_token_ids)
-        if held is not None:
-            longest = held.max_source_len or 0
+        if plan is not None:
+            longest = plan.max_source_len or 0
             sources = sources or tuple(text_source([0] * min(n, longest)) for n in (3, 16))
         warm_up(self._scheduler, self.runner, self._sampler, sources)
 
-    @property
-    def _max_num_batched_tokens(self) -> int:
-        setup = self.setup
-        return max_num_batched_tokens(setup.options, setup.device, total_bytes, self.max_num_seqs)
-
-    def _with_graphs(self, runner: Runner) -> Runner:
-        return with_cuda_graphs(runner, self.setup.device)
+    def _new_drafter(self, runner: Runner, vocab_size: int) -> Drafter | None:
+        """None where the runner can't compute drafts; the log says so."""
+        if not runner.supports_drafts:
+            log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
+            return None
+        if not computes_drafts(self._scheduler, self._space, self.runner, vocab_size):
+            return None
+        options, device = self.setup.options, self.setup.device.type
+        num_rows = max(_DRAFTED_ROWS[device] * self.max_num_seqs, _FEWEST_DRAFTED_ROWS)
+        return Drafter(
+            options.prompt_lookup_min,
+            options.prompt_lookup_max,
+            self._step_times,
+            options.num_speculative_tokens,
+            min(num_rows, self._max_num_batched_tokens),
+        )
 
     def _use_new_space(self, *, shares: bool) -> None:
-        self._shares, self._known = shares, KnownPrompts()
-        self._space = self._storage.new_space(shares=shares, snapshots=self._takes_snapshots)
-        num_tokens = self._max_num_batched_tokens
-        media = self._plan.media
+        plan, media = self._plan, self._plan.media
+        self._shares, self._known_prompts = shares, KnownPrompts()
+        self._space = new_space(
+            plan.shapes, plan.size, shares=shares, snapshots=self._takes_snapshots
+        )
         self._scheduler = Scheduler(
             self.size.max_num_seqs,
-            num_tokens,
+            self._max_num_batched_tokens,
             self._space,
-            chunked_prefill=self._plan.chunked_prefill,
+            chunked_prefill=plan.chunked_prefill,
             cuts_sources=media is None or media.cuts_sources,
-            max_num_scored=max_num_scored(self._vocab_size),
+            max_num_scored=self._max_num_scored,
             prompt_limit=self._prompt_limit,
         )
 
     def _prompt_limit(self, decodes: list[Sequence]) -> int:
-        """How many tokens of prompts to compute beside these: where some are streamed, so few that
-        those come at an even pace.
+        """How many prompt tokens to compute beside these decodes: few where some are streamed, so
+        that their tokens come at an even pace.
         """
         found = None
         if any(sequence.recipient.streams for sequence in decodes):
@@ -183,22 +208,26 @@ class InFlightEngine(Engine):
 
     @property
     def drafts(self) -> bool:
-        """Whether it computes tokens that may come next."""
         return self._drafter is not None
 
     @property
     def num_kept(self) -> int:
-        """How many ended sequences, or pages of them, can be shared with; not published."""
+        """How many ended sequences, or pages of them, can be shared; for tests."""
         return self._space.num_kept
 
     @property
     def gauges(self) -> dict[str, int]:
-        holding = self._scheduler.holding
+        num_running, num_used = len(self._scheduler.holding), self._space.num_used
         return {
-            "num_running": len(holding),
-            "num_waiting": max(0, self.num_unfinished - len(holding)),
+            "num_running": num_running,
+            "num_waiting": max(0, self.num_unfinished - num_running),
             "kv_cache_bytes": self.size.num_bytes,
-            **self._storage.gauges(holding),
+            "kv_slots": self.size.max_num_seqs,
+            "kv_slots_used": num_running,
+            "kv_pages": self.size.num_pages - 1,
+            "kv_pages_used": num_used,
+            "kv_tokens": self.size.num_tokens,
+            "kv_tokens_used": num_used * self.size.page_size,
         }
 
     def _has_work(self) -> bool:
@@ -206,16 +235,14 @@ class InFlightEngine(Engine):
         return known or self._change is not None
 
     def change_adapters(self, adapters: Items[Adapter]) -> None:
-        """Serves these from the next step on, and waits for that; sequences that it has go on with
-        the adapters that they began with. Called by one other thread.
-
-        Raises:
-            LoadError: one changes a layer that had to be known when the model was loaded.
-            OverloadedError: the engine stops, or is stuck; nothing is changed.
+        """Serves these from the next step on, and waits for that; running sequences keep the
+        adapters that they began with. Called by one thread. Raises LoadError where one changes a
+        layer that had to be known at load, OverloadedError where the engine stops or hangs: then
+        nothing is changed.
         """
-        held = self.setup.adapters
-        assert held is not None
-        change = held.change_to(adapters, {one.adapter_key for one in self.thread.unfinished()})
+        own = self.setup.adapters
+        assert own is not None
+        change = own.change_to(adapters, {one.adapter_key for one in self.thread.unfinished()})
         with self.thread.condition:
             self._change = change
             self.thread.wake()
@@ -229,12 +256,12 @@ class InFlightEngine(Engine):
                     raise
 
     def forget_removed_adapters(self) -> None:
-        """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
-        held = self.setup.adapters
-        if held is not None and held.removed:
+        """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
+        own = self.setup.adapters
+        if own is not None and own.removed:
             used = {one.adapter_key for one in self.thread.unfinished()}
-            if not held.removed <= used:
-                self.change_adapters(tuple(held.current.values()))
+            if not own.removed <= used:
+                self.change_adapters(tuple(own.current.values()))
 
     def _take_up_change(self) -> None:
         with self.thread.condition:
@@ -250,8 +277,8 @@ class InFlightEngine(Engine):
             log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
 
     def _choose_adapters(self, sequences: Iterable[Sequence]) -> None:
-        """Gives each sequence the adapter that its name stands for now. One that was removed since
-        its request was read fails it.
+        """Gives each sequence the current adapter of its name; fails those whose adapter was
+        removed.
         """
         if self.setup.adapters is None:
             return
@@ -276,11 +303,11 @@ class InFlightEngine(Engine):
                 self._resume(sequence)
         going = [sequence for sequence in sequences if sequence.finish_reason is None]
         for sequence in going if self._shares else ():
-            self._known.fill(sequence)
+            self._known_prompts.fill(sequence)
         self._scheduler.add(going)
 
     def _resume(self, sequence: Sequence) -> None:
-        """Goes on with an output whose beginning another process has generated."""
+        """Continues an output whose beginning another process has generated."""
         sequence.first_token_s = sequence.submitted_s
         for token_ids in filter(None, sequence.begins_with):
             for token_id in token_ids:
@@ -297,85 +324,96 @@ class InFlightEngine(Engine):
         begun_s = time.perf_counter()
         drafter = self._drafter
         if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
-            self._settle()
-        step = self._scheduler.schedule()
+            self._read_tokens()
+        step, media = self._scheduler.schedule(), self._plan.media
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
-        if step.num_tokens:
-            step, failed = self._encoded(step)
+        if media is not None:
+            step, failed = encode_sources(step, media.entry)
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
         if step.num_tokens:
-            step.inputs.pending_rows = self._pending_rows
+            step.inputs.pending_rows = self._unread_rows
             if self._launched is not None:
                 step.inputs.pending_tokens = self._launched.token_ids
             if self.setup.device.type == "cpu":
                 self.thread.cpu_threads.computes(step.num_tokens)
             logits = self.runner.compute(step)
-            forget_embeddings(step)
-            if len(logits) > len(step.rows):
-                complete, doubted = read_prompt_logprobs(step, logits[len(step.rows) :])
-                self._know(complete)
-                self._doubted.update(doubted)
-                logits = logits[: len(step.rows)]
+            for chunk in step.prefills if media is not None else ():
+                encoded = chunk.sequence.encoded
+                if encoded is not None and chunk.end >= encoded.num_tokens:
+                    encoded.drop()
+            num_rows = len(step.rows)
+            if len(logits) > num_rows:
+                self._read_prompt_logprobs(step, logits[num_rows:])
+                logits = logits[:num_rows]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
-            self._settle()
+            self._read_tokens()
             self._sample(step, logits)
             self._begun_s, self._computed = begun_s, step
         if step.drafts or failed or not (self._plan.async_scheduling and step.num_tokens):
-            self._settle()
+            self._read_tokens()
         self._end_prompts(step)
         for sequence, error in failed.items():
             self._scheduler.discard(self._forgotten([sequence]))
             self._fail([sequence], error)
-        if self._doubted:
-            self._end_doubted()
+        if self._nan_sequences:
+            self._end_nan_sequences()
 
-    def _end_doubted(self) -> None:
-        """Fails those whose scores are no numbers. Other tokens than its own may have made them so,
-        for what is masked counts where it is NaN: those that came behind a prefix which another
-        computed, or a draft's. Then it is computed again, all by itself.
+    def _end_nan_sequences(self) -> None:
+        """Fails sequences with NaN scores. Tokens of others may be the cause, for a mask does not
+        hide NaN: those behind a prefix that another sequence computed, or of a draft. Such a
+        sequence is computed once more, by itself.
         """
-        doubted = [one for one in self._doubted if one.finish_reason is None]
-        self._doubted.clear()
+        found = [one for one in self._nan_sequences if one.finish_reason is None]
+        self._nan_sequences.clear()
         again = [
-            one for one in doubted if not one.is_alone and (one.num_reused_tokens or self._drafter)
+            one for one in found if not one.is_alone and (one.num_reused_tokens or self._drafter)
         ]
         self._scheduler.restart(again)
-        ended = [one for one in doubted if one not in again]
+        ended = [one for one in found if one not in again]
         for sequence in ended:
             sequence.end("error", EngineError(NO_NUMBERS))
         self._publish(ended)
         self._scheduler.expel(self._forgotten(ended))
 
-    def _know(self, complete: list[Sequence]) -> None:
-        """These have all of their prompts' log-probabilities: who waits may need fewer."""
+    def _read_prompt_logprobs(self, step: Step, logits: torch.Tensor) -> None:
+        """Gives the step's sequences what it ``scored`` of their prompts, in logits (rows, vocab).
+        Waits for the device.
+        """
+        first, complete = 0, []
+        for chunk in step.prefills:
+            positions, sequence = chunk.scored, chunk.sequence
+            if not positions:
+                continue
+            token_ids = sequence.prompt_token_ids[positions.start + 1 : positions.stop + 1]
+            rows = logits[first : first + len(positions)]
+            first += len(positions)
+            found = prompt_logprobs(rows, token_ids, sequence.params.num_prompt_logprobs or 0)
+            if any(math.isnan(one.logprob) for one in found):
+                self._nan_sequences.add(sequence)
+                continue
+            sequence.prompt_logprobs += found
+            if not sequence.lacks_prompt_logprobs:
+                complete.append(sequence)
         if complete and self._shares:
             for sequence in complete:
-                self._known.add(sequence)
+                self._known_prompts.add(sequence)
             for sequence in self._scheduler.waiting:
-                self._known.fill(sequence)
+                self._known_prompts.fill(sequence)  # it may need fewer now
 
     def _end_prompts(self, step: Step) -> None:
-        """Takes out the sequences of which nothing is wanted but what is known of their prompts."""
+        """Ends sequences that want their prompts' log-probabilities and no output."""
         ended = [c.sequence for c in step.prefills if c.is_end and not c.is_last]
-        ended = [sequence for sequence in ended if sequence not in self._doubted]
+        ended = [sequence for sequence in ended if sequence not in self._nan_sequences]
         if ended:
             for sequence in ended:
                 sequence.end("length")
             self._publish(ended)
             self._remove(ended)
 
-    def _encoded(self, step: Step) -> tuple[Step, dict[Sequence, EngineError]]:
-        """The step with what encoders compute for the sequences that it begins, and without those
-        that they fail.
-        """
-        media = self._plan.media
-        return (step, {}) if media is None else encode(step, media.entry)
-
     def _sample(self, step: Step, logits: torch.Tensor) -> None:
-        """Launches the sampling of a step's tokens."""
         sampled = step.sampled
         late = self._late(sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
@@ -386,18 +424,18 @@ class InFlightEngine(Engine):
             return
         self._launched = self._sampler.launch(logits, step.rows, late)
         self._drafts = step.drafts
-        left_out = late | self._doubted
+        left_out = late | self._nan_sequences
         for row, sequence in enumerate(sampled):
             if sequence.finish_reason is not None:  # it ended while its step was computed
                 self._sampler.forget(sequence)
             elif sequence not in left_out:
                 sequence.num_pending = 1
-                self._pending_rows[sequence] = row
+                self._unread_rows[sequence] = row
 
     def _late(self, sampled: list[Sequence]) -> set[Sequence]:
-        """Those whose grammar takes long to say what may come next. Their last token is computed
-        again in the next step, so that nobody waits for them. A state can't take a token twice:
-        there everybody waits, in the sampler.
+        """Sequences whose grammar takes long to say which tokens may come next. Their last token is
+        computed again in the next step, so that others don't wait. A state can't take a token
+        twice: there all wait, in the sampler.
         """
         if self._plan.keeps_states:
             return set()
@@ -406,24 +444,24 @@ class InFlightEngine(Engine):
             return set()
         return {s for s in sampled if s.grammar is not None and not s.grammar.is_ready}
 
-    def _settle(self) -> None:
-        """Reads the tokens that were sampled, hands them on and takes out what they end."""
+    def _read_tokens(self) -> None:
+        """Reads the sampled tokens, publishes them and removes finished sequences."""
         launched, self._launched = self._launched, None
         if launched is None:
             return
         read = launched.read()
         self._note_time()
         runs = accepted_tokens(launched.sequences, read, self._drafts)
-        news = [(sequence, runs[sequence]) for sequence in self._pending_rows]
-        self._pending_rows = {}
+        news = [(sequence, runs[sequence]) for sequence in self._unread_rows]
+        self._unread_rows = {}
         for sequence, run in news:
             sequence.num_pending = 0
             if run[0].id == NO_TOKEN:
-                self._doubted.add(sequence)
+                self._nan_sequences.add(sequence)
         going = [
             (sequence, run)
             for sequence, run in news
-            if sequence.finish_reason is None and sequence not in self._doubted
+            if sequence.finish_reason is None and sequence not in self._nan_sequences
         ]
         tell_all(
             (sequence.grammar, run[0].id)
@@ -439,19 +477,17 @@ class InFlightEngine(Engine):
         self._remove([sequence for sequence in sequences if sequence.finish_reason is not None])
 
     def _note_time(self) -> None:
-        """The tokens of the step that was begun last are read now. Where it was begun before those
-        of the step before were read, it had to wait for that one.
-        """
+        """Notes how long the last step took; it may have waited for the one before it."""
         step, now = self._computed, time.perf_counter()
-        seconds = now - max(self._begun_s, self._settled_s)
-        self._settled_s = now
+        seconds = now - max(self._begun_s, self._read_s)
+        self._read_s = now
         if step is not None and not step.drafts:
             num_decodes = len(step.decodes)
             self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
 
     def _append(self, sequence: Sequence, run: list[Token]) -> None:
-        """Adds tokens up to the one that ends the sequence. Keys and values of all before the last
-        are computed: those of drafted tokens that were wrong lie behind them, and are written over.
+        """Adds tokens up to the one that ends the sequence. Keys and values of accepted draft
+        tokens are computed; those of wrong ones lie behind them and are overwritten.
         """
         num_before = len(sequence.token_ids)
         for token in run:
@@ -477,10 +513,10 @@ class InFlightEngine(Engine):
 
     def _drain_running(self) -> list[Sequence]:
         self._launched = None
-        self._doubted.clear()
-        for sequence in self._pending_rows:
+        self._nan_sequences.clear()
+        for sequence in self._unread_rows:
             sequence.lose_pending()
-        self._pending_rows = {}
+        self._unread_rows = {}
         return self._forgotten(self._scheduler.drain_running())
 
     def _drain(self) -> list[Sequence]:

@@ -1,4 +1,5 @@
-"""What a step takes on a GPU beside weights and cache, found by running the largest there can be.
+"""How many tokens a step computes at most, and what that takes on a GPU beside weights and cache,
+found by running the largest there can be.
 
 The cache is planned with what that leaves: a prompt that fits the cache, and finds no memory for
 its activations, would fail while it is served.
@@ -23,18 +24,34 @@ from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
+from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.sequence.source import Source
 
-from .step_tokens import max_num_batched_tokens
-from .warm_up import dummy_sequence
+from .trial import dummy_sequence
 
+_ON_CPU = 512  # tokens
+# By a GPU's memory: a longer step reads the weights for more tokens, and has larger activations.
+_ON_GPU = ((70, 8192), (40, 4096), (0, 2048))  # (GiB at least, tokens)
 _NUM_PAGES = 3  # of the cache that it runs on: all sequences say that they lie there
 _FULL_SAMPLING = SamplingParams(
     3, temperature=0.7, top_p=0.9, repetition_penalty=1.1, num_logprobs=5, seed=0
 )
+
+
+def max_num_batched_tokens(options: Options, device: torch.device, max_num_seqs: int) -> int:
+    """The option, else 512 on a CPU and 2,048 to 8,192 on a GPU; each running sequence has one at
+    least.
+    """
+    if options.max_num_batched_tokens is not None:
+        return options.max_num_batched_tokens
+    number = _ON_CPU
+    if device.type == "cuda":
+        gib = total_bytes(device) / 2**30
+        number = next(number for least, number in _ON_GPU if gib >= least)
+    return max(number, max_num_seqs)
 
 
 def free_beside_steps(
@@ -45,15 +62,12 @@ def free_beside_steps(
     step: Step | None = None,
     encode: Callable[[], object] = lambda: None,
 ) -> Callable[[torch.device], int]:
-    """The free bytes of each GPU that steps leave to the cache, which is to be of that size or
-    less. ``step`` is the largest where it is another than of a decoder. What ``encode`` takes is
-    taken before a step, not beside it.
-
-    Raises:
-        LoadError: there is no memory for a step even without the cache, or none to encode.
+    """The bytes of each GPU that steps leave to a cache of at most this size. ``step`` replaces a
+    decoder's largest step. ``encode`` runs before a step, not beside it. Raises LoadError where
+    there is no memory for a step without a cache, or none to encode.
     """
     model, device = setup.model, setup.device
-    num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
+    num_tokens = max_num_batched_tokens(setup.options, device, size.max_num_seqs)
     if not make_runner.chunked_prefill:
         num_tokens = max(num_tokens, size.max_model_len)
     try:
@@ -64,16 +78,16 @@ def free_beside_steps(
             f"max_image_megapixels, or max_sounds and max_audio_s: {reason(error)}"
         ) from error
     try:
-        cache = _small_cache(shapes, size)
-        runner = make_runner(model, cache, device)
-        largest = step or largest_step(size, num_tokens)
-        taken = _taken(model, partial(_run, runner, largest))
+        # A few pages, which are given out again and again.
+        few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_rows=0, num_bytes=0)
+        runner = make_runner(model, PagedCache(shapes, few), device)
+        taken = _taken(model, partial(_run, runner, step or largest_step(size, num_tokens)))
     except torch.OutOfMemoryError as error:
         raise LoadError(
             f"no memory for a step of {num_tokens} tokens (max_num_batched_tokens) and "
             f"{size.max_num_seqs} sequences (max_num_seqs): lower one of them: {reason(error)}"
         ) from error
-    del cache, runner
+    del runner
     torch.cuda.empty_cache()
     # Once for steps that run eagerly, once for the graphs' own memory.
     return lambda one: (
@@ -82,7 +96,6 @@ def free_beside_steps(
 
 
 def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]:
-    """The most bytes of each GPU that ``compute`` takes at once."""
     devices = devices_of(model)
     before = {one: torch.cuda.memory_allocated(one) for one in devices}
     for one in devices:
@@ -91,22 +104,12 @@ def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]
     return {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
 
 
-def _small_cache(shapes: list[LayerShape], size: PagedSize) -> PagedCache:
-    """A few pages, which are given out again and again."""
-    few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_rows=0, num_bytes=0)
-    return PagedCache(shapes, few)
-
-
 def _run(runner: Runner, step: Step) -> None:
-    sampler = Sampler(())
-    logits = runner.forward(step)
-    sampler.sample(logits, step.sampled)
+    Sampler(()).sample(runner.forward(step), step.sampled)
 
 
 def largest_step(size: PagedSize, num_tokens: int) -> Step:
-    """The end of a prompt as long as the cache takes, beside decodes of all other sequences, which
-    share what the cache has room for.
-    """
+    """The end of the longest prompt beside decodes of all other sequences; all share the cache."""
     longest = max(1, size.max_model_len - 1)
     num_decodes = min(size.max_num_seqs, num_tokens) - 1
     length = min(longest, max(1, size.num_tokens // size.max_num_seqs))

@@ -1,20 +1,21 @@
-"""Plans how prompts with images or sounds are held: tried on prompts of the model's own processor,
-as text is tried.
+"""Prompts with images or sounds: plans how they are held, tried on prompts of the model's own
+processor as text is tried, and encodes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.errors import reason
+from hf_triton.runtime.errors import EngineError, place, reason
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.engine import EngineSetup
-from hf_triton.text_generation.engine.own_logits import difference, narrowed, own_logits
+from hf_triton.text_generation.engine.own_logits import difference, narrowed
+from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
 from hf_triton.text_generation.media.encoded import Encoded
@@ -36,7 +37,7 @@ _NUM_STEPS = 3  # that a trial prompt is computed in, at least
 @dataclass(frozen=True)
 class MediaPlan:
     """``cuts_sources``: prompts with images or sounds may be computed in chunks. ``shares``: their
-    keys and values may be shared with prompts that begin like them.
+    keys and values may be shared.
     """
 
     make_runner: RunnerSpec
@@ -46,29 +47,15 @@ class MediaPlan:
 
 
 def decoder_entry(setup: EngineSetup) -> DecoderEntry:
-    """
-    Raises:
-        UnsupportedModelError: the model hands no embeddings to a decoder.
-    """
+    """Raises UnsupportedModelError where the model hands no embeddings to a decoder."""
+    most_bytes = min(_MOST_FEATURE_BYTES, int(setup.free_bytes(setup.device) * _FEATURE_SHARE))
     try:
-        return DecoderEntry(setup.model, setup.device, max_feature_bytes(setup))
+        return DecoderEntry(setup.model, setup.device, most_bytes)
     except Exception as error:
         raise UnsupportedModelError(f"with images: {reason(error)}") from error
 
 
-def max_feature_bytes(setup: EngineSetup) -> int:
-    """How much of the device's free memory features of images and sounds may take."""
-    return min(_MOST_FEATURE_BYTES, int(setup.free_bytes(setup.device) * _FEATURE_SHARE))
-
-
-def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[torch.device], int]:
-    """The free bytes of each device that kept features leave to the rest."""
-    free, kept = setup.free_bytes, entry.features.max_bytes
-    return lambda device: free(device) - (kept if device == setup.device else 0)
-
-
 def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSize) -> None:
-    """Encodes the largest image or sound that there can be."""
     make = setup.largest_prompt
     prompt = None if entry is None or make is None else make(size.max_model_len)
     if entry is not None and prompt is not None:
@@ -79,12 +66,10 @@ def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSi
 def plan_media(
     setup: EngineSetup, shapes: list[LayerShape], plain: RunnerSpec, entry: DecoderEntry
 ) -> MediaPlan:
-    """``plain`` is the runner for text, which is kept for steps of text alone.
-
-    Raises:
-        UnsupportedModelError: no runner's logits agree with the model's own.
+    """``plain`` is the runner for steps of text alone. Raises UnsupportedModelError where no
+    runner's logits agree with the model's own.
     """
-    fed_first, refusals = plain.of_model or plain, Refusals()
+    preferred, refusals = plain.of_model or plain, Refusals()
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             with entry.own_attention.restored():
@@ -93,8 +78,8 @@ def plan_media(
         except Exception as error:
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
         specs = [
-            _with_media(plain if fed is fed_first else fed, fed, entry)
-            for fed in dict.fromkeys((fed_first, CACHE))
+            _with_media(plain if spec is preferred else spec, spec, entry)
+            for spec in dict.fromkeys((preferred, CACHE))
         ]
         entry.own_attention.restore()
         found = first_agreeing(
@@ -134,7 +119,7 @@ class MediaTrial(TrialRun):
         )
 
     def encode_by_item(self, tolerance: float) -> None:
-        """Has each image and sound computed by itself where that gives what a prompt's own gave."""
+        """Encodes each image and sound by itself if the features are those of whole prompts."""
         entry, features = self._entry, self._entry.features
         try:
             with entry.own_attention.restored():
@@ -151,15 +136,7 @@ class MediaTrial(TrialRun):
             log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
         features.clear()
 
-    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
-        """(forced tokens + 1, vocab) of the model's own generate."""
-        source = self.sources.get(id(prompt))
-        tokens = torch.tensor([prompt], device=self.device)
-        inputs = {} if source is None else source.on(self.device, self.model.dtype)
-        return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
-
     def sequences(self) -> list[Sequence]:
-        """The prompts, encoded."""
         sequences = super().sequences()
         for sequence in sequences:
             if sequence.source is not None:
@@ -168,28 +145,28 @@ class MediaTrial(TrialRun):
         return sequences
 
 
-def _with_media(plain: RunnerSpec, fed: RunnerSpec, entry: DecoderEntry) -> RunnerSpec:
-    """Text by ``plain``, and by ``fed`` what the decoder's entry feeds."""
+def _with_media(plain: RunnerSpec, media: RunnerSpec, entry: DecoderEntry) -> RunnerSpec:
+    """``plain`` for text, ``media`` for steps with images or sounds."""
 
     def make(*given: Any) -> Runner:
         # The one that runs the model last: another may reset how the model attends.
-        of_text = None if plain is fed else plain(*given)
-        of_model = fed(*given)
+        of_text = None if plain is media else plain(*given)
+        of_model = media(*given)
         return ExtrasRunner(of_text or of_model, of_model, StepMedia(entry))
 
-    name = fed.name if plain is fed else f"{plain.name}, {fed.name} with images"
-    return replace(fed, name=name, make=make)
+    name = media.name if plain is media else f"{plain.name}, {media.name} with images"
+    return replace(media, name=name, make=make)
 
 
 def _last_of_text(tokens: list[int], source: Source) -> list[int]:
-    """The last two tokens that no feature takes the place of."""
+    """The last two tokens that no feature replaces."""
     keys = source.cache_token_ids or tokens
     text = [token for token, key in zip(tokens, keys, strict=True) if key >= 0]
     return (text or [0])[-2:] if len(text) > 1 else [0, 0]
 
 
 def _features_of(encoded: list[Encoded]) -> Iterator[torch.Tensor]:
-    """What decoders are given, each (tokens, size)."""
+    """Each tensor that decoders are given, (tokens, size)."""
     for one in encoded:
         extras = [getattr(extra, "rows", extra) for extra in one.extras.values()]
         for value in tensors_of([one.embeds, *extras]):
@@ -198,6 +175,31 @@ def _features_of(encoded: list[Encoded]) -> Iterator[torch.Tensor]:
 
 
 def _is_content(block: tuple[int, int], source: Source) -> bool:
-    """Whether a block is all of one image, and nothing else."""
+    """Whether a block is one whole image."""
     keys = (source.cache_token_ids or [0])[slice(*block)]
     return len(set(keys)) == 1 and keys[0] < 0
+
+
+def encode_sources(step: Step, entry: DecoderEntry) -> tuple[Step, dict[Sequence, EngineError]]:
+    """Encodes the images and sounds of the sequences that a step begins -> the step without those
+    that fail, and their errors. A sequence that shares an image or sound with a failed one fails
+    too.
+    """
+    failed: dict[Sequence, EngineError] = {}
+    bad_digests: set[bytes] = set()
+    for sequence in (chunk.sequence for chunk in step.prefills):
+        source = sequence.source
+        if source is None or sequence.encoded is not None:
+            continue
+        try:
+            if not bad_digests.isdisjoint(source.digests):
+                raise EngineError("another request's image or sound, the same one, failed")
+            sequence.encoded = entry.encode(sequence.prompt_token_ids, source)
+        except Exception as error:
+            log.error(f"an encoder failed: {place(error)}")
+            bad_digests.update(source.digests)
+            text = f"encoding failed: {type(error).__name__}: {reason(error)}"
+            failed[sequence] = EngineError(text)
+    if failed:
+        step = replace(step, prefills=[one for one in step.prefills if one.sequence not in failed])
+    return step, failed

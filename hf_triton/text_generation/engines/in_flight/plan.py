@@ -1,4 +1,4 @@
-"""Plans how the in-flight engine holds a model: by which runner, and in how much of what storage.
+"""Plans how the in-flight engine holds a model: by which runner, and in how large a cache.
 
 Leaves the model as that runner needs it.
 """
@@ -24,18 +24,22 @@ from hf_triton.text_generation.memory.layer_shapes import (
     keep_states,
     layer_shapes,
 )
+from hf_triton.text_generation.memory.paged_cache import (
+    LEN_WITHOUT_LIMIT,
+    PagedSize,
+    plan_pages,
+    spread_free_bytes,
+)
 
-from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
+from .encoder_decoders import EncoderDecoderPlan, plan_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
 from .media_plan import (
     MediaPlan,
     decoder_entry,
     encode_largest,
-    free_beside_features,
     plan_media,
 )
 from .runner_selection import UnsupportedModelError, select_runner
-from .storage import Storage
 
 # Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
 _FEWEST_SEQS = 4
@@ -44,58 +48,58 @@ _FEWEST_SEQS = 4
 @dataclass(frozen=True)
 class Plan:
     """``async_scheduling``: forwards are launched before the tokens of the step before are read.
-    ``chunked_prefill``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of
-    a sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
-    model takes them; ``encoder_decoder``: how a model is held that is one.
+    ``chunked_prefill``: a prompt may be computed in chunks. ``keeps_states``: a decoder's layers
+    keep states of a sequence, not of each token.
     """
 
     make_runner: RunnerSpec
-    storage: Storage
+    shapes: list[LayerShape]
+    size: PagedSize
     async_scheduling: bool
     chunked_prefill: bool
     keeps_states: bool
     media: MediaPlan | None = None
-    encoder_decoder: EncoderDecoder | None = None
+    encoder_decoder: EncoderDecoderPlan | None = None
 
 
-def plan(setup: EngineSetup) -> Plan:
-    """
-    Raises:
-        UnsupportedModelError: the architecture can't be served by this engine.
-        LoadError: the cache does not fit.
+def make_plan(setup: EngineSetup) -> Plan:
+    """Raises UnsupportedModelError where this engine can't serve the architecture, LoadError where
+    the cache does not fit.
     """
     model, device = setup.model, setup.device
     if model.config.is_encoder_decoder:
-        return _plan_encoder_decoder(setup)
+        return _encoder_decoder_plan(setup)
     use_attention_interface(model)
     entry = decoder_entry(setup) if setup.trial_prompts is not None else None
     if entry is not None and setup.adapters is not None:
         raise UnsupportedModelError("it has adapters and takes images or sounds")
     if entry is not None:
-        setup = replace(setup, free_bytes=free_beside_features(setup, entry))
+        own, kept = setup.free_bytes, entry.features.max_bytes
+        setup = replace(setup, free_bytes=lambda at: own(at) - (kept if at == device else 0))
     try:
         shapes = layer_shapes(model, device)
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
-    storage = _storage(setup, shapes)
+    size = _decoder_size(setup, shapes)
     make_runner = select_runner(model, shapes, device, compiled=setup.compiled)
     media = None
     if entry is not None:
         media = plan_media(setup, shapes, make_runner, entry)
         make_runner = media.make_runner
-    settle_rotary(model, storage.size.max_model_len)
+    settle_rotary(model, size.max_model_len)
     setup.prepare(model)
     if setup.adapters is not None:
         attach(model, setup.adapters)
     if device.type == "cuda":
-        encode = partial(encode_largest, setup, entry, storage.size)
-        free = free_beside_steps(setup, shapes, make_runner, storage.size, encode=encode)
-        storage = _storage(replace(setup, free_bytes=free), shapes)
+        encode = partial(encode_largest, setup, entry, size)
+        free = free_beside_steps(setup, shapes, make_runner, size, encode=encode)
+        size = _decoder_size(replace(setup, free_bytes=free), shapes)
     ahead = device.type == "cuda" if setup.async_scheduling is None else setup.async_scheduling
     return Plan(
         make_runner=make_runner,
-        storage=storage,
+        shapes=shapes,
+        size=size,
         async_scheduling=ahead and make_runner.runs_ahead and not has_rules(model),
         chunked_prefill=make_runner.chunked_prefill,
         keeps_states=keep_states(shapes),
@@ -103,59 +107,69 @@ def plan(setup: EngineSetup) -> Plan:
     )
 
 
-def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
-    held = hold_encoder_decoder(setup)
+def _encoder_decoder_plan(setup: EngineSetup) -> Plan:
+    found = plan_encoder_decoder(setup)
     setup.prepare(setup.model)
-    options = replace(setup.options, max_model_len=held.max_model_len)
+    options = replace(setup.options, max_model_len=found.max_model_len)
     setup = replace(setup, options=options)
-
-    def storage(setup: EngineSetup) -> Storage:
-        return Storage(setup, held.shapes, held.max_model_len)
-
-    planned = storage(setup)
+    size = _planned_size(setup, found.shapes, found.max_model_len)
     if setup.device.type == "cuda":
-        step = longest_source_step(held.longest)
-        free = free_beside_steps(setup, held.shapes, held.make_runner, planned.size, step)
-        planned = storage(replace(setup, free_bytes=free))
-    num_seqs = planned.size.max_num_seqs
+        step = longest_source_step(found.longest)
+        free = free_beside_steps(setup, found.shapes, found.make_runner, size, step)
+        size = _planned_size(replace(setup, free_bytes=free), found.shapes, found.max_model_len)
+    num_seqs = size.max_num_seqs
     is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
     if num_seqs < _FEWEST_SEQS and not is_asked:
         raise UnsupportedModelError(
             f"the cache holds {num_seqs} sequences only; a smaller max_model_len lets it hold more"
         )
     return Plan(
-        make_runner=held.make_runner,
-        storage=planned,
+        make_runner=found.make_runner,
+        shapes=found.shapes,
+        size=size,
         async_scheduling=False,
         chunked_prefill=False,
         keeps_states=False,
-        encoder_decoder=held,
+        encoder_decoder=found,
     )
 
 
-def _storage(setup: EngineSetup, shapes: list[LayerShape]) -> Storage:
+def _planned_size(
+    setup: EngineSetup, shapes: list[LayerShape], model_limit: int | None
+) -> PagedSize:
+    options = setup.options
+    length = options.max_model_len or model_limit or LEN_WITHOUT_LIMIT
+    return plan_pages(
+        shapes,
+        model_limit=model_limit,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        kv_cache_gib=options.kv_cache_gib,
+        prefix_cache_gib=options.prefix_cache_gib,
+        free_bytes=spread_free_bytes(shapes, length, setup.free_bytes),
+    )
+
+
+def _decoder_size(setup: EngineSetup, shapes: list[LayerShape]) -> PagedSize:
     config = setup.model.config.get_text_config()
     stable = stable_length(config)
     limit = context_length(config)
     if stable and not setup.options.max_model_len:
         limit = stable
-    storage = Storage(setup, shapes, limit)
-    if stable and storage.size.max_model_len > stable:
+    size = _planned_size(setup, shapes, limit)
+    if stable and size.max_model_len > stable:
         raise UnsupportedModelError(
             f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
             f"with max_model_len {stable} or less it can"
         )
-    return storage
+    return size
 
 
 def settle_rotary(model: Any, max_model_len: int) -> None:
-    """Dynamic scaling (rope_type ``dynamic``) changes its frequencies where a sequence passes the
-    length that the model was made for, and asks the device at every step whether one does: twice
-    the host waits, and no graph can hold it. No sequence that fits in here passes that length, so
-    the frequencies stay as they are.
-
-    Raises:
-        UnsupportedModelError: sequences may pass it: one of them would change all others.
+    """Fixes rotary frequencies of rope_type ``dynamic``, which change for sequences longer than the
+    model was made for: none fits in here, and asking the device at every step makes the host wait
+    and rules out CUDA graphs. Raises UnsupportedModelError where sequences may be longer: one would
+    change all others.
     """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)

@@ -1,11 +1,10 @@
 """Selects the in-flight engine's runner for a model, by trying each.
 
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
-of them in chunks, joining while another decodes) and its logits are compared with those of the
-model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
-are tried in the order of their speed: fused, packed, cache. Layers that keep states are packed by
-runners of their own, compiled on a CPU and transformers' functions on a GPU; what those don't hold
-runs on the cache runner alone, as an indexer's keys do.
+of them in chunks, joining while another decodes), and its logits are compared with those of the
+model's own ``generate``. The first that agrees is taken, tried in the order of speed: fused,
+packed, cache. Layers with states have packed runners of their own, compiled on a CPU, transformers'
+functions on a GPU.
 """
 
 from __future__ import annotations
@@ -22,22 +21,17 @@ from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import check_numbers, difference, narrowed
-from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend
+from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend, plain_attention
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
-    RecordingAttention,
+    noting,
     select_attention,
 )
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
-from hf_triton.text_generation.memory.layer_shapes import (
-    LayerShape,
-    keep_states,
-    own_cache,
-)
+from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
 from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
@@ -59,7 +53,6 @@ def _packed(model: Any, cache: Any, device: torch.device, **more: Any) -> Any:
 
 
 def _compiled_attention() -> Attend:
-    """The loop where Numba is, else plain attention."""
     try:
         from hf_triton.text_generation.forward.paged.compiled_attention import CompiledAttention
 
@@ -85,26 +78,24 @@ class UnsupportedModelError(RuntimeModelError):
 def select_runner(
     model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool | None = None
 ) -> RunnerSpec:
-    """The first runner whose logits agree with the model's own; where it is ``compiled`` (None: on
-    a CPU), of those that compute by compiled loops. Leaves the model as that runner needs it.
-
-    Raises:
-        UnsupportedModelError: none does.
-        LoadError: the model's scores are no numbers.
+    """The first runner whose logits agree with the model's own, by compiled loops where
+    ``compiled`` (None: on a CPU). Leaves the model as the runner needs it. Raises
+    UnsupportedModelError where none agrees, LoadError for NaN logits.
     """
     if device.type == "cpu":
         choose_experts(model)
     own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            expected = TrialRun(model, device).expected()
+            trial = TrialRun(model, device)
+            expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         check_numbers(expected.logits)
         on_cpu = device.type == "cpu"
         found = first_agreeing(
             _candidates(model, shapes, device, compiled=on_cpu if compiled is None else compiled),
-            lambda spec: difference(_logits(spec, model, shapes, device), expected.logits),
+            lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
             expected.tolerance,
             refusals,
             unfit=UnsupportedLayersError,
@@ -121,13 +112,12 @@ def _candidates(
 ) -> list[RunnerSpec]:
     """The runners that may hold a model, the fastest first."""
     found: list[RunnerSpec] = []
-    keeps_latents, has_states = _keeps_latents(model), keep_states(shapes)
+    has_states = keep_states(shapes)
+    # Layers that compute keys and values from what their cache keeps (DeepSeek V2).
+    keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
     if has_states and all(shape.is_packed for shape in shapes) and not keeps_latents:
         found += [STATES] if compiled else [_on_gpu(PagedStateRunner, model, shapes, device)]
-    if hasattr(own_cache(model), "linear_cache"):
-        # MiniMax goes on from a state token by token, and rounds it each time.
-        return [*found, WHOLE_PROMPTS]
     if compiled and is_plain:
         found.append(FUSED)
     if is_plain and _takes_attention(model):
@@ -150,27 +140,20 @@ def _packed_runners(
     return both[1:] if CHUNKED in kinds else both
 
 
-def _keeps_latents(model: Any) -> bool:
-    """Whether layers make keys and values of what their cache keeps (DeepSeek V2)."""
-    return any(hasattr(module, "expand_kv") for module in model.modules())
-
-
 def _takes_attention(model: Any) -> bool:
-    """Whether it can be given an attention function, it or its decoder. Not by
-    _supports_attention_backend, which some models lack that take any.
+    """Whether the model or its decoder takes an attention function; _supports_attention_backend is
+    missing in some that do.
     """
     parts = (model, model.get_decoder()) if hasattr(model, "get_decoder") else (model,)
     return any(part._can_set_attn_implementation() for part in parts)  # noqa: SLF001
 
 
 def _on_gpu(kind: Any, model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerSpec:
-    """A class of runners with the fastest attention that can be had."""
     attend = select_attention(partial(_attention_cases, model, shapes, device, kind), device)
     return in_pages_by(kind, attend)
 
 
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
-    """A class of runners over pages, which attend in this way."""
     make = lambda *given, **more: kind(*given, attend, **more)  # noqa: E731
     return RunnerSpec(kind.name, make, runs_ahead=True)
 
@@ -178,15 +161,10 @@ def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
 def _attention_cases(
     model: Any, shapes: list[LayerShape], device: torch.device, kind: type[PagedRunner]
 ) -> set[AttentionCase]:
-    """How the model's layers attend, which a trial run over pages shows."""
-    recording, own_attention = RecordingAttention(), OwnAttention(model)
+    """How the model's layers attend in a trial run."""
+    cases: set[AttentionCase] = set()
+    own_attention = OwnAttention(model)
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        _logits(in_pages_by(kind, recording), model, shapes, device)
+        trial_logits(in_pages_by(kind, noting(cases)), shapes, TrialRun(model, device))
     own_attention.restore()
-    return recording.cases
-
-
-def _logits(
-    spec: RunnerSpec, model: Any, shapes: list[LayerShape], device: torch.device
-) -> torch.Tensor:
-    return trial_logits(spec, shapes, TrialRun(model, device))
+    return cases

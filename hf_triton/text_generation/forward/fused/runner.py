@@ -1,33 +1,104 @@
-"""Runs a step of a decoder on the CPU, with compiled kernels.
+"""Runs a step of a decoder on the CPU, with compiled kernels: between two matrix products one loop
+replaces a dozen torch operators, and each token reads the keys of its own sequence alone.
 
-Like the packed runner it lays all tokens of a step in one row. Between two matrix products one
-compiled loop replaces a dozen torch operators, and each token reads the keys of its own sequence
-alone. Decides no policy: the step says what to compute.
+A model's layers are read from one recorded forward of a few tokens; every part is held against what
+the model computed there. Whether the whole is right shows in the trial run (in_flight/trial.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hf_triton.runtime.fused.parts import Attention, UnsupportedLayersError
+from hf_triton.runtime.fused.parts import Body, Linear, UnsupportedLayersError
+from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
+from hf_triton.runtime.fused.reading.body import read_body
+from hf_triton.runtime.fused.reading.recording import Call, near, record
 from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.text_generation.lora.linear import with_adapters, without_adapters
+from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.attention import AttentionRule
 from ..paged.compiled_attention import DTYPES, AttendLoop
 from ..paged.runner import PageRunner
 from ..paged.step import PagedStep
-from .reading import check_sizes, finished, read_decoder
+
+
+@dataclass(frozen=True)
+class Decoder(Body):
+    """Logits of the ``head`` are scaled by ``logit_scale``, then capped by ``softcap`` (0: not)."""
+
+    head: Linear
+    logit_scale: float = 1.0
+    softcap: float = 0.0
+
+
+@torch.inference_mode()
+def read_decoder(model: Any, max_model_len: int) -> Decoder:
+    """Reads the model's layers, joined where prepacking joins. Raises UnsupportedLayersError."""
+    furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
+    root = record(model, (0, furthest), use_cache=False)
+    heads = [call for call in root.walk() if call.module is model.get_output_embeddings()]
+    if not heads:
+        raise UnsupportedLayersError("it has no head")
+    body, _ = read_body(model, root, heads[-1].input, (0, max_model_len), _joined)
+    logits = _logits(model.config.get_text_config(), root, heads[-1])
+    return Decoder(body.embedding, body.layers, body.norm, heads[-1].module, *logits)
+
+
+def _joined(*parts: Any) -> Linear:
+    return with_adapters(joined_by_prepacking(*map(without_adapters, parts)), parts)
+
+
+def _logits(config: Any, root: Call, head: Call) -> tuple[float, float]:
+    """The factor of the logits and their soft cap."""
+    wanted = root.outputs
+    for scale in (
+        1.0,
+        getattr(config, "logit_scale", 1.0),
+        1 / (getattr(config, "logits_scaling", 1.0) or 1.0),
+    ):
+        for softcap in (0.0, getattr(config, "final_logit_softcapping", None) or 0.0):
+            logits = finished(head.output.clone(), float(scale), float(softcap))
+            if any(near(logits, made) for made in wanted if made.numel() == logits.numel()):
+                return float(scale), float(softcap)
+    raise UnsupportedLayersError(f"{root.kind} does more to its logits")
+
+
+def finished(logits: torch.Tensor, scale: float, softcap: float) -> torch.Tensor:
+    if scale != 1:
+        logits.mul_(scale)
+    if softcap:
+        logits.div_(softcap).tanh_().mul_(softcap)
+    return logits
+
+
+@torch.inference_mode()
+def check_sizes(
+    decoder: Decoder, stored: list[torch.Tensor], kv_heads: int, length: int, dtype: torch.dtype
+) -> None:
+    """Checks the layers against each other, against all keys and values ``stored`` (..., head dim)
+    and ``dtype``. Raises UnsupportedLayersError.
+    """
+    shape = stored[0].shape
+    if len(stored) != 2 * len(decoder.layers):
+        raise UnsupportedLayersError("not every layer keeps keys and values")
+    if any(one.shape != shape or one.dtype != dtype for one in stored):
+        raise UnsupportedLayersError("its keys and values differ in size")
+    check_body(decoder, (kv_heads, shape[-1], length), dtype)
+    if len({layer.attention.num_heads for layer in decoder.layers}) > 1:
+        raise UnsupportedLayersError("its layers differ in the number of heads")
+    if any(layer.norms_sums for layer in decoder.layers):
+        raise UnsupportedLayersError("it norms sums")
 
 
 class FusedRunner(PageRunner):
-    """Computes steps with a decoder's weights; the model itself is not changed.
-
-    Raises UnsupportedLayersError for a model of another shape, dtype or device.
-    """
+    """Leaves the model as it is. Raises UnsupportedLayersError for another shape or dtype."""
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         if device.type != "cpu" or model.dtype not in DTYPES:
@@ -43,24 +114,25 @@ class FusedRunner(PageRunner):
         self.loops = RowLoops(model.dtype, self.thread_team)
         self.argmax = self.loops.argmax
         self._attention = [
-            self._loop(index, layer.attention) for index, layer in enumerate(self.decoder.layers)
+            AttendLoop(
+                self.thread_team,
+                self.heads,
+                keys,
+                values,
+                AttentionRule(own.scale, own.window, own.softcap, own.sinks),
+                length,
+                self.loops.placing(own, self.kv_heads, self.dim),
+            )
+            for own, keys, values in zip(
+                (layer.attention for layer in self.decoder.layers),
+                cache.keys,
+                cache.values,
+                strict=True,
+            )
         ]
-
-    def _loop(self, index: int, attention: Attention) -> AttendLoop:
-        rule = AttentionRule(attention.scale, attention.window, attention.softcap, attention.sinks)
-        return AttendLoop(
-            self.thread_team,
-            self.heads,
-            self.cache.keys[index],
-            self.cache.values[index],
-            rule,
-            self.cache.size.max_model_len,
-            self.loops.placing(attention, self.kv_heads, self.dim),
-        )
 
     @torch.inference_mode()
     def run(self, step: PagedStep) -> torch.Tensor:
-        """Logits (len(step.last), vocab) of a step."""
         last_rows, layers, places = step.last.long(), self.decoder.layers, not step.chunks
         are_few = len(last_rows) < step.num_tokens
         hidden = self.loops.embedded(self.decoder.embedding, step.token_ids, step.positions)

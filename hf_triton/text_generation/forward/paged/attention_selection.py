@@ -1,6 +1,5 @@
-"""Chooses what computes attention over pages on a GPU: torch's ``varlen_attn``, FlashAttention of
-the ``kernels`` package, else plain attention; the first that does what plain attention does for the
-layers of the model at hand.
+"""Chooses attention over pages on a GPU: the first of torch's ``varlen_attn``, FlashAttention of
+the ``kernels`` package and plain attention that agrees with the last for the layers of the model.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .attention import Attend, AttentionRule
-from .plain_attention import plain_attention
+from .attention import Attend, AttentionRule, plain_attention
 from .step import PagedStep, lay_out_pages
 
 _FLASH_ATTENTION = {  # of the kernels package
@@ -42,8 +40,6 @@ _MIXED = ((1, 5), (1, 300), (20, 270), (3, 3), (40, 512))
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """How a layer attends."""
-
     heads: int
     kv_heads: int
     key_dim: int
@@ -53,29 +49,24 @@ class AttentionCase:
     has_sinks: bool
 
 
-class RecordingAttention:
-    """Plain attention that notes how each layer attends."""
+def noting(cases: set[AttentionCase]) -> Attend:
+    """Plain attention that adds each layer's case to ``cases``."""
 
-    def __init__(self) -> None:
-        self.cases: set[AttentionCase] = set()
-
-    def __call__(
-        self,
-        q: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        step: PagedStep,
-        rule: AttentionRule,
+    def attend(
+        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *given: Any
     ) -> torch.Tensor:
+        rule = given[-1]
         sizes = (q.shape[1], keys.shape[2], keys.shape[3], values.shape[3])
-        without = replace(rule, sinks=None)
-        self.cases.add(AttentionCase(*sizes, q.dtype, without, rule.sinks is not None))
-        return plain_attention(q, keys, values, step, rule)
+        case = AttentionCase(*sizes, q.dtype, replace(rule, sinks=None), rule.sinks is not None)
+        cases.add(case)
+        return plain_attention(q, keys, values, *given)
+
+    return attend
 
 
 def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.device) -> Attend:
-    """The first that agrees with plain attention in all cases; the log says which, and why not
-    those before it. Plain attention on a CPU, and where there are no cases.
+    """The first that agrees with plain attention in all cases; logs why earlier ones don't. Plain
+    attention on a CPU and without cases.
     """
     found = cases() if device.type == "cuda" else set()
     if not found:
@@ -97,7 +88,7 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
 
 
 def candidates(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]]]:
-    """Their names and how each is loaded, which may raise anything."""
+    """Names and loaders, which may raise anything."""
     yield "varlen_attn", lambda: varlen_attention
     for name, repo in _FLASH_ATTENTION.items():
         yield name, partial(_from_kernels, repo, device)
@@ -106,12 +97,10 @@ def candidates(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]
 def varlen_attention(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PagedStep, rule: AttentionRule
 ) -> torch.Tensor:
-    """See ``Attend``. Raises for what it does not take, as torch does for the rest.
-
-    FlashAttention 2, which torch has in it, wants the sums of keys' lengths too. It shares a
-    sequence's keys among thread blocks where decodes have more heads than keys and no window,
-    and writes wrong rows where it does so for others:
-    https://github.com/pytorch/pytorch/issues/194167. So others get one block each.
+    """See ``Attend``. Raises for rules that it does not take. FlashAttention 2, which torch has,
+    wants the sums of key lengths too. It splits a sequence's keys over thread blocks where decodes
+    have more heads than keys and no window; for others that writes wrong rows
+    (https://github.com/pytorch/pytorch/issues/194167), so they get one block each.
     """
     from torch.nn.attention import varlen
 
@@ -133,7 +122,6 @@ def varlen_attention(
 
 
 def _from_kernels(repo: str, device: torch.device) -> Attend:
-    """FlashAttention as the kernels package has it for this machine."""
     if find_spec("kernels") is None:
         raise ImportError("the package kernels is not installed")
     if torch.cuda.get_device_capability(device) < (8, 0):
@@ -146,7 +134,7 @@ def _from_kernels(repo: str, device: torch.device) -> Attend:
 
 
 def flash_attention(function: Callable[..., Any]) -> Attend:
-    """Attention by a ``flash_attn_varlen_func`` that takes pages; their arguments differ."""
+    """Attention by a ``flash_attn_varlen_func``, whose arguments differ by version."""
     known = inspect.signature(function).parameters
 
     def attend(
@@ -181,7 +169,7 @@ def flash_attention(function: Callable[..., Any]) -> Attend:
 
 
 def check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
-    """Raises ValueError where it does not do what plain attention does."""
+    """Raises ValueError where it differs from plain attention."""
     random = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -206,7 +194,7 @@ def check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
 
 
 def _leave_nan(stored: torch.Tensor, step: PagedStep) -> None:
-    """Puts what a sequence may leave where no token is: attention has to leave it alone."""
+    """Puts NaN where no token is."""
     stored[0] = torch.nan
     size = stored.shape[1]
     for pages, length in zip(step.block_table, step.lengths.tolist(), strict=True):
@@ -214,7 +202,7 @@ def _leave_nan(stored: torch.Tensor, step: PagedStep) -> None:
 
 
 def _small_step(counts: Items[tuple[int, int]], device: torch.device) -> PagedStep:
-    """Sequences of so many tokens each, which attend to so many, over pages out of order."""
+    """A step of sequences of (tokens, length) each, with pages out of order."""
     page_size, step, nobody = PAGE_SIZES[device.type], Step(), cast(Any, None)
     num_pages = page = sum(num_pages_of(length, page_size) for _, length in counts)
     for num_tokens, length in counts:
@@ -227,4 +215,4 @@ def _small_step(counts: Items[tuple[int, int]], device: torch.device) -> PagedSt
         else:
             step.prefills.append(PrefillChunk(sequence, length - num_tokens, length))
     size = SimpleNamespace(num_pages=num_pages + 1, page_size=page_size)
-    return lay_out_pages(step).to(device, cast(Any, SimpleNamespace(size=size)))
+    return lay_out_pages(step, cast(Any, SimpleNamespace(size=size)), device)

@@ -10,8 +10,7 @@ from hf_triton.runtime.kernels import layout
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of, kept_arguments
 
-from .attention import AttentionRule
-from .plain_attention import attend_chunk, plain_attention
+from .attention import AttentionRule, attend_chunk, plain_attention
 from .step import PagedStep
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -19,8 +18,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 class AttendLoop:
     """Attention of ``heads`` of queries over one layer's ``keys`` and ``values``, which are of one
-    size. ``placing`` are the arguments of what places a step's own there, where that has to be
-    done: they say too where queries lie in a row, else in (tokens, heads, dim).
+    size. ``placing`` are arguments of the loop that places a step's own; they also say where
+    queries lie in a row, else in (tokens, heads, dim).
     """
 
     def __init__(
@@ -63,16 +62,16 @@ class AttendLoop:
         self._view = sizes, (numbers[layout.TOKEN_STEP], *steps)
 
     def place(self, row: torch.Tensor, step: PagedStep) -> None:
-        """Turns queries and keys of a ``row`` (tokens, ...) in place, and puts its keys and values
-        where the step says.
+        """Rotates queries and keys of a ``row`` (tokens, ...) in place, and stores its keys and
+        values.
         """
         self._run(self._place, row, step, 0, len(row), numbers=row.numel())
 
     def attend(
         self, row: torch.Tensor, step: PagedStep, out: torch.Tensor, *, places: bool = False
     ) -> None:
-        """``row`` (tokens, ...) has the queries, ``out`` is (tokens, heads * dim). ``places``, of
-        decodes alone: does what ``place`` does first.
+        """``row`` (tokens, ...) has the queries, ``out`` is (tokens, heads * dim). With ``places``,
+        for decodes alone, does what ``place`` does first.
         """
         self._arguments[layout.PLACES] = places
         address, size = out.data_ptr(), out.stride(0) * out.itemsize
@@ -106,9 +105,7 @@ class AttendLoop:
 
 
 class CompiledAttention:
-    """See ``Attend``. What the loop does not take, plain attention computes. Raises ImportError
-    without Numba.
-    """
+    """See ``Attend``. Plain attention computes other rules. Raises ImportError without Numba."""
 
     def __init__(self) -> None:
         load_kernel("attend", "float32")
@@ -127,22 +124,11 @@ class CompiledAttention:
             return plain_attention(q, keys, values, step, rule)
         q = q.contiguous()
         out = torch.empty_like(q)
-        loop = self._loop(q.shape[1], keys, values, step, rule)
-        loop.attend(q.flatten(1), step, out.flatten(1))
-        return out
-
-    def _loop(
-        self,
-        heads: int,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        step: PagedStep,
-        rule: AttentionRule,
-    ) -> AttendLoop:
+        heads, longest = q.shape[1], step.cache.size.max_model_len
         sinks = 0 if rule.sinks is None else rule.sinks.data_ptr()
-        longest = step.cache.size.max_model_len
         numbers = rule.scale, rule.window, rule.softcap, sinks
         key = (heads, keys.data_ptr(), values.data_ptr(), keys.shape, longest, *numbers)
         if key not in self._loops:
             self._loops[key] = AttendLoop(self._team, heads, keys, values, rule, longest)
-        return self._loops[key]
+        self._loops[key].attend(q.flatten(1), step, out.flatten(1))
+        return out

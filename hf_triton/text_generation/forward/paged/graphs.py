@@ -1,12 +1,9 @@
 """Steps of decodes alone replayed as CUDA graphs: one launch a step instead of hundreds.
 
 A graph has fixed shapes, so one is captured for each of some numbers of sequences, and a step runs
-in the smallest that holds it. What is missing are sequences of one token in page 0, whose logits
-are dropped. Steps with prompts or drafts run eagerly: most take the device longer than the host
-takes to launch them.
-
-All are captured at load, the largest first, so that the others find room in the memory it took.
-What can't be captured runs eagerly; the log says so once.
+in the smallest that holds it, padded with sequences of one token in page 0. Steps with prompts or
+drafts run eagerly: most take the device longer than the host takes to launch them. All graphs are
+captured at load, the largest first, so that others find room in its memory.
 
 See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
@@ -16,7 +13,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -35,14 +31,8 @@ _MOST_FAILURES = 3  # of captures, before the first that succeeds
 _TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
 
-@dataclass(frozen=True)
-class _Graph:
-    shape: StepShape
-    replay: Replay
-
-
 def with_cuda_graphs(runner: Runner, device: torch.device) -> Runner:
-    """The runner with its decodes under CUDA graphs where it can be captured, else itself."""
+    """The runner, with CUDA graphs of its decodes where they can be captured."""
     if device.type != "cuda" or not isinstance(runner, PageRunner):
         return runner
     if len(devices_of(runner.model)) > 1:
@@ -53,14 +43,12 @@ def with_cuda_graphs(runner: Runner, device: torch.device) -> Runner:
 
 
 class GraphedRunner(Runner):
-    """A runner over pages whose decodes replay what ``capture`` recorded."""
-
     def __init__(self, inner: PageRunner, capture: Capture) -> None:
         self.inner, self.cache, self.device = inner, inner.cache, inner.device
         self.name = f"{inner.name}, CUDA graphs"
         self._capture = capture
         self._sizes = batch_sizes(min(self.cache.size.max_num_seqs, MOST_SEQS))
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, tuple[StepShape, Replay]] = {}
         num_numbers = sum(self._shape(self._sizes[-1]).sizes.values())
         self._buffer = torch.zeros(num_numbers, dtype=torch.int32, device=inner.device)
         self._logits = torch.empty(0)  # all graphs write here
@@ -70,7 +58,6 @@ class GraphedRunner(Runner):
         return len(self._graphs)
 
     def capture_all(self) -> None:
-        """Captures every size; those that fail are left out."""
         failures: list[Exception] = []
         began_s = time.monotonic()
         for num_seqs in reversed(self._sizes):
@@ -92,30 +79,19 @@ class GraphedRunner(Runner):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``,
-        written over by the next.
-        """
-        graph = self._graph(step)
-        if graph is None:
-            return self.inner.forward(step)
-        pinned = self._buffer.is_cuda
-        host = lay_out_pages(step, graph.shape, pinned=pinned)
-        self._buffer[: len(host.buffer)].copy_(host.buffer, non_blocking=True)
-        host.placed(self._buffer[: len(host.buffer)], self.cache)
-        return graph.replay()[: len(step.all_rows)]
-
-    def _graph(self, step: Step) -> _Graph | None:
-        """The smallest graph that holds a step."""
-        at = bisect_left(self._sizes, len(step.decodes))
+        """-> logits (num_rows, vocab), overwritten by the next step's."""
+        at = bisect_left(self._sizes, len(step.decodes))  # the smallest that holds it
         if step.prefills or step.drafts or at == len(self._sizes):
-            return None
-        return self._graphs[self._sizes[at]]
+            return self.inner.forward(step)
+        shape, replay = self._graphs[self._sizes[at]]
+        lay_out_pages(step, self.cache, self.device, shape, into=self._buffer)
+        return replay()[: len(step.all_rows)]
 
     def _shape(self, num_seqs: int) -> StepShape:
         return StepShape(num_seqs, num_seqs, num_seqs, self.cache.size.most_pages)
 
     @torch.inference_mode()
-    def _record(self, num_seqs: int) -> _Graph:
+    def _record(self, num_seqs: int) -> tuple[StepShape, Replay]:
         shape = self._shape(num_seqs)
         self._buffer.zero_()
         parts = shape.views(self._buffer)
@@ -133,12 +109,12 @@ class GraphedRunner(Runner):
 
         replay = self._capture(run)
         _check_replay(replay, run)
-        return _Graph(shape, replay)
+        return shape, replay
 
 
 def batch_sizes(most: int) -> list[int]:
-    """1, 2, 4, 8, then powers of two and what lies halfway between, up to ``most``: at most a third
-    of a larger graph is padding.
+    """1, 2, 4, 8, then powers of two and those halfway between, up to ``most``: at most a third of
+    a larger graph is padding.
     """
     sizes, power = [1, 2, 4, 8], 16
     while power < most:
@@ -148,8 +124,8 @@ def batch_sizes(most: int) -> list[int]:
 
 
 def _check_replay(replay: Replay, run: Callable[[], torch.Tensor]) -> None:
-    """Raises RuntimeError where a replay gives other logits than running eagerly: what a model
-    launches on another stream is not in the graph, and CUDA reports no error for it.
+    """Raises RuntimeError where a replay's logits differ: what a model launches on another stream
+    is not in the graph, and CUDA reports no error.
     """
     expected = run().to(torch.float32, copy=True)
     span = (expected.max() - expected.min()).clamp_min(1e-6)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from hf_triton.text_generation.engine.step import Draft, PrefillChunk, Step, StepInputs
+from hf_triton.text_generation.engine.step import Draft, PrefillChunk, Step
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -34,8 +34,8 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class StepShape:
-    """How many numbers a step's buffer holds, padding included: ``num_tokens`` tokens of
-    ``num_seqs`` sequences of at most ``most_pages`` pages, ``num_last`` of which give logits.
+    """Sizes of a step's buffer, with padding: ``num_tokens`` of ``num_seqs`` sequences of at most
+    ``most_pages`` pages, ``num_last`` of which give logits.
     """
 
     num_tokens: int
@@ -45,13 +45,12 @@ class StepShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The parts of the buffer, in their order."""
         tokens, seqs = self.num_tokens, self.num_seqs
         counts = (*[tokens] * 4, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
     def views(self, buffer: Any) -> dict[str, Any]:
-        """buffer (size,), of torch or numpy -> its parts by name, views."""
+        """buffer (size,), of torch or numpy -> views of its parts by name."""
         sizes = self.sizes
         ends = list(accumulate(sizes.values()))
         parts = {
@@ -60,38 +59,6 @@ class StepShape:
         }
         table = parts["block_table"].reshape(self.num_seqs, self.most_pages)
         return {**parts, "block_table": table}
-
-
-@dataclass(frozen=True)
-class HostStep:
-    """A step on the host. ``max_query_len`` is the most tokens that it computes of a sequence,
-    ``starts`` and ``lengths`` are PagedStep's without padding.
-    """
-
-    buffer: torch.Tensor  # (size,) int32, pinned where the device is a GPU
-    shape: StepShape
-    inputs: StepInputs
-    max_query_len: int
-    starts: list[int]
-    lengths: list[int]
-    chunks: Items[PrefillChunk | Draft]
-
-    def to(self, device: torch.device, cache: PagedCache) -> PagedStep:
-        """The step on the device, by one copy that the host does not wait for.
-
-        Pinned memory comes from torch's caching allocator, which gives it out again only when the
-        copies from it are done:
-        https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers.
-        """
-        return self.placed(self.buffer.to(device, non_blocking=True), cache)
-
-    def placed(self, buffer: torch.Tensor, cache: PagedCache) -> PagedStep:
-        """The step as views of ``buffer``, which holds its numbers."""
-        step = PagedStep(cache, **self.shape.views(buffer), max_query_len=self.max_query_len)
-        step.kept["on_host"] = self.starts, self.lengths
-        step.chunks = self.chunks
-        step.fill_pending(self.inputs.pending_tokens)
-        return step
 
 
 @dataclass
@@ -127,12 +94,11 @@ class PagedStep:
 
     @property
     def num_tokens(self) -> int:
-        """Padding included."""
         return len(self.token_ids)
 
     @property
     def most_keys(self) -> int:
-        """No sequence attends to more tokens; known without the device."""
+        """The most tokens that a sequence may attend to; known without the device."""
         return self.block_table.shape[1] * self.cache.size.page_size
 
     @property
@@ -152,29 +118,21 @@ class PagedStep:
         return self._once("rows", rows)
 
     @property
-    def addresses(self) -> tuple[int, int, int]:
-        """Those of ``sequences``, ``positions`` and ``block_table``."""
-
-        def addresses() -> tuple[int, int, int]:
-            return self.sequences.data_ptr(), self.positions.data_ptr(), self.block_table.data_ptr()
-
-        return self._once("addresses", addresses)
+    def addresses(self) -> tuple[int, ...]:
+        numbers = self.sequences, self.positions, self.block_table
+        return self._once("addresses", lambda: tuple(one.data_ptr() for one in numbers))
 
     @property
     def stretches(self) -> list[tuple[int, int, int | None]]:
-        """Its tokens (first, end), cut where long chunks begin and end; with the number of the
-        sequence of such a one.
-        """
+        """(first, end, None) of its tokens, cut by (first, end, sequence) of long chunks."""
         return self._once("stretches", lambda: _stretches(*self.on_host))
 
     @property
     def long_positions(self) -> torch.Tensor:
-        """``positions`` as int64, which models count with."""
         return self._once("positions", lambda: self.positions.long())
 
     @property
     def long_slots(self) -> torch.Tensor:
-        """``slots`` as int64."""
         return self._once("slots", lambda: self.slots.long())
 
     @property
@@ -183,7 +141,7 @@ class PagedStep:
         return self._once("begins", lambda: self.lengths <= 1)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Puts (1, kv_heads, num_tokens, dim) of both in a layer of the cache, and notes it."""
+        """Stores (1, kv_heads, num_tokens, dim) of both in a layer of the cache."""
         for stored, states in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
             rows = self.on(stored.device).long_rows
             stored.flatten(0, 1).index_copy_(0, rows, states[0].transpose(0, 1))
@@ -191,11 +149,11 @@ class PagedStep:
         self.layers.add(layer)
 
     def keep(self, key: torch.Tensor, layer: int) -> None:
-        """Has ``layer_of`` know the key until the step ends, however many come after it."""
+        """Has ``layer_of`` know the key until the step ends."""
         self.kept[id(key)] = key, layer  # with the key, so that no other tensor has its id
 
     def layer_of(self, key: torch.Tensor) -> int | None:
-        """Where the key was written, if it was the last one or is kept."""
+        """The layer of the key, if it was written last or is kept."""
         kept, layer = self.kept.get(id(key)) or self.kept.get("written", (None, None))
         return layer if kept is key else None
 
@@ -211,7 +169,7 @@ class PagedStep:
         return any(self.blocks_of(first + number) for number in range(len(self.chunks)))
 
     def of_tokens(self, tokens: torch.Tensor) -> PagedStep:
-        """Some of its tokens (tokens,) int64, for attention over what is written."""
+        """The step for attention of the given tokens (tokens,) int64 alone."""
         kept: dict[object, Any] = {"stretches": [(0, len(tokens), None)]}
         sequences, positions = self.sequences[tokens], self.positions[tokens]
         return replace(self, sequences=sequences, positions=positions, kept=kept)
@@ -223,14 +181,13 @@ class PagedStep:
         return found
 
     def fill_pending(self, tokens: torch.Tensor | None) -> None:
-        """Puts the tokens (rows,) of the step before where ``-1 - row`` stands for them."""
+        """Replaces ids ``-1 - row`` by tokens (rows,) of the step before."""
         if tokens is not None:
             rows = (-1 - self.token_ids).clamp_min(0)
             tokens = tokens[rows].to(self.token_ids.dtype)
             self.token_ids.copy_(torch.where(self.token_ids < 0, tokens, self.token_ids))
 
     def on(self, device: torch.device) -> PagedStep:
-        """The step for layers on another device."""
         if device == self.block_table.device:
             return self
         if device not in self.kept:
@@ -243,9 +200,19 @@ class PagedStep:
         return found
 
 
-def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
-    """The step's numbers in a buffer of its own size; of decodes alone, of ``shape``. What is
-    missing there are sequences of one token, the id 0 in row 0 of page 0.
+def lay_out_pages(
+    step: Step,
+    cache: PagedCache,
+    device: torch.device,
+    shape: StepShape | None = None,
+    into: torch.Tensor | None = None,
+) -> PagedStep:
+    """Lays out a step in a buffer of its own size, or of ``shape`` for decodes alone, and copies it
+    to the device or ``into`` a buffer there; the host does not wait. Padding is sequences of one
+    token, the id 0 in row 0 of page 0.
+
+    torch gives pinned memory out again only when copies from it are done:
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers.
     """
     chunks, sequences = step.chunks, step.sequences
     counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
@@ -255,7 +222,9 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     shape = shape or StepShape(
         tokens, seqs, num_last, max((len(sequence.pages) for sequence in sequences), default=0)
     )
-    buffer = torch.zeros(sum(shape.sizes.values()), dtype=torch.int32, pin_memory=pinned)
+    size = sum(shape.sizes.values())
+    is_pinned = device.type == "cuda" and torch.cuda.is_initialized()
+    buffer = torch.zeros(size, dtype=torch.int32, pin_memory=is_pinned)
     parts: dict[str, Int32s] = shape.views(buffer.numpy())
 
     num_padded = shape.num_seqs - seqs
@@ -263,7 +232,10 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     parts["lengths"][:] = lengths + [1] * num_padded
     np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
     parts["slots"][:seqs] = [sequence.slot for sequence in sequences]
-    _fill_block_table(parts["block_table"][:seqs], sequences)
+    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
+    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32)
+    table = parts["block_table"]
+    table[:seqs][np.arange(table.shape[1]) < num_pages[:, None]] = pages
     parts["token_ids"][:tokens] = _token_ids(step)
     if step.inputs.adapters:
         parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)
@@ -280,12 +252,20 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
         for chunk, first in zip(step.prefills, starts[len(step.decodes) :], strict=False)
     ]
     parts["last"][:num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
-    return HostStep(buffer, shape, step.inputs, max(counts), starts.tolist(), lengths, chunks)
+    if into is None:
+        buffer = buffer.to(device, non_blocking=True)
+    else:
+        buffer = into[:size].copy_(buffer, non_blocking=True)
+    placed = PagedStep(cache, **shape.views(buffer), max_query_len=max(counts))
+    placed.kept["on_host"] = starts.tolist(), lengths
+    placed.chunks = chunks
+    placed.fill_pending(step.inputs.pending_tokens)
+    return placed
 
 
 class Decodes:
-    """A CPU's steps of decodes alone, in one buffer: where the same sequences go on, only what
-    changes is written.
+    """A CPU's steps of decodes alone in one buffer: for the same sequences only changes are
+    written.
     """
 
     _MORE_PAGES = 8  # of each sequence there is room for
@@ -293,14 +273,12 @@ class Decodes:
     def __init__(self, step: Step, cache: PagedCache) -> None:
         self._pages, self._num_pages = _pages_of(step.decodes)
         num = len(step.decodes)
-        host = lay_out_pages(
-            step, StepShape(num, num, num, max(self._num_pages) + self._MORE_PAGES)
-        )
-        self._parts = host.shape.views(host.buffer.numpy())
-        self.step = host.to(host.buffer.device, cache)
+        shape = StepShape(num, num, num, max(self._num_pages) + self._MORE_PAGES)
+        self.step = lay_out_pages(step, cache, torch.device("cpu"), shape)
+        self._parts = {name: getattr(self.step, name).numpy() for name in _FIELDS}
 
     def go_on(self, step: Step) -> bool:
-        """Whether a step could be laid out as the next one of the same sequences."""
+        """Lays out a step of the same sequences; False for another one."""
         pages, num_pages = _pages_of(step.decodes)
         # A sequence that was taken out and came back has another array of pages.
         if len(pages) != len(self._pages) or not all(map(is_, pages, self._pages)):
@@ -324,7 +302,6 @@ class Decodes:
 
 
 def _pages_of(decodes: list[Sequence]) -> tuple[list[Any], list[int]]:
-    """Their pages, and how many those are now."""
     pages = [sequence.pages for sequence in decodes]
     return pages, [len(one) for one in pages]
 
@@ -340,13 +317,6 @@ def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, in
     return [one for one in (*found, (done, starts[-1], None)) if one[0] < one[1]]
 
 
-def _fill_block_table(table: Int32s, sequences: list[Sequence]) -> None:
-    """table (sequences, pages of the longest), which is 0 before."""
-    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
-    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32)
-    table[np.arange(table.shape[1]) < num_pages[:, None]] = pages
-
-
 def _token_ids(step: Step) -> list[int]:
     ids = _last_token_ids(step.decodes, step.inputs.pending_rows)
     for chunk in step.prefills:
@@ -357,7 +327,7 @@ def _token_ids(step: Step) -> list[int]:
 
 
 def _last_token_ids(decodes: list[Sequence], pending_rows: Mapping[Sequence, int]) -> list[int]:
-    """The tokens that decodes compute; ``-1 - row`` for one that is on the device alone."""
+    """The tokens that decodes compute; ``-1 - row`` for one on the device alone."""
     if not pending_rows:
         return [sequence.last_token_id for sequence in decodes]
     return [

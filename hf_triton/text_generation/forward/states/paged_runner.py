@@ -1,11 +1,8 @@
-"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward over a cache in
-pages: keys and values lie in the pages of a sequence, its states in a row of their tables.
-
-States go on by the model's own functions, for a row on any device: the decodes are one call of
-what updates a state by a token, for a batch of as many; each chunk is a call of what scans many
-tokens. Both are transformers' own, which takes kernels of causal-conv1d, mamba-ssm or
-flash-linear-attention for them where those are installed. Of decodes alone the host reads
-nothing, and what they launch depends on how many there are: a CUDA graph can hold them.
+"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on any device, by
+the model's own functions of states: the decodes are one batch of what updates a state by a token,
+and each chunk is a call of what scans many. transformers takes kernels of causal-conv1d, mamba-ssm
+or flash-linear-attention for them where those are installed. Steps of decodes alone fit a CUDA
+graph: the host reads nothing, and what they launch depends on their number.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ import torch.nn.functional as F
 
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from ..paged.runner import PagedRunner
 from ..paged.step import PagedStep
-from .row import NO_LIMIT, RowFunctions, RowModel, Run, runs_of
+from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, runs_of
 
 # What a model's source calls for one token where it calls these for many.
 _UPDATES = {
@@ -34,43 +30,22 @@ _UPDATES = {
 _OnState = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-class PagedStateRunner(PagedRunner):
+class PagedStateRunner(RowStateRunner):
     """Calls the model's own functions of states, decodes together and each chunk by itself."""
 
     name = "packed, states"
-    supports_drafts = False  # a state holds all tokens, those that were wrong too
-    takes_snapshots = True
 
-    def __init__(self, model: Any, cache: PagedCache, *others: Any) -> None:
-        super().__init__(model, cache, *others)
-        self._functions = OwnFunctions(cache)
-        self._row_model = RowModel(model, self._functions)
-
-    @property
-    def computes_answers_otherwise(self) -> bool:
-        return self._functions.clamps_prompts
-
-    def run(self, step: PagedStep) -> torch.Tensor:
-        """Logits (len(step.last), vocab) of a step on the device."""
-        self._functions.begin(step)
-        with self._row_model.calling_functions():
-            logits = super().run(step)
-        self._functions.end()
-        return logits
-
-    def _given(self, step: PagedStep) -> dict[str, Any]:
-        return self._row_model.arguments(step)
+    def __init__(self, model: Any, cache: PagedCache, device: torch.device, *others: Any) -> None:
+        super().__init__(model, cache, device, OwnFunctions(cache), *others)
 
 
 class _Own(NamedTuple):
-    """A source's own functions of one kind."""
-
     scan: Callable[..., Any]
     update: Callable[..., Any]
 
 
 class OwnFunctions(RowFunctions):
-    """``states`` of the cache are (1 + slots, ...): a slot's follow that of padding."""
+    """Arguments and results are those of StateFunctions (runner.py)."""
 
     def __init__(self, cache: PagedCache) -> None:
         super().__init__(cache)
@@ -79,11 +54,9 @@ class OwnFunctions(RowFunctions):
         self._in_prompt = False
 
     def begin(self, step: PagedStep) -> None:
-        """Takes a step on the device; of one without chunks, padding may be part."""
-        chunks = step.chunks
-        num_tokens = sum(chunk.end - chunk.start for chunk in chunks)
-        self._step, self._chunks = step, runs_of(chunks, step.num_tokens - num_tokens)
-        self._begin()
+        num_tokens = sum(chunk.end - chunk.start for chunk in step.chunks)
+        self._step, self._chunks = step, runs_of(step.chunks, step.num_tokens - num_tokens)
+        super().begin(step)
 
     def in_place_of(self, name: str, source: dict[str, Any]) -> Callable[..., Any]:
         own = _Own(source[name], source[_UPDATES[name]])
@@ -98,7 +71,6 @@ class OwnFunctions(RowFunctions):
         activation: str | None = None,
         **given: Any,
     ) -> torch.Tensor:
-        """hidden_states (1, channels, tokens), weight (channels, kernel size) -> like the first."""
 
         def update(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return own.update(x, state, weight, bias, activation=activation), state
@@ -120,9 +92,6 @@ class OwnFunctions(RowFunctions):
         beta: torch.Tensor,
         **given: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """query and key (1, tokens, key heads, key dim), value (1, tokens, heads, dim), g and beta
-        (1, tokens, heads) -> like value. g may be (1, tokens, heads, key dim).
-        """
 
         def by(function: Callable[..., Any]) -> _OnState:
             def go_on(state: torch.Tensor, *row: torch.Tensor) -> Any:
@@ -150,9 +119,6 @@ class OwnFunctions(RowFunctions):
         dt_limit: tuple[float, float] = NO_LIMIT,
         **given: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden_states (1, tokens, heads, dim), dt (1, tokens, heads), A, D and dt_bias (heads,),
-        B and C (1, tokens, groups, state size) -> (1, tokens, heads, dim).
-        """
         self.clamps_prompts = tuple(dt_limit) != NO_LIMIT  # generate clamps its prompt's alone
         more = {**given, "dt_bias": dt_bias, "return_final_states": True}
 
@@ -187,9 +153,6 @@ class OwnFunctions(RowFunctions):
         delta_bias: torch.Tensor,
         **given: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden_states, dt and z (1, channels, tokens), A (channels, state size), B and C
-        (1, state size, tokens), D and delta_bias (channels,) -> (1, channels, tokens).
-        """
         more = {**given, "delta_bias": delta_bias, "return_last_state": True}
 
         def update(state: torch.Tensor, *row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,8 +179,8 @@ class OwnFunctions(RowFunctions):
     def _over_row(
         self, kind: str, dim: int, update: _OnState, scan: _OnState, *row: torch.Tensor
     ) -> torch.Tensor:
-        """The row's inputs, whose tokens lie along ``dim``, on the states that they go on from:
-        ``update`` of a batch of decodes, then ``scan`` of each chunk -> the outputs, in a row.
+        """Runs ``update`` for the batch of decodes, then ``scan`` for each chunk -> the outputs in
+        a row. The tokens of ``row`` lie along ``dim``.
         """
         assert self._step is not None
         stored, outputs = self._state(kind), []

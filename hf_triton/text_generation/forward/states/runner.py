@@ -1,19 +1,14 @@
-"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on the CPU.
+"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on the CPU, by
+compiled convolutions and recurrences. Unlike transformers' own, these scans go on from a state, so
+prompts are computed in chunks.
 
-Its modules run over the row as they are. Only where a convolution or a recurrence goes on are
-sequences told apart, by compiled functions that stand, for the time of the forward, where
-transformers' own stand in the model's source; so a scan takes a state that transformers' does
-not, and prompts are computed in chunks. Layers that attend do so as in the packed runners.
-
-Each of these functions has the name and the arguments that transformers' own has (which it takes
-from causal-conv1d, mamba-ssm and flash-linear-attention), with a batch of one row; where the
-row's sequences end, and where their states are, it knows from the step. It keeps states itself:
-what transformers gives and wants back is nothing.
+Each function has the name and arguments of transformers' own (which come from causal-conv1d,
+mamba-ssm and flash-linear-attention), with a batch of one row. It knows from the step where
+sequences end and where their states are; what transformers gives and wants back is nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,71 +19,39 @@ from hf_triton.runtime.kernels.layout import CHANNELS
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from ..paged.runner import PagedRunner
 from ..paged.step import PagedStep
-from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of
+from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, UnsupportedStatesError, runs_of
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
 
 
-class StateRunner(PagedRunner):
+class StateRunner(RowStateRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
-
-    supports_drafts = False  # a state holds all tokens, those that were wrong too
-    takes_snapshots = True
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device, *others: Any) -> None:
         if device.type != "cpu":
             raise UnsupportedStatesError(f"it is on {device.type}")
-        super().__init__(model, cache, device, *others)
-        self._functions = StateFunctions(cache)
-        self._row_model = RowModel(model, self._functions)
-
-    @property
-    def computes_answers_otherwise(self) -> bool:
-        return self._functions.clamps_prompts
-
-    def run(self, step: PagedStep) -> torch.Tensor:
-        """Logits (len(step.last), vocab) of a step."""
-        num_decodes = len(step.lengths) - len(step.chunks)
-        decodes = [Run(row, 1, slot) for row, slot in enumerate(step.slots[:num_decodes].tolist())]
-        runs = decodes + runs_of(step.chunks, num_decodes)
-        self._functions.begin(Runs(torch.tensor([run[:6] for run in runs]), num_decodes))
-        with self._row_model.calling_functions():
-            logits = super().run(step)
-        self._functions.end()
-        return logits
-
-    def _given(self, step: PagedStep) -> dict[str, Any]:
-        return self._row_model.arguments(step)
-
-
-@dataclass
-class Runs:
-    """The row's tokens by sequence, first ``num_decodes`` of one token each: (count, 6) int64, the
-    first of a ``Run``'s numbers.
-    """
-
-    table: torch.Tensor
-    num_decodes: int = 0
+        super().__init__(model, cache, device, StateFunctions(cache), *others)
 
 
 class StateFunctions(RowFunctions):
-    """The functions; ``runs`` are those of the step that is computed."""
+    """``runs`` (count, 6) int64 are the first numbers of each ``Run`` of the step."""
 
     def __init__(self, cache: PagedCache) -> None:
         super().__init__(cache)
-        self.runs = Runs(torch.empty(0, 6, dtype=torch.int64))
+        self.runs, self.num_decodes = torch.empty(0, 6, dtype=torch.int64), 0
         self._team = ThreadTeam(torch.get_num_threads())
         self._scratch = torch.empty(0)
 
-    def begin(self, runs: Runs) -> None:
-        self.runs = runs
-        self._begin()
+    def begin(self, step: PagedStep) -> None:
+        self.num_decodes = num = len(step.lengths) - len(step.chunks)
+        decodes = [Run(row, 1, slot) for row, slot in enumerate(step.slots[:num].tolist())]
+        self.runs = torch.tensor([run[:6] for run in (*decodes, *runs_of(step.chunks, num))])
+        super().begin(step)
 
     def _sized(self, kind: str, *sizes: int) -> torch.Tensor:
-        """The state that the call is for, (slots, ...), which must begin with ``sizes``."""
+        """The state of the call, (slots, ...), which has to be (slots, *sizes, ...)."""
         stored = self._state(kind)
         if stored.shape[1 : 1 + len(sizes)] != sizes:
             raise UnsupportedStatesError(
@@ -177,7 +140,7 @@ class StateFunctions(RowFunctions):
         steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).float().contiguous()
         if tuple(dt_limit) != NO_LIMIT:  # generate clamps its prompt's alone
             self.clamps_prompts = True
-            steps[self.runs.num_decodes :].clamp_(*dt_limit)
+            steps[self.num_decodes :].clamp_(*dt_limit)
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = torch.empty(tokens, heads, dim)
         self._run(
@@ -222,7 +185,6 @@ class StateFunctions(RowFunctions):
         return out.t().unsqueeze(0), out
 
     def _scratch_at(self, size: int) -> int:
-        """Where each thread has ``size`` numbers."""
         needed = self._team.num_threads * size
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
@@ -231,9 +193,8 @@ class StateFunctions(RowFunctions):
     def _run(self, name: str, dtype: torch.dtype, *arguments: int) -> None:
         if dtype not in _DTYPES:
             raise UnsupportedStatesError(f"it is {dtype}")
-        table = self.runs.table
         kernel = load_kernel(name, _DTYPES[dtype], STATE_KERNELS)
-        self._team.run(kernel, table.data_ptr(), len(table), *arguments)
+        self._team.run(kernel, self.runs.data_ptr(), len(self.runs), *arguments)
 
 
 def _check_dtype(dtype: torch.dtype, *tensors: torch.Tensor) -> None:
@@ -242,10 +203,10 @@ def _check_dtype(dtype: torch.dtype, *tensors: torch.Tensor) -> None:
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """x (tokens, size), with each token's numbers one after another."""
+    """x (tokens, size) with contiguous rows."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _headed(x: torch.Tensor) -> torch.Tensor:
-    """x (tokens, heads, dim), the same."""
+    """x (tokens, heads, dim) with contiguous rows of heads."""
     return x if x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] else x.contiguous()

@@ -1,11 +1,9 @@
 """Attention of Falcon, GPT-J, CodeGen and GPT-Neo through transformers' attention interface, which
-their own does not use.
+their own does not use, so that they run packed.
 
-Falcon's own picks the keys out of a layer's product by lists of indices, which the host copies to a
-GPU and waits for, twice a layer; repeats them for every query head, in the cache too, or has one
-key head broadcast, for which a GPU has the plain kernel alone. GPT-J's computes scores one operator
-after another; GPT-Neo's counts windows from the longest row of a batch. All are run by the cache
-runner only.
+Falcon's own picks keys by lists of indices, which the host copies to a GPU, and repeats them for
+every query head. GPT-J's computes scores operator by operator; GPT-Neo's counts windows from the
+longest row of a batch.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ _GPTJ = ("GPTJAttention", "CodeGenAttention")
 
 
 def use_attention_interface(model: Any) -> None:
-    """Changes a GPT-J, a CodeGen, a GPT-Neo or a Falcon with a rotary embedding; leaves every
-    other model as it is.
-    """
+    """Changes a GPT-J, CodeGen, GPT-Neo, or Falcon with rotary embeddings; no other model."""
     is_falcon = model.config.model_type == "falcon" and not model.config.alibi
     for module in model.modules():
         kind = type(module).__name__
@@ -69,8 +65,8 @@ def _forward(
 
 
 def _heads(module: Any, fused: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """fused (batch, tokens, all heads * dim) -> query (batch, heads, tokens, dim), key and value
-    (batch, kv_heads, tokens, dim), views where they can be.
+    """fused (batch, tokens, all heads * dim) -> query, key and value (batch, heads, tokens, dim),
+    views where they can be.
     """
     groups = fused.unflatten(-1, (module.num_kv_heads, -1, module.head_dim))
     query = groups[..., :-2, :].flatten(2, 3)
@@ -90,7 +86,7 @@ def _plain(
     scaling: float,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``eager``, which the interface leaves to each model."""
+    """The implementation ``eager``, which each model has to bring."""
     key, value = (t.repeat_interleave(module.num_key_value_groups, dim=1) for t in (key, value))
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
@@ -125,6 +121,6 @@ def _own(
     attention_mask: torch.Tensor | None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``eager``: the model's own."""
+    """The implementation ``eager``: the model's own."""
     out, weights = type(module)._attn(module, query, key, value, attention_mask)  # noqa: SLF001
     return out.transpose(1, 2), weights

@@ -1,16 +1,15 @@
-"""Runs a step through ``transformers.Cache``, which supports the most decoders.
+"""Runs a step through ``transformers.Cache``, which supports the most decoders, slower than others.
 
 A prompt chunk is a ``[1, chunk]`` forward; the decodes are one ``[num_seqs, 1]`` forward, with a
 2-D attention mask and explicit positions. New keys and values are written at each row's own
-position, old ones are gathered from its pages. It is slower than the packed runner, but the model
-only has to use the public ``Cache``.
+position, old ones are gathered from its pages.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,40 +17,26 @@ import torch
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.media.encoded import columns_of
-from hf_triton.text_generation.memory.compressed_layer import (
-    CompressedLayer,
-    compressors,
-    entries_hidden,
-)
 from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
-from hf_triton.text_generation.memory.model_cache import model_cache
+from hf_triton.text_generation.memory.model_cache import ModelCache, PageLayer, Rows, TableLayer
 from hf_triton.text_generation.memory.own_states import own_states
-from hf_triton.text_generation.memory.page_layer import PageLayer, Rows, TableLayer
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .positions import CountedPositions
-from .runner import Runner
+from .runner import CountedPositions, Runner
 from .step_extras import parts_of
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
-_SLIDING_KINDS = {
-    "sliding_attention",
-    "hybrid_sliding",
-    "compressed_sparse_attention",
-    "heavily_compressed_attention",
-}
+_SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
 
 
 class CacheRunner(Runner):
-    """Runs the model as it is, with its own attention."""
-
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model = model
         self.cache = cache
         self.device = device
-        self._model_cache = model_cache(model, cache)
+        self._model_cache = ModelCache(cache)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
@@ -60,24 +45,22 @@ class CacheRunner(Runner):
         self._own = own_states(model)
         own = (cache.shapes[-1].states, cache.states[-1]) if self._own else ((), [])
         self._own_tables = TableLayer(*own)
-        layers = (layer for layer in self._model_cache.layers if isinstance(layer, CompressedLayer))
-        self._compressors = compressors(model) if any(layers) else []
         self._windows = sliding_windows(model.config.get_text_config())
         self._blocks: list[tuple[slice, slice]] = []  # rows of a chunk, columns that they see
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         return self.in_parts(step, self._forward)
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
-        """The decodes, and each chunk by itself, each as a step of its own."""
+        """Runs the decodes as one step, and each chunk as one."""
         parts = [Step(step.decodes)] if step.decodes else []
         parts += [Step(prefills=[chunk]) for chunk in step.prefills]
         return _joined([(part, forward(part)) for part in parts])
 
     def _forward(self, part: Step) -> torch.Tensor:
-        with self._columns_at(part) if _has_sources(part) else nullcontext():
+        has_sources = any(sequence.encoded is not None for sequence in part.sequences)
+        with self._columns_at(part) if has_sources else nullcontext():
             if part.decodes:
                 return self._decode(part.decodes)
             (chunk,) = part.prefills
@@ -86,12 +69,10 @@ class CacheRunner(Runner):
 
     @contextmanager
     def _columns_at(self, part: Step) -> Iterator[None]:
-        """Tells the positions of the columns before a forward's tokens to an indexer that looks at
-        them, where they are not the columns' numbers.
-        """
+        """Gives indexers the positions of earlier columns, where they are not their numbers."""
         positions = columns_of(parts_of(part))
-        told = [] if positions is None else self._model_cache.layers
-        layers = [layer for layer in told if isinstance(layer, PageLayer)]
+        every = [] if positions is None else self._model_cache.layers
+        layers = [layer for layer in every if isinstance(layer, PageLayer)]
         for layer in layers:
             layer.columns = positions
         try:
@@ -145,10 +126,9 @@ class CacheRunner(Runner):
         if self._own is not None:
             begun = self._own_tables.views if rows.num_past else None
             inputs |= self._own.arguments(begun, len(positions))
-        with ExitStack() as stack:
-            if len(positions) > 1:  # what the model says of one row is right
-                stack.enter_context(self._counted.given(positions))
-                stack.enter_context(entries_hidden(self._compressors, positions))
+        # What the model says of one row is right.
+        counted = self._counted.given(positions) if len(positions) > 1 else nullcontext()
+        with counted:
             output = self.model(**inputs)
         if self._own is not None:
             for state, new in zip(self._own_tables.views, self._own.read(output), strict=True):
@@ -159,11 +139,10 @@ class CacheRunner(Runner):
         return logits
 
     def _mask(self, positions: torch.Tensor, length: int) -> Any:
-        """What the model takes as ``attention_mask``.
-
-        (rows, length) of 0 and 1 where all layers see everything before them. A sliding window must
-        follow each row's own position, which transformers derives from one offset for all rows:
-        there the mask is made here, (rows, 1, tokens, length) additive, one for each kind of layer.
+        """The model's ``attention_mask``: (rows, length) of 0 and 1 where all layers see all before
+        them. Sliding windows follow each row's own position, which transformers takes from one
+        offset for all rows, so they get additive masks (rows, 1, tokens, length), one for each kind
+        of layer.
         """
         if not self._attends:
             return None
@@ -185,23 +164,15 @@ class CacheRunner(Runner):
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _has_sources(part: Step) -> bool:
-    return any(sequence.encoded is not None for sequence in part.sequences)
-
-
 def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:
-    """The logits of a step whose parts were computed one by one, each in the order of its own
-    ``all_rows``.
-    """
+    """Joins the logits of parts, each in the order of its ``all_rows``, to those of the step."""
     rows = [logits[: len(part.rows)] for part, logits in parts if part.rows]
     scored = [logits[len(part.rows) :] for part, logits in parts if part.all_rows != part.rows]
     return torch.cat([*rows, *scored]) if rows or scored else torch.empty(0)
 
 
 def sliding_windows(config: Any) -> dict[str, int]:
-    """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
-    without any.
-    """
+    """Each layer kind's window (0: none); empty for a model without windows."""
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
     if not window or not kinds & _SLIDING_KINDS:

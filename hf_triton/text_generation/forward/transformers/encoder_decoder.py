@@ -1,11 +1,9 @@
-"""Runs steps of encoder-decoders: the encoder for the sequences that begin, then their decoder's
-first tokens; and one ``[num_seqs, 1]`` forward of the decoder for all that go on.
+"""Runs steps of encoder-decoders: the encoder for the sequences that begin, their decoder's first
+tokens, and one ``[num_seqs, 1]`` forward of the decoder for all that go on.
 
-The model computes all of it by itself. It takes its keys and values from pages, and those of
-sources from tables (``memory/model_cache.py``), and masks and positions for each row: its decoder
-counts positions from how long its cache says that it is, which here is a number for each row,
-(rows, 1). That is all that some decoders need; two places don't take it and are changed: embeddings
-of positions, and T5's bias.
+The model takes its own keys and values from pages, and those of sources from tables. Masks,
+positions and the cache's length are given for each row, (rows, 1). Two places don't take that and
+are replaced: embeddings of positions, and T5's bias.
 """
 
 from __future__ import annotations
@@ -17,24 +15,22 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.memory.model_cache import CrossCache
-from hf_triton.text_generation.memory.page_layer import Rows
+from hf_triton.text_generation.memory.model_cache import CrossCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .cache_runner import sliding_windows
-from .encoding import Encoder
 from .runner import Runner
 
+_MOST_PADDING = 1.5  # columns that are computed, for each of the texts' own
 _OFFSET, _POSITIONS = "past_key_values_length", "position_ids"
 
 
 class EncoderDecoderRunner(Runner):
-    """Runs the model as it is, with its own attention."""
-
     def __init__(
         self,
         model: Any,
@@ -44,8 +40,8 @@ class EncoderDecoderRunner(Runner):
         pads: bool = False,
         equal_lengths: bool = False,
     ) -> None:
-        """``pads``: the encoder may read texts of different lengths in one batch;
-        ``equal_lengths``: only decoders of one length are computed together.
+        """``pads``: texts of different lengths share a batch of the encoder; ``equal_lengths``:
+        only decoders of one length are computed together.
         """
         self.model, self.cache, self.device = model, cache, device
         self._equal_lengths = equal_lengths
@@ -54,11 +50,10 @@ class EncoderDecoderRunner(Runner):
         self._decoder = model.get_decoder()
         self._windows = sliding_windows(getattr(self._decoder, "config", model.config))
         self._accepted = set(inspect.signature(self._decoder.forward).parameters)
-        self._changes = changes_by_row(self._decoder)
+        self._by_row = functions_by_row(self._decoder)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
         computed: list[Sequence] = []
         parts = []
         decodes: Iterable[list[Sequence]] = [step.decodes] if step.decodes else []
@@ -80,19 +75,18 @@ class EncoderDecoderRunner(Runner):
 
     def _begin(self, sequences: list[Sequence]) -> torch.Tensor:
         """-> logits (sequences, vocab) after their prompts, which are equally long."""
-        states = self._encoder.states(sequences)  # (rows, longest source, size), and lengths
+        hidden, lengths = self._encoder.states(sequences)
         tokens = [sequence.tokens(0, sequence.num_prefill_tokens) for sequence in sequences]
-        for sequence, length in zip(sequences, states.lengths, strict=True):
+        for sequence, length in zip(sequences, lengths, strict=True):
             self.cache.begin_source(sequence.slot, length)
         input_ids = to_device(torch.tensor(tokens), self.device)
         length = input_ids.shape[1]
         positions = torch.arange(length, device=self.device).expand(len(sequences), -1)
         rows = Rows(sequences, positions, 0, length, self.cache.size.page_size)
-        self._model_cache.select(rows, 0, states.hidden.shape[1])
-        return self._run(input_ids, positions, states.hidden, states.lengths)
+        self._model_cache.select(rows, 0, hidden.shape[1])
+        return self._run(input_ids, positions, hidden, lengths)
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        """One token each, which are all of the running sequences or at equal positions."""
         last = [[[s.last_token_id] for s in sequences]]
         last.append([[s.num_computed_tokens - 1] for s in sequences])
         input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
@@ -138,8 +132,8 @@ class EncoderDecoderRunner(Runner):
         return logits
 
     def _own_masks(self, positions: torch.Tensor) -> Any:
-        """Additive masks (rows, 1, tokens, length) of what the decoder wrote, one for each kind of
-        layer where it has sliding windows; of equal lengths none, for all columns are visible.
+        """Additive masks (rows, 1, tokens, length) of the decoder's tokens, one for each kind of
+        layer with sliding windows; None for equal lengths, where all columns are visible.
         """
         if self._equal_lengths:
             return None
@@ -152,8 +146,8 @@ class EncoderDecoderRunner(Runner):
         return masks if self._windows else masks[""]
 
     def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """The same (rows, 1, tokens, longest source) of what the encoder read; of equal lengths
-        (rows, longest source) of 0 and 1, which the model makes its own of.
+        """The same of the encoder's tokens, (rows, 1, tokens, longest source); for equal lengths
+        (rows, longest source) of 0 and 1.
         """
         columns = torch.arange(max(lengths), device=self.device)
         ends = to_device(torch.tensor(lengths), self.device)[:, None]
@@ -167,8 +161,8 @@ class EncoderDecoderRunner(Runner):
 
     @contextmanager
     def _given(self, inputs: dict[str, Any]) -> Iterator[None]:
-        """Gives the decoder these inputs meanwhile, whatever the model around it makes of its own;
-        and an offset for each row where the model knows one for all.
+        """Replaces the decoder's inputs within the block, and functions that take one offset for
+        all rows.
         """
         by_row = isinstance(self._model_cache.get_seq_length(), torch.Tensor)
 
@@ -178,84 +172,153 @@ class EncoderDecoderRunner(Runner):
         with ExitStack() as stack:
             hook = self._decoder.register_forward_pre_hook(give, with_kwargs=True)
             stack.callback(hook.remove)
-            for change in self._changes if by_row else ():
-                stack.enter_context(change.made())
+            for module, name, function in self._by_row if by_row else ():
+                setattr(module, name, function)
+                stack.callback(delattr, module, name)
             yield
 
 
 def _grouped(
     sequences: Iterable[Sequence], length: Callable[[Sequence], int]
 ) -> Iterable[list[Sequence]]:
-    """Those of one length together."""
     groups: dict[int, list[Sequence]] = {}
     for sequence in sequences:
         groups.setdefault(length(sequence), []).append(sequence)
     return groups.values()
 
 
-class Change:
-    """Another function in the place of a module's own, while it is made."""
-
-    def __init__(self, module: Any, name: str) -> None:
-        self._module, self._name = module, name
-        self._own: Callable[..., Any] = getattr(module, name)
-
-    @contextmanager
-    def made(self) -> Iterator[None]:
-        setattr(self._module, self._name, self._by_row)
-        try:
-            yield
-        finally:
-            delattr(self._module, self._name)
-
-    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-
-class BiasChange(Change):
-    """T5's relative bias (1, heads, tokens, columns) becomes (rows, heads, 1, columns): given
-    (rows, 1) of offsets, it computes a row's where a token's would be.
-    """
-
-    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
-        return self._own(*args, **kwargs).transpose(0, 2)
-
-
-class PositionsChange(Change):
-    """Embeddings (rows, 1, size) of a position for each row: at once where the module looks up what
-    it is given, else for each position that a row has.
-    """
-
-    def __init__(self, module: Any, name: str) -> None:
-        super().__init__(module, name)
-        self._signature = inspect.signature(self._own)
-        self._at_once = True
-
-    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
-        given = self._signature.bind(*args, **kwargs).arguments
-        offsets: torch.Tensor = given[_OFFSET]
-        if self._at_once:
-            try:
-                return self._own(**given).reshape(len(offsets), 1, -1)
-            except (RuntimeError, TypeError):
-                self._at_once = False
-        places = offsets[:, 0].tolist()
-        found = {}
-        for place in set(places):
-            if given.get(_POSITIONS) is not None:
-                given[_POSITIONS] = torch.tensor([place], device=offsets.device)
-            embedded = self._own(**{**given, _OFFSET: place})
-            found[place] = embedded.reshape(-1, 1, embedded.shape[-1]).expand(len(places), -1, -1)
-        return torch.stack([found[place][row] for row, place in enumerate(places)])
-
-
-def changes_by_row(decoder: Any) -> list[Change]:
-    changes: list[Change] = [
-        BiasChange(module, "compute_bias")
+def functions_by_row(decoder: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Replacements (module, name, function) for rows with an offset each."""
+    found = [
+        (module, "compute_bias", _bias_by_row(module.compute_bias))
         for module in decoder.modules()
         if hasattr(module, "compute_bias")
     ]
     positions = getattr(decoder, "embed_positions", None)
     if positions is not None and _OFFSET in inspect.signature(positions.forward).parameters:
-        changes.append(PositionsChange(positions, "forward"))
-    return changes
+        found.append((positions, "forward", _positions_by_row(positions.forward)))
+    return found
+
+
+def _bias_by_row(own: Callable[..., Any]) -> Callable[..., Any]:
+    """T5's relative bias as (rows, heads, 1, columns): given offsets (rows, 1), the model computes
+    a row's where a token's would be.
+    """
+    return lambda *args, **kwargs: own(*args, **kwargs).transpose(0, 2)
+
+
+def _positions_by_row(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Embeddings of positions (rows, 1, size): at once where the module looks them up, else
+    position by position.
+    """
+    signature = inspect.signature(own)
+    looks_up = True
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal looks_up
+        given = signature.bind(*args, **kwargs).arguments
+        offsets: torch.Tensor = given[_OFFSET]
+        if looks_up:
+            try:
+                return own(**given).reshape(len(offsets), 1, -1)
+            except (RuntimeError, TypeError):
+                looks_up = False
+        places = offsets[:, 0].tolist()
+        found = {}
+        for place in set(places):
+            if given.get(_POSITIONS) is not None:
+                given[_POSITIONS] = torch.tensor([place], device=offsets.device)
+            embedded = own(**{**given, _OFFSET: place})
+            found[place] = embedded.reshape(-1, 1, embedded.shape[-1]).expand(len(places), -1, -1)
+        return torch.stack([found[place][row] for row, place in enumerate(places)])
+
+    return forward
+
+
+class Encoder:
+    """Runs a model's encoder; ``size`` is that of its states, known after the first."""
+
+    def __init__(self, model: Any, device: torch.device, *, pads: bool) -> None:
+        self._encoder, self._device, self._pads = model.get_encoder(), device, pads
+        self._dtype = model.dtype
+        self._accepted = set(inspect.signature(self._encoder.forward).parameters)
+        self.size = 0
+        self._output_class: Any = None
+
+    def outputs(self, hidden: torch.Tensor) -> Any:
+        """Wraps states (rows, tokens, size) as the encoder's output."""
+        return self._output_class(last_hidden_state=hidden)
+
+    def states(self, sequences: list[Sequence]) -> tuple[torch.Tensor, list[int]]:
+        """States of the sequences' sources (rows, longest, size) and their lengths. Choices of one
+        request share theirs.
+        """
+        found: dict[int, torch.Tensor] = {}
+        read_once = {id(sequence.source): sequence for sequence in sequences}
+        for group in self._groups(read_once.values()):
+            ids = (id(sequence.source) for sequence in group)
+            found.update(zip(ids, self._encode(group), strict=True))
+        states = [found[id(sequence.source)] for sequence in sequences]
+        self.size = states[0].shape[-1]
+        return pad_sequence(states, batch_first=True), [len(one) for one in states]
+
+    def _groups(self, sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:
+        """Sequences whose sources are encoded in one batch."""
+        groups: dict[Any, list[Sequence]] = {}
+        for sequence in sequences:
+            groups.setdefault(_shapes(sequence), []).append(sequence)
+        if not self._pads:
+            return groups.values()
+        merged: list[list[Sequence]] = []
+        for group in sorted(groups.values(), key=lambda group: -_length(group[0])):
+            lengths = [_length(one) for one in (*(merged[-1] if merged else ()), *group)]
+            if merged and len(lengths) * max(lengths) <= _MOST_PADDING * sum(lengths):
+                merged[-1] += group
+            else:
+                merged.append(group)
+        return merged
+
+    def _encode(self, sequences: list[Sequence]) -> list[torch.Tensor]:
+        """-> (length, size) of each."""
+        if _shapes(sequences[0]) != _shapes(sequences[-1]):
+            return self._encode_padded(sequences)
+        sources = [_inputs(sequence) for sequence in sequences]
+        inputs = {name: torch.cat([one[name] for one in sources]) for name in sources[0]}
+        if "input_ids" in inputs and "attention_mask" not in inputs:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return list(self._run(inputs))
+
+    def _encode_padded(self, sequences: list[Sequence]) -> list[torch.Tensor]:
+        texts = [_inputs(sequence)["input_ids"][0] for sequence in sequences]
+        lengths = [len(text) for text in texts]
+        input_ids = pad_sequence(texts, batch_first=True)
+        mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).to(torch.int64)
+        states = self._run({"input_ids": input_ids, "attention_mask": mask})
+        return [one[:length] for one, length in zip(states, lengths, strict=True)]
+
+    def _run(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """-> (rows, length, size)."""
+        given = {
+            name: to_device(
+                value.to(self._dtype) if value.is_floating_point() else value, self._device
+            )
+            for name, value in inputs.items()
+            if name in self._accepted
+        }
+        output = self._encoder(**given, return_dict=True)
+        self._output_class = type(output)
+        states: torch.Tensor = output.last_hidden_state
+        return states
+
+
+def _inputs(sequence: Sequence) -> dict[str, torch.Tensor]:
+    assert sequence.source is not None
+    return sequence.source.inputs
+
+
+def _shapes(sequence: Sequence) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(value.shape)) for name, value in _inputs(sequence).items())
+
+
+def _length(sequence: Sequence) -> int:
+    return int(_inputs(sequence)["input_ids"].shape[1])

@@ -17,8 +17,8 @@ _TIMES_EPS = 32  # of the last bit of what a loop may differ by
 
 
 def choose_experts(model: Any) -> None:
-    """Has a model on a CPU compute its experts, where it has any, in one loop, if that computes
-    what each kind of experts does now. Elsewhere transformers' own grouped products do.
+    """Has a model on a CPU compute its experts in one loop, if that agrees with transformers' own
+    grouped products for each kind of experts.
     """
     if getattr(model.config, "_experts_implementation", "") != "grouped_mm":
         return

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from hf_triton.text_generation.engine.step import Step
 
+_POSITIONS, _COUNTED_FROM = "position_ids", "past_key_values_length"
+
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64; NaN, where
-    there is one, is the largest.
-    """
+    """logits (rows, vocab) -> the first largest of each row, (rows,) int64; NaN is the largest."""
     return logits.argmax(dim=-1)
 
 
 class Runner(ABC):
-    """Computes steps over ``cache``.
-
-    ``supports_drafts``: it can take tokens back.
+    """Computes steps over ``cache``. ``supports_drafts``: it can take tokens back.
     ``takes_snapshots``: its states can be kept for other prompts.
     """
 
@@ -33,20 +33,49 @@ class Runner(ABC):
 
     @property
     def computes_answers_otherwise(self) -> bool:
-        """Whether a token's state is another one where it was generated than in a prompt."""
+        """Whether a token's state differs where it was generated, not read as prompt."""
         return False
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
-        """A step of whose forwards each is computed by ``forward``, with what that puts around it
-        -> logits (num_rows, vocab).
-        """
+        """Computes a step by one or more calls of ``forward`` -> logits (num_rows, vocab)."""
         return forward(step)
 
     def compute(self, step: Step) -> torch.Tensor:
-        """Copies what the step's prompts begin with, and computes it as ``forward`` does."""
+        """Copies shared states and pages, then computes the step."""
         self.cache.copy(step.copies)
         return self.forward(step)
 
     @abstractmethod
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
+
+
+class CountedPositions:
+    """Gives positions to embeddings of models that take none (BART and its kin): they count one
+    offset for a whole batch, from the cache's length.
+    """
+
+    def __init__(self, model: Any) -> None:
+        names = inspect.signature(model.forward).parameters
+        self._modules = [] if _POSITIONS in names else [m for m in model.modules() if _counts(m)]
+
+    @contextmanager
+    def given(self, positions: torch.Tensor) -> Iterator[None]:
+        """``positions`` of any shape; the modules give (*shape, size)."""
+
+        def give(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            return args, {**kwargs, _POSITIONS: positions.flatten()}
+
+        def shape(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+            return output.reshape(*positions.shape, -1)
+
+        with ExitStack() as stack:
+            for module in self._modules:
+                before = module.register_forward_pre_hook(give, with_kwargs=True)
+                stack.callback(before.remove)
+                stack.callback(module.register_forward_hook(shape).remove)
+            yield
+
+
+def _counts(module: Any) -> bool:
+    return {_POSITIONS, _COUNTED_FROM} <= inspect.signature(module.forward).parameters.keys()

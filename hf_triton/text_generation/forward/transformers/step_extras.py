@@ -5,13 +5,11 @@ sounds. Steps without it are computed as if it was not there.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import torch
 
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.lora.linear import Adapters
-from hf_triton.text_generation.lora.rows import RowAdapters, StepAdapters
+from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAdapters
 from hf_triton.text_generation.media.encoded import Part
 from hf_triton.text_generation.media.entry import DecoderEntry
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -19,19 +17,12 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 from .runner import Runner
 
 
-class StepExtras(Protocol):
-    """Of some steps."""
-
-    def are_in(self, step: Step) -> bool: ...
-
-    def around(self, step: Step) -> AbstractContextManager[object]:
-        """Stands around one forward of the model, which computes all of ``step``."""
-
-
 class ExtrasRunner(Runner):
-    """Computes steps that have ``extras`` by ``inner``, others by ``plain``, over one cache."""
+    """Computes steps with ``extras`` by ``inner``, within their context, others by ``plain``, over
+    one cache.
+    """
 
-    def __init__(self, plain: Runner, inner: Runner, extras: StepExtras) -> None:
+    def __init__(self, plain: Runner, inner: Runner, extras: StepMedia | AdaptedSteps) -> None:
         self.plain, self.inner, self.extras = plain, inner, extras
         self.cache, self.argmax = inner.cache, plain.argmax
         self.supports_drafts = plain.supports_drafts and inner.supports_drafts
@@ -42,7 +33,6 @@ class ExtrasRunner(Runner):
         return self.plain.computes_answers_otherwise or self.inner.computes_answers_otherwise
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         if not self.extras.are_in(step):
             return self.plain.forward(step)
         return self.inner.in_parts(step, self._forward)
@@ -53,7 +43,7 @@ class ExtrasRunner(Runner):
 
 
 class StepMedia:
-    """Tokens that are computed from more than their ids: the decoder's ``entry`` feeds them."""
+    """Images and sounds: the decoder's ``entry`` feeds their embeddings."""
 
     def __init__(self, entry: DecoderEntry) -> None:
         self._entry = entry
@@ -78,8 +68,8 @@ def parts_of(step: Step) -> list[Part]:
 
 
 class AdaptedSteps:
-    """The adapter of each token. ``on_device``: its runner puts them around its own forward (an
-    ``AdaptedPageRunner``), and is told which.
+    """LoRA adapters. ``on_device``: the runner applies them around its own forward (an
+    ``AdaptedPageRunner``).
     """
 
     def __init__(self, adapters: Adapters, device: torch.device, *, on_device: bool) -> None:

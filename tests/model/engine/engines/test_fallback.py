@@ -19,6 +19,7 @@ from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
     CPMANT,
     GPT,
+    MINIMAX,
     PHI3_LONG,
     T5,
     mixed_load,
@@ -41,8 +42,9 @@ def started(model: Any, **options: Any) -> Engine:
     [
         (lambda: random_model("openai-gpt", **GPT), NOTHING_KEPT),
         (lambda: random_model("cpmant", **CPMANT), "layer 0 keeps 34 keys and 34 values"),
+        (lambda: random_model("minimax", **MINIMAX), "MiniMax uses cache of its own"),
     ],
-    ids=["openai-gpt", "cpmant"],
+    ids=["openai-gpt", "cpmant", "minimax"],
 )
 def test_what_cannot_be_held_goes_to_generate_with_one_line(
     make: Any, why: str, log_lines: list[str]

@@ -21,7 +21,7 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.sandbox import worker
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight import storage
+from hf_triton.text_generation.engines.in_flight import engine as in_flight_engine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.structured import grammar_process
 from hf_triton.text_generation.structured.constraint import Constraint
@@ -221,7 +221,7 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
     def refuse(*_: Any) -> None:
         raise MemoryError("Unable to allocate")
 
-    monkeypatch.setattr(storage, "PagedCache", refuse)
+    monkeypatch.setattr(in_flight_engine, "PagedCache", refuse)
     with pytest.raises(LoadError) as raised:
         InFlightEngine(setup(model, max_num_seqs=2)).start()
     expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"

@@ -16,10 +16,11 @@ from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight import plan, step_tokens
+from hf_triton.text_generation.engines.in_flight import engine as in_flight_engine
+from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, WHOLE_PROMPTS
-from hf_triton.text_generation.memory.known_prompts import KnownPrompts
+from hf_triton.text_generation.memory.prefix_index import KnownPrompts
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import (
@@ -113,7 +114,7 @@ def check_engine(engine: Engine, model: Any) -> None:
 
 @pytest.fixture
 def few_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_tokens, "_MOST_LOGITS", MOST_SCORED * VOCAB_SIZE)
+    monkeypatch.setattr(in_flight_engine, "_MOST_LOGITS", MOST_SCORED * VOCAB_SIZE)
 
 
 def most_rows(engine: InFlightEngine) -> list[int]:
@@ -220,7 +221,7 @@ def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
 
 
 def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.memory.known_prompts._MOST_TOKENS", 100)
+    monkeypatch.setattr("hf_triton.text_generation.memory.prefix_index._MOST_KNOWN", 100)
     known, answers = KnownPrompts(), Answers()
     prompts = [[one] * 40 for one in (5, 6, 7)]
     for prompt in prompts:

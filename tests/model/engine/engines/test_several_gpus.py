@@ -20,8 +20,8 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
 )
+from hf_triton.text_generation.forward.paged.attention import plain_attention
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize

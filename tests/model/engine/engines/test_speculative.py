@@ -143,8 +143,8 @@ def test_drafts_change_no_answer(
     if runner.endswith("graphs"):
         monkeypatch.setattr(in_flight, "with_cuda_graphs", _with_graphs)
     knowing = Knowing([one.token_ids for one in expected])
-    monkeypatch.setattr(in_flight, "make_drafter", lambda *_: knowing)
-    made = replace(setup(tiny_model("llama"), eos=[EOS], **options), **way)
+    monkeypatch.setattr(in_flight, "Drafter", lambda *_: knowing)
+    made = replace(setup(tiny_model("llama"), eos=[EOS], **options, **NGRAMS), **way)
     engine = InFlightEngine(made)
     assert answers_of(engine, knowing) == expected
     assert engine.runner.name == runner
@@ -165,7 +165,9 @@ def test_drafts_are_computed_with_their_sequences_adapters(
     for drafts in (False, True):
         model, answers = tiny_model("llama"), Answers()
         made = replace(
-            setup(model, **OPTIONS), adapters=read(model, {"own": folder}), compiled=compiled
+            setup(model, **OPTIONS, **(NGRAMS if drafts else {})),
+            adapters=read(model, {"own": folder}),
+            compiled=compiled,
         )
         sequences = [answers.sequence(n, [5, 6, n], max_tokens=20) for n in range(6)]
         for sequence in sequences[::2]:
@@ -173,7 +175,7 @@ def test_drafts_are_computed_with_their_sequences_adapters(
         if drafts:
             knowing = Knowing(found[0])
             knowing.numbers = {sequence: number for number, sequence in enumerate(sequences)}
-            monkeypatch.setattr(in_flight, "make_drafter", lambda *_, found=knowing: found)
+            monkeypatch.setattr(in_flight, "Drafter", lambda *_, found=knowing: found)
         with running(InFlightEngine(made)) as engine:
             engine.submit(sequences)
             found.append([answers.completion(number).token_ids for number in range(6)])

@@ -30,7 +30,7 @@ from tests.support.tiny_models import (
 )
 
 ASKED = mixed_load(10)
-COMPILED = STATES.keys() - {"minimax", "minimax-m3", "deepseek-v3.2"}
+COMPILED = STATES.keys() - {"minimax-m3", "deepseek-v3.2"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 
 
@@ -165,7 +165,7 @@ def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> N
 def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
-    takes_no_state = name in {"mamba", "jamba", "minimax"}  # in the middle of a prompt
+    takes_no_state = name in {"mamba", "jamba"}  # in the middle of a prompt
     steps = steps_of(model, "cache, whole prompts" if takes_no_state else "cache", expected)
     if takes_no_state:
         assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)

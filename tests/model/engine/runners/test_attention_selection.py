@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import varlen
 
 from hf_triton.text_generation.forward.paged import attention_selection
-from hf_triton.text_generation.forward.paged.attention import Attend, AttentionRule
+from hf_triton.text_generation.forward.paged.attention import Attend, AttentionRule, plain_attention
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
     check,
@@ -19,7 +19,6 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
     select_attention,
     varlen_attention,
 )
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support.as_on_a_gpu import varlen_attn
 

@@ -8,14 +8,10 @@ from transformers import AutoConfig
 
 from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
-    StateShape,
     context_length,
     layer_shapes,
-    sequence_bytes,
 )
 from hf_triton.text_generation.memory.paged_cache import (
-    PagedCache,
-    PagedSize,
     spread_free_bytes,
 )
 from tests.support.tiny_models import RWKV, random_model, tiny_model
@@ -39,15 +35,6 @@ def test_layer_shapes_are_read_off_the_model() -> None:
     expected = LayerShape(2, 8, 8, torch.bfloat16, CPU)
     assert layer_shapes(model, CPU) == [expected, expected]
     assert expected.bytes_per_token == 2 * 16 * 2
-
-
-def test_a_state_for_so_many_tokens_grows_with_the_longest_sequence() -> None:
-    entries = StateShape("compressor.entries", 0, (4,), torch.float32, per=16)
-    layer = LayerShape(1, 8, 0, torch.float32, CPU, states=(entries,))
-    assert [entries.shape_for(length) for length in (16, 17)] == [(1, 4), (2, 4)]
-    assert sequence_bytes([layer], 17) == 17 * 32 + 2 * 16
-    cache = PagedCache([layer], PagedSize(4, 33, max_num_seqs=2, num_bytes=0))
-    assert cache.states[0][0].shape == (3, 3, 4)
 
 
 def test_states_outside_of_the_cache_are_of_a_layer_of_their_own() -> None:

@@ -20,9 +20,8 @@ from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
-from hf_triton.text_generation.lora.linear import attach
+from hf_triton.text_generation.lora.linear import Matrices, RowAdapters, StepAdapters, attach
 from hf_triton.text_generation.lora.reading import AdapterReader
-from hf_triton.text_generation.lora.rows import Matrices, RowAdapters, StepAdapters
 from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.forward.paged import plain_attention as plain
-from hf_triton.text_generation.forward.paged.attention import row_attention
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
+from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
+from hf_triton.text_generation.forward.paged import attention as plain
+from hf_triton.text_generation.forward.paged.attention import plain_attention, row_attention
 from hf_triton.text_generation.forward.paged.step import (
     Decodes,
     PagedStep,
@@ -71,7 +70,7 @@ def garbage_cache(dtype: torch.dtype = torch.float32) -> PagedCache:
 
 
 def on_device(step: Step, cache: PagedCache, shape: StepShape | None = None) -> PagedStep:
-    return lay_out_pages(step, shape).to(CPU, cache)
+    return lay_out_pages(step, cache, CPU, shape)
 
 
 def test_a_step_lies_in_one_row_decodes_first() -> None:

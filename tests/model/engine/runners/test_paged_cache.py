@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.engines.in_flight.step_tokens import max_num_batched_tokens
+from hf_triton.text_generation.engines.in_flight import largest_step
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import StateCopy
@@ -184,11 +184,13 @@ def test_a_new_cache_is_zero_and_has_the_layers_shapes() -> None:
     ],
 )
 def test_a_step_has_more_tokens_on_a_larger_gpu(
-    device: torch.device, gib: int, options: dict[str, Any], expected: int
+    device: torch.device,
+    gib: int,
+    options: dict[str, Any],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def total_bytes(_: torch.device) -> int:
-        return gib * GIB
-
+    monkeypatch.setattr(largest_step, "total_bytes", lambda _: gib * GIB)
     max_num_seqs = options.get("max_num_seqs", 128)
-    found = max_num_batched_tokens(Options(**options), device, total_bytes, max_num_seqs)
+    found = largest_step.max_num_batched_tokens(Options(**options), device, max_num_seqs)
     assert found == expected

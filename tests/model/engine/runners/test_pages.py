@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages, StateCopy, num_pages_of
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
-from hf_triton.text_generation.forward.states.runner import Runs, StateFunctions
+from hf_triton.text_generation.forward.states.runner import StateFunctions
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 
@@ -39,16 +39,16 @@ def functions(kind: str, size: tuple[int, ...], dtype: torch.dtype) -> tuple[Any
     cache = PagedCache([layer], PagedSize(1, 8, NUM_SLOTS - 1, 0))
     cache.states[0][0].normal_()
     made = StateFunctions(cache)
-    made.begin(runs())
+    made.runs = runs()
     made.expect(kind, 0, 0)
     return made, cache.states[0][0]
 
 
-def runs() -> Runs:
+def runs() -> torch.Tensor:
     ends = torch.tensor(LENGTHS).cumsum(0)
     firsts = ends - torch.tensor(LENGTHS)
     columns = [firsts, torch.tensor(LENGTHS), torch.tensor(SLOTS), torch.tensor(IS_NEW)]
-    return Runs(torch.cat([torch.stack(columns, dim=1), torch.tensor(COPIED)], dim=1))
+    return torch.cat([torch.stack(columns, dim=1), torch.tensor(COPIED)], dim=1)
 
 
 def expected(states: torch.Tensor, scan: Scan) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ their share of a prompt, and that a wrong one is found at load.
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
 )
-from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import paged_runner
 from hf_triton.text_generation.forward.states import runner as states_runner
@@ -47,8 +48,9 @@ def test_what_each_layer_keeps_is_read_off_the_model() -> None:
         ("conv", 0),
         ("recurrent", 0),
     ]
-    assert states.state_bytes(1) == sum(state.num_bytes(1) for state in states.states) > 0
-    assert (keys.bytes_per_token, keys.state_bytes(1)) == (2 * 16 * 2, 0)
+    sizes = [math.prod(state.shape) * state.dtype.itemsize for state in states.states]
+    assert states.state_bytes == sum(sizes) > 0
+    assert (keys.bytes_per_token, keys.state_bytes) == (2 * 16 * 2, 0)
     both = layer_shapes(tiny_model("falcon-h1"), CPU)[0]
     assert both.num_kv_heads == 2
     assert len(both.states) == 2
