@@ -22,8 +22,6 @@ Useful tokens are those that were asked for. Prints a Markdown report, and keeps
 folder as soon as it is measured: the same command goes on where one was stopped. Peers run in
 environments of their own; --list says how to install those that are missing."""
 NAMES = tuple(server.name for server in SERVERS)
-# Of earlier releases.
-GONE = ("in-process", "batching", "fastapi", "mlserver", "ours-vllm", "tutorial")
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
 LONGEST_LEVEL_S = 900
@@ -40,7 +38,7 @@ exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     every, both = ",".join(NAMES), ",".join(DTYPES)
-    add("--targets", type=_targets, metavar="T,T,...", default=NAMES, help=f"of {every}")
+    add("--targets", type=names(NAMES), metavar="T,T,...", default=NAMES, help=f"of {every}")
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
     add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
     add("--requests", type=whole(), metavar="N", help=f"counted at each level: {FULL[0]}")
@@ -56,14 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, default=default, metavar="FOLDER", help=output)
     add("--list", action="store_true", help="show the targets and whether they are installed")
     parser.epilog = EPILOG
-
-
-def _targets(text: str) -> tuple[str, ...]:
-    """Says of a removed server what to use instead. Raises ArgumentTypeError."""
-    if gone := set(text.split(",")) & set(GONE):
-        instead = "AIPerf or GuideLLM measure any server that has OpenAI's routes"
-        raise argparse.ArgumentTypeError(f"{','.join(sorted(gone))}: compared no more; {instead}")
-    return names(NAMES)(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,10 +6,6 @@ import argparse
 import os
 import re
 
-from generator.errors import UsageError
-
-CHECK, TIME, PACK = "check", "time", "pack"
-
 HELP = "on a GPU: is all of it right, how fast is it"
 DESCRIPTION = """\
 Settles in a few minutes, on a machine with an NVIDIA GPU and without network, what only that shows.
@@ -34,12 +30,9 @@ exit codes: 0 all is right; 1 something is wrong or failed; 2 usage; 130 interru
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("command", nargs="?", choices=(CHECK, TIME, PACK), default=CHECK, help=f"default: {CHECK}")
-    add("folder", nargs="?", help=argparse.SUPPRESS)
+    add("command", nargs="?", choices=("check", "time"), default="check", help="default: check")
     add("--only", type=_pattern, default="", metavar="REGEX", help="models that this is found in")
     add("--device", default="any", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)")
-    for flag in ("--wheels", "--python"):
-        add(flag, help=argparse.SUPPRESS)
 
 
 def _pattern(text: str) -> str:
@@ -51,11 +44,6 @@ def _pattern(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.command == PACK or args.folder or args.wheels or args.python:
-        raise UsageError(
-            "pack and --wheels are gone: `pip download --no-deps -d wheels transformers psutil` "
-            "here, and `pip install --no-index --no-deps wheels/*.whl` on the GPU machine"
-        )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from perf.lab import gpu
 

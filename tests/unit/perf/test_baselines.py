@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from hf_triton.cli import main as cli
 from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan
 from perf.lab.baselines.servers import BY_NAME, Running
-from perf.lab.verbs import baselines
 
 PLAN = Plan(("ours", "vllm"), ("float32", "bfloat16"), (1, 128), 2, 100, 900, seed=0, streams=True)
 
@@ -39,11 +37,6 @@ def test_all_servers_of_a_round_are_sent_the_same_and_never_the_same_twice() -> 
 
     assert prompts("vllm", 0) == prompts("transformers-serve", 0)
     assert not set(prompts("vllm", 0)) & set(prompts("vllm", 1))
-
-
-def test_servers_that_are_compared_no_more_are_refused() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"tutorial: compared no more; AIPerf or"):
-        baselines._targets("ours,tutorial")
 
 
 def test_the_list_says_how_to_install_what_is_missing(

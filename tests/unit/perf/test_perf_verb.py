@@ -65,8 +65,6 @@ def test_without_the_package_the_verb_is_refused(
             ["report", "a", "--p99-ms", "5"],
             "perf report is gone: whatever measures writes run.html",
         ),
-        (["gpu", "pack", "x"], "pack and --wheels are gone: `pip download --no-deps"),
-        (["gpu", "--wheels", "x"], "pack and --wheels are gone"),
         (["compare", "a", "b", "--html"], "--html is gone: the Markdown has all of it"),
     ],
 )
