@@ -13,12 +13,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.engine.triton_model import Instance
@@ -53,38 +51,6 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-class Lane:
-    """One thread that runs functions in order; they must not raise. A ThreadPoolExecutor makes a
-    future of each, and takes ten times as long.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.Lock()  # or a function could be queued after the end
-        self._is_open = True
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, run: Callable[..., object], /, *arguments: Any) -> None:
-        """Queues a function. Raises RuntimeError after ``shutdown``."""
-        with self._lock:
-            if not self._is_open:
-                raise RuntimeError("ended")
-            self._waiting.put(partial(run, *arguments))
-
-    def shutdown(self) -> None:
-        """Ends the thread after all queued work."""
-        with self._lock:
-            self._is_open = False
-            self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (part := self._waiting.get()) is not None:
-            part()
-            del part  # release the request before waiting for the next
-
-
 class Reception(PooledReception):
     def __init__(
         self,
@@ -102,7 +68,7 @@ class Reception(PooledReception):
         num_long = max(1, options.num_tokenizer_threads // 4)
         self._short = ThreadPoolExecutor(options.num_tokenizer_threads - num_long, "tokenize")
         self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
-        self._delivery = Lane("delivery")
+        self._delivery = ThreadPoolExecutor(1, "delivery")
         outcomes = loaded.engine.metrics.outcomes
         requests = OpenRequests(
             options.max_queue_size,

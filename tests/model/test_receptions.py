@@ -332,7 +332,7 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
     monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 60.0)
     assert answered_by() == {"encoder-engine"}
     monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 0.0)
-    assert answered_by() == {"delivery"}
+    assert answered_by() == {"delivery_0"}
     lone = encoder.ask("lone")
     assert lone.answer() == [4]
     assert lone.answered_by == "encoder-engine"
