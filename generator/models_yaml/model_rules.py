@@ -21,7 +21,6 @@ _GGUF_TASK = "text-generation"
 _NOT_QUANTIZING = {
     "vllm": "vLLM quantizes by its own arguments, under options.vllm",
     "onnxruntime": "onnxruntime quantizes what it exports, by options.quantization",
-    "torch-compile": "torch-compile computes whole weights; engine torch computes quantized ones",
 }
 _VLLM_KEYS = (
     *("name", "task", "model", "revision", "dtype", "trust_remote_code", "allow_pickle"),

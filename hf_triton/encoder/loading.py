@@ -251,12 +251,6 @@ def _fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
     return int(known)
 
 
-def _compiled_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    from .compiled.runner import compiled_runner
-
-    return compiled_runner(setup)
-
-
 def _onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
     from .onnx.runner import onnx_runner
 
@@ -267,6 +261,5 @@ def _onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
 
 RUNNERS: dict[str, Callable[[RunnerSetup, ServedModel, EncoderOptions], Runner]] = {
     "torch": torch_runner,
-    "torch-compile": _compiled_runner,
     "onnxruntime": _onnx_runner,
 }

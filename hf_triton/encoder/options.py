@@ -13,11 +13,10 @@ from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    engine: Literal["torch", "torch-compile", "onnxruntime"] = option(
+    engine: Literal["torch", "onnxruntime"] = option(
         "torch",
-        "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; "
-        "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
-        "hf-triton optimize measures which is fastest on this machine",
+        "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; onnxruntime: "
+        "exported to ONNX, once. hf-triton optimize measures which is faster on this machine",
     )
     quantization: Literal["none", "int8"] = option(
         "none",

@@ -33,7 +33,7 @@ _COMPILER = "torch._dynamo"
 _WITHOUT_DATA = "torch._meta_registrations"  # operators on tensors without data
 _APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
 _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
-_WHOLE = ("vllm", "torch-compile", "onnxruntime")  # engines that use what is left out
+_WHOLE = ("vllm", "onnxruntime")  # engines that use what is left out
 # transformers imports them wherever they are installed.
 _OPTIONAL = ("accelerate", "torchao")
 # The keys of model.json with which a model may need them.

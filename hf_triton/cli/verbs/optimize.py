@@ -31,7 +31,7 @@ from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.serving.python_env import ensure_environments, folder_of
 from hf_triton.version import pip_install
 
-ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
+ENGINES = ("torch", "onnxruntime", "onnxruntime-int8")
 _PACKAGE = "encoder"
 
 

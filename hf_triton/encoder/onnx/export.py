@@ -33,7 +33,12 @@ def export(setup: RunnerSetup, path: Path) -> None:
     length): ``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``;
     the output is (batch, length, size), or (batch, size), in the model's dtype. Raises LoadError.
     """
-    inputs = example_inputs(setup)
+    rows, length = _EXAMPLE_SHAPE
+    encodings = random_encodings(setup, [min(length, setup.max_length)] * rows)
+    ids = torch.tensor([encoding.input_ids for encoding in encodings], device=setup.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if setup.has_token_types:
+        inputs["token_type_ids"] = torch.zeros_like(ids)
     names = list(inputs)
     shape = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
@@ -55,19 +60,14 @@ def export(setup: RunnerSetup, path: Path) -> None:
     except OSError:
         raise  # the disk's fault, not the model's
     except Exception as error:
-        # Exporting can fail in every way that tracing and converting can.
-        raise LoadError(f"the export to ONNX failed: {cause(error)}; {USE_TORCH}") from error
-
-
-def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
-    """Inputs of a forward, int64 (batch, length)."""
-    rows, length = _EXAMPLE_SHAPE
-    encodings = random_encodings(setup, [min(length, setup.max_length)] * rows)
-    ids = torch.tensor([encoding.input_ids for encoding in encodings], device=setup.device)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if setup.has_token_types:
-        inputs["token_type_ids"] = torch.zeros_like(ids)
-    return inputs
+        # Exporting can fail in every way that tracing and converting can. The first error of the
+        # chain tells: exporters wrap it in advice to their developers.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        why = reason(LoadError(str(cause).strip().split("\n\n")[0]))
+        line = f"the export to ONNX failed: {type(cause).__name__}: {why}; {USE_TORCH}"
+        raise LoadError(line) from error
 
 
 def missing_packages(error: ImportError) -> LoadError:
@@ -76,14 +76,6 @@ def missing_packages(error: ImportError) -> LoadError:
         f"engine: onnxruntime needs packages that are not installed ({reason(error)}): "
         f"pip install {' '.join(map(repr, PACKAGES))}; or use engine: torch"
     )
-
-
-def cause(error: BaseException) -> str:
-    """The first error of a chain, in one line: exporters wrap it in advice to their developers."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    text = str(error).strip().split("\n\n")[0]
-    return f"{type(error).__name__}: {reason(LoadError(text))}"
 
 
 class _Outputs(nn.Module):

@@ -64,7 +64,7 @@ def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> 
         files.close()
     name = "onnxruntime int8" if quantization == "int8" else "onnxruntime"
     where = session.providers[0].removesuffix("ExecutionProvider")
-    candidates = padded_runners(lambda: session, f"{name} ({where})")
+    candidates = padded_runners(session, f"{name} ({where})")
     if quantization == "int8":
         # Padding does not explain the difference.
         return select_runner(setup, candidates[:1], INT8_TOLERANCE)

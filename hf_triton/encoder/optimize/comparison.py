@@ -40,7 +40,6 @@ PLAIN = "plain PyTorch"
 # Name on the command line -> the options of models.yaml.
 ENGINES: dict[str, dict[str, str]] = {
     "torch": {"engine": "torch"},
-    "torch-compile": {"engine": "torch-compile"},
     "onnxruntime": {"engine": "onnxruntime"},
     "onnxruntime-int8": {"engine": "onnxruntime", "quantization": "int8"},
 }

@@ -6,7 +6,7 @@ output: those get batches of equal length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 
 import torch
 
@@ -40,7 +40,7 @@ class PaddedRunner(Runner):
         if not equal_lengths:
             check_rotation(setup)
         self._forward = forward_padded or self._model_forward
-        # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
+        # ONNX Runtime has a pool of its own.
         self.follows_threads = forward_padded is None
         self._pad_id = padding_filler(setup.model.config)
         self._is_per_token = setup.output != "sequences"
@@ -94,9 +94,9 @@ PADDED = RunnerSpec(PaddedRunner.name, PaddedRunner)
 EQUAL_LENGTHS = RunnerSpec("batches of equal length", partial(PaddedRunner, equal_lengths=True))
 
 
-def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerSpec, ...]:
-    forward = cache(make_forward)
+def padded_runners(forward: Forward, name: str) -> tuple[RunnerSpec, ...]:
+    """Runners for another engine's forward, in the order of preference."""
     return tuple(
-        RunnerSpec(f"{name}, {kind.name}", lambda setup, make=kind.make: make(setup, forward()))
+        RunnerSpec(f"{name}, {kind.name}", lambda setup, make=kind.make: make(setup, forward))
         for kind in (PADDED, EQUAL_LENGTHS)
     )

@@ -57,7 +57,6 @@ def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Pat
     "keys, told",
     [
         ("options: {engine: onnxruntime}", "onnxruntime quantizes what it exports"),
-        ("options: {engine: torch-compile}", "torch-compile computes whole weights"),
         (
             "layout: ensemble, ensemble: {backend: onnxruntime}",
             "ensemble.backend computes an exported file",

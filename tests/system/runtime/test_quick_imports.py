@@ -76,7 +76,7 @@ print(torch.arange(3, device="meta").device)
 
 @NO_GPU
 def test_an_engine_that_uses_the_compiler_gets_all(tmp_path: Path, weights: Path) -> None:
-    folder = version_folder(tmp_path, weights, options={"engine": "torch-compile"})
+    folder = version_folder(tmp_path, weights, options={"engine": "onnxruntime"})
     assert "torch._dynamo.eval_frame" in run(folder, weights)[1]
 
 

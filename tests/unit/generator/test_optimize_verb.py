@@ -31,8 +31,8 @@ def test_a_model_whose_task_has_no_engines_to_compare_is_refused(work: Path, run
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--engines", "tensorflow"], "got 'tensorflow', expected some of torch, torch-compile"),
-        (["--engines", ","], "expected some of torch, torch-compile"),
+        (["--engines", "tensorflow"], "got 'tensorflow', expected some of torch, onnxruntime"),
+        (["--engines", ","], "expected some of torch, onnxruntime"),
         (["--lengths", "16,long"], "got '16,long', expected whole numbers such as 16,128"),
         (["--batch-sizes", "0"], "got '0', expected whole numbers"),
         (["--seconds", "-1"], "got '-1', expected a number above 0"),
