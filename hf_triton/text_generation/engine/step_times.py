@@ -61,7 +61,7 @@ class StepTimes:
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
 
     def cost_of_token(self, num_decodes: int) -> float | None:
-        """The cost of one more token in a step, as a share of a decode; None before any was."""
+        """The cost of one more token in a step, as a share of a decode; None if unmeasured."""
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None

@@ -25,9 +25,9 @@ class ContentNumbers:
     def replace(
         self, token_ids: list[int], placeholders: Set[int], digests: tuple[bytes, ...]
     ) -> list[int]:
-        """``token_ids`` with numbers in the place of ``placeholders``: for each run that of its
-        digest; where runs are not one for each digest, that of all digests together for all runs,
-        or for the first token.
+        """``token_ids`` with a digest's number in the place of each run of ``placeholders``. Where
+        runs and digests don't match, all runs, or else the first token, get the number of all
+        digests together.
         """
         runs = [
             (is_placeholder, list(run))

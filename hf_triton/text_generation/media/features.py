@@ -43,7 +43,7 @@ class FeatureCache:
 
     @contextmanager
     def of(self, source: Source) -> Iterator[None]:
-        """Has the model's calls for features within be those of this source."""
+        """Within it, the model computes features of this source."""
         self._source, self._num_methods = source if source.digests else None, 0
         try:
             yield

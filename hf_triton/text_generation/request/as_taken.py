@@ -59,7 +59,7 @@ def with_calls_as_texts(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_arguments(message: Message, *, objects: bool, texts: bool) -> Message:
-    """A message whose calls have arguments, JSON texts at first, as the template takes them."""
+    """A message with arguments of calls, which come as JSON texts, in the template's form."""
     found = []
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None

@@ -167,8 +167,8 @@ class ChatTemplate:
             return ""
 
     def _with_switch(self, kwargs: dict[str, Any], variables: frozenset[str]) -> dict[str, Any]:
-        """``reasoning_effort`` as a switch, for a template that only knows whether; "none" changes
-        nothing where the model does not reason at all.
+        """``reasoning_effort`` as a switch, for a template that only turns reasoning on and off;
+        "none" changes nothing where the model does not reason.
         """
         if "reasoning_effort" not in kwargs or "reasoning_effort" in variables:
             return kwargs

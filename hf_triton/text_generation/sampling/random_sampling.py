@@ -25,9 +25,7 @@ Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uni
 
 
 def draw(logits: torch.Tensor, drawn: Rows[Drawn]) -> torch.Tensor:
-    """logits (rows, vocab) -> token ids (drawn,); of a row without a finite largest logit, the
-    place of that.
-    """
+    """logits (rows, vocab) -> token ids (drawn,); where the maximum is not finite, its place."""
     kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
     if kernel is not None and logits.is_contiguous():
         return _Draws(drawn, logits).draw_in_a_loop(kernel)

@@ -30,9 +30,7 @@ class Detokenizer:
         kept_token_ids: frozenset[int] = frozenset(),
         shows_special_tokens: bool = False,
     ) -> None:
-        """Of special tokens the text has those of ``kept_token_ids``, or where it
-        ``shows_special_tokens`` all.
-        """
+        """The text has the special tokens of ``kept_token_ids``, or all where it shows them."""
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
