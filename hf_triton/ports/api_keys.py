@@ -10,7 +10,7 @@ Keys are in no error and no log.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from generator.errors import ServerError
@@ -37,25 +37,19 @@ def take_api_keys(file: Path | None, environment: MutableMapping[str, str]) -> t
 
 def parse(text: str, where: str) -> tuple[Caller, ...]:
     """The callers in ``text``. Raises ServerError, with ``where`` and the line."""
-    callers = tuple(_callers(text, where))
-    if not callers:
-        raise ServerError(f"{where}: got no key, expected lines such as 'alice KEY'")
-    return callers
-
-
-def _callers(text: str, where: str) -> Iterator[Caller]:
-    names: set[str] = set()
-    keys: set[str] = set()
+    callers, known = list[Caller](), set[str]()
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         caller = _caller(words, f"{where}:{number}")
-        if caller.name in names or caller.key in keys:
+        if known & {caller.name, caller.key}:
             raise ServerError(f"{where}:{number}: got a name or a key for the second time")
-        names.add(caller.name)
-        keys.add(caller.key)
-        yield caller
+        known |= {caller.name, caller.key}
+        callers.append(caller)
+    if not callers:
+        raise ServerError(f"{where}: got no key, expected lines such as 'alice KEY'")
+    return tuple(callers)
 
 
 def _caller(words: list[str], where: str) -> Caller:

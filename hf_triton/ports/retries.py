@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from hf_triton.ports.call_files import Stream, first_text
+from hf_triton.ports.call_files import AbandonedRequests, Stream, first_text
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.abandoned_requests import call_text
@@ -102,11 +102,13 @@ def demand_of(line: bytes) -> Demand:
 
 class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
-    with ``prefix``; without, no stream goes on in another process. ``say`` tells the supervisor.
+    with ``prefix``; without, Triton is elsewhere, no stream goes on in another process, and no
+    model is told of ``abandoned`` requests. ``say`` tells the supervisor.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
         self.prefix, self._say = prefix, say
+        self.abandoned = AbandonedRequests(prefix) if prefix else None
         self.is_stopping = False
         self._models: Models = {}
         self._changed = asyncio.Event()

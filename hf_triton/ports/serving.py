@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.grpc.calls import grpc_door
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
@@ -27,13 +26,13 @@ async def serve_ports(
 
     Raises ServerError where a port can't be listened on, or a Triton elsewhere can't be reached.
     """
+    retries = retries or RetryCoordinator(settings.abandoned_requests)
     common = shared(settings.access, settings.admin_key, retries)
     doors: list[Door] = []
     async with AsyncExitStack() as stack:
         listen = settings.listen
         if listen.sockets:
-            left = AbandonedRequests(settings.abandoned_requests)
-            proxy = HttpProxy(common, listen.http_socket, left)
+            proxy = HttpProxy(common, listen.http_socket)
             tls = tls_context(common.access.tls)
             # For scrapers of one's own network, as the health port is.
             metrics = HttpProxy(shared(), listen.metrics_socket)
@@ -41,9 +40,9 @@ async def serve_ports(
             doors += [
                 Door(proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port", tls),
                 Door(metrics, scraped, listen.metrics_port, "--metrics-port", None),
-                await stack.enter_async_context(grpc_door(listen, common, left)),
+                await stack.enter_async_context(grpc_door(listen, common)),
             ]
         if settings.openai:
-            openai = openai_door(settings.openai, common, settings.abandoned_requests)
+            openai = openai_door(settings.openai, common)
             doors.append(await stack.enter_async_context(openai))
         await serve(doors, listen.host, stop, on_ready)

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports.call_files import AbandonedRequests, new_name
+from hf_triton.ports.call_files import new_name
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
 
@@ -103,11 +103,8 @@ def error_in(response: bytes) -> str:
 class TritonCalls:
     """The calls to one Triton. All raise RefusedError, and AioRpcError with Triton's status."""
 
-    def __init__(
-        self, channel: Any, left: AbandonedRequests | None, retries: RetryCoordinator
-    ) -> None:
-        """``left`` is None where Triton is elsewhere."""
-        self._channel, self._left, self._retries = channel, left, retries
+    def __init__(self, channel: Any, retries: RetryCoordinator) -> None:
+        self._channel, self._retries = channel, retries
         self._ending: set[asyncio.Task[None]] = set()
         self._methods: dict[str, Any] = {}
         self._stream = channel.unary_stream(STREAM)
@@ -121,7 +118,7 @@ class TritonCalls:
         """The answer to a call of a method that answers once."""
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method)
-        tries = _Tries(self._retries, asked, self._left)
+        tries = _Tries(self._retries, asked)
         try:
             while True:
                 message = await tries.begin()
@@ -140,7 +137,7 @@ class TritonCalls:
 
     async def stream(self, asked: Asked, metadata: Metadata = ()) -> AsyncGenerator[bytes, None]:
         """The ModelStreamInferResponses to a ModelInferRequest; an error is the last."""
-        tries = _Tries(self._retries, asked, self._left, streams=True)
+        tries = _Tries(self._retries, asked, streams=True)
         try:
             while True:
                 message = await tries.begin()
@@ -181,9 +178,9 @@ class TritonCalls:
                 self._leave(tries.name, call, answer)
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
-        if self._left and name:
-            self._left.tell(name)
-        self._let_end(name, call, answer, may_cancel=self._left is None)
+        if self._retries.abandoned and name:
+            self._retries.abandoned.tell(name)
+        self._let_end(name, call, answer, may_cancel=self._retries.abandoned is None)
 
     def _let_end(self, name: str, call: Any, answer: Any, *, may_cancel: bool = False) -> None:
         ending = asyncio.create_task(self._read_to_end(name, call, answer, may_cancel))
@@ -201,8 +198,8 @@ class TritonCalls:
                     while await answer is not grpc.aio.EOF and not call.done():
                         answer = call.read()
         finally:
-            if self._left:
-                self._left.forget(name)
+            if self._retries.abandoned:
+                self._retries.abandoned.forget(name)
 
     async def _asks_proxy(self) -> bool:
         """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
@@ -225,15 +222,8 @@ class _AwayError(_LostError):
 class _Tries:
     """The tries of one request; ``name`` is that by which the model knows the try under way."""
 
-    def __init__(
-        self,
-        retries: RetryCoordinator,
-        asked: Asked,
-        left: AbandonedRequests | None,
-        *,
-        streams: bool = False,
-    ) -> None:
-        self._asked, self._is_named = asked, left is not None and asked.is_ours
+    def __init__(self, retries: RetryCoordinator, asked: Asked, *, streams: bool = False) -> None:
+        self._asked, self._is_named = asked, retries.abandoned is not None and asked.is_ours
         stream = new_name() if self._is_named and streams else ""
         self.name = ""
         self.in_flight = InFlight(retries, asked.model, self._lose, self._describe, stream)

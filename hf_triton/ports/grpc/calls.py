@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import EMPTY_FINAL
-from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import Output
@@ -36,7 +35,6 @@ from hf_triton.ports.triton_calls import (
 )
 from hf_triton.tritonserver.listen import Listen
 
-Result = TypeVar("Result")
 _MAX_AT_ONCE = 64  # requests of one stream
 _MAX_CALLS = 1024  # of one connection at once
 _MAX_PENDING = 1 << 30  # calls; those of each connection have their limit
@@ -60,12 +58,12 @@ _CODES = {
 
 
 @contextlib.asynccontextmanager
-async def grpc_door(listen: Listen, shared: Shared, left: AbandonedRequests) -> AsyncIterator[Door]:
+async def grpc_door(listen: Listen, shared: Shared) -> AsyncIterator[Door]:
     """What answers behind the port while the block runs; at its end no call is under way."""
     channel = triton_channel(listen.triton_grpc)
-    calls = TritonCalls(channel, left, shared.retries)
+    calls = TritonCalls(channel, shared.retries)
     port = GrpcPort(shared)
-    handlers = Handlers(port, GrpcTriton(channel), calls)
+    handlers = Handlers(port, channel, calls)
     server_socket = f"{listen.grpc_socket}.port"
     server = grpc.aio.server(handlers=(handlers,), options=_options(port.bodies.max_bytes))
     port.stop_server = partial(server.stop, GRACE_S)
@@ -104,8 +102,9 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     at the gRPC server.
     """
 
-    def __init__(self, port: GrpcPort, triton: GrpcTriton, calls: TritonCalls) -> None:
-        self.port, self.triton, self.calls = port, triton, calls
+    def __init__(self, port: GrpcPort, channel: Any, calls: TritonCalls) -> None:
+        self.port, self.calls = port, calls
+        self.triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         self.by_peer: dict[str, ClientConnection] = {}
 
     def service(self, details: Any) -> Any:
@@ -250,9 +249,13 @@ class _Call:
             await self._context.write(response)
 
     async def _is_decoupled(self, model: str) -> bool:
+        """Whether a model may answer a request several times; so may one that nobody knows."""
         if model not in self._are_decoupled:
-            ask = partial(self._triton.is_decoupled, model)
-            self._are_decoupled[model] = await self._asked(model, ask)
+            request = service_pb2.ModelConfigRequest(name=model)
+            answer = await self._asked(model, self._triton.ModelConfig, request)
+            self._are_decoupled[model] = answer is None or bool(
+                answer.config.model_transaction_policy.decoupled
+            )
         return self._are_decoupled[model]
 
     async def _read(self) -> bytes | None:
@@ -263,22 +266,39 @@ class _Call:
         self._connection.take_message(len(message))
         return self._port.expanded(message)
 
+    # 24.10 only: from 25.08 on Triton refuses it.
     async def _check_classified(self, model: str, classified: Sequence[Output]) -> None:
+        """Raises RefusedError for an output that is text: Triton divides by the size of one of its
+        elements, which is 0, and ends.
+        """
         for output in classified:
-            await self._asked(model, partial(self._triton.check_classified, output))
+            request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
+            answer = await self._asked(model, self._triton.ModelMetadata, request)
+            if answer is None:
+                raise RefusedError(400, "classification: tritonserver says nothing of this model")
+            datatypes = {found.name: found.datatype for found in answer.outputs}
+            datatype = datatypes.get(output.name, "")
+            if datatype in ("", "BYTES"):
+                got = f"of type {datatype}" if datatype else "that the model does not have"
+                text = f"classification: got output '{output.name[:64]}' {got}; allowed: numbers"
+                raise RefusedError(400, text)
 
-    async def _asked(self, model: str, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """What tritonserver says of a model, for which it is waited. Raises RefusedError."""
+    async def _asked(self, model: str, ask: Any, request: Any) -> Any:
+        """What tritonserver says of a model, for which it is waited; None where it refuses the
+        question. Raises RefusedError.
+        """
         question = InFlight(self._port.retries, model, lambda: None)
         try:
             if self._port.retries.model(model).is_asleep:
                 await question.wait_until_sendable()
             while True:
                 try:
-                    return await ask()
-                except RefusedError as error:
-                    if not question.is_retryable(error.text):
-                        raise
+                    return await ask(request, timeout=QUESTION_TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    if not is_unreachable(error):
+                        return None
+                    if not question.is_retryable(UNREACHABLE):
+                        raise RefusedError(503, UNREACHABLE) from None
                 await question.wait_until_sendable()
         finally:
             question.end()
@@ -303,43 +323,3 @@ class _Call:
             yield Asked(message, model, self._port.retries.model(model).is_ours, may_keep)
         finally:
             bodies.num_bytes -= num_bytes
-
-
-class GrpcTriton:
-    """What the port itself asks tritonserver, within the event loop of its channel. Raises
-    RefusedError (503) where nobody answers.
-    """
-
-    def __init__(self, channel: Any) -> None:
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-    async def is_decoupled(self, model: str) -> bool:
-        """Whether a model may answer a request several times; so may one that nobody knows."""
-        request = service_pb2.ModelConfigRequest(name=model)
-        answer = await self._answer(self._stub.ModelConfig, request)
-        return answer is None or bool(answer.config.model_transaction_policy.decoupled)
-
-    # 24.10 only: from 25.08 on Triton refuses it.
-    async def check_classified(self, output: Output) -> None:
-        """Raises RefusedError for an output that is text: Triton divides by the size of one of its
-        elements, which is 0, and ends (before 25.08).
-        """
-        request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
-        model = await self._answer(self._stub.ModelMetadata, request)
-        if model is None:
-            raise RefusedError(400, "classification: tritonserver says nothing of this model")
-        datatypes = {found.name: found.datatype for found in model.outputs}
-        datatype = datatypes.get(output.name, "")
-        if datatype in ("", "BYTES"):
-            got = f"of type {datatype}" if datatype else "that the model does not have"
-            text = f"classification: got output '{output.name[:64]}' {got}; allowed: numbers"
-            raise RefusedError(400, text)
-
-    async def _answer(self, ask: Any, request: Any) -> Any:
-        """None where tritonserver refuses the question."""
-        try:
-            return await ask(request, timeout=QUESTION_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            if is_unreachable(error):
-                raise RefusedError(503, UNREACHABLE) from None
-            return None

@@ -23,7 +23,7 @@ from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Asker, Upstream
 from hf_triton.ports.port import HEAD_S, LINGER_S, UNREAD_S
 from hf_triton.ports.refusal import RefusedError, refusal_of
-from hf_triton.ports.retries import DIED, GONE, InFlight
+from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
 from hf_triton.tritonserver.http_api import error_in
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
@@ -228,14 +228,16 @@ class Exchange(Asker):
         try:
             if self._in_flight and not may_send:
                 await self._in_flight.wait_until_sendable()
-            ready = await self._proxy.prepared(payload)
+            ready = payload if isinstance(payload, bytes) else await payload()
             if self._payload is not None:
                 self._payload = ready
-            upstream = await self._proxy.connected()
+            upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
             if self._in_flight and self._request.call_name:
                 ready = self._in_flight.as_sent_again(ready, self._request.call_name)
         except Exception as error:  # noqa: BLE001, the edge of a request
             refusal = refusal_of(error)
+            if isinstance(error, OSError):
+                refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
             if not self._ask_again_after(refusal.text):
                 self._answer_refusal(refusal)
         else:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
-from hf_triton.ports.call_files import AbandonedRequests, first_text, new_name
+from hf_triton.ports.call_files import first_text, new_name
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
     checked_index,
@@ -23,7 +23,6 @@ from hf_triton.ports.http.request import ADMIN_HEADER, Request
 from hf_triton.ports.http.upstream import LeftAnswer, Pool, Question, Upstream
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, needs_admin_key
-from hf_triton.ports.retries import STARTING
 from hf_triton.tritonserver.http_api import error_in
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
@@ -42,12 +41,9 @@ Payload = bytes | Callable[[], Awaitable[bytes]]
 class HttpProxy(Port):
     """One public port, and the connections to it."""
 
-    def __init__(
-        self, shared: Shared, socket_path: str, left: AbandonedRequests | None = None
-    ) -> None:
-        """``left`` tells models of requests that nobody waits for; without, Triton is told."""
+    def __init__(self, shared: Shared, socket_path: str) -> None:
         super().__init__(shared)
-        self.pool, self._left = Pool(socket_path), left
+        self.pool = Pool(socket_path)
 
     def judge(self, request: Request, address: str) -> None:
         """What can be said against a request before its body comes."""
@@ -72,12 +68,13 @@ class HttpProxy(Port):
         """Whether it asks if a model is ready that its next request has loaded."""
         return request.endpoint == "ready" and self.retries.model(request.model).is_asleep
 
-    def leave(self, upstream: Upstream, request: Request | None) -> None:
+    def leave(self, upstream: Upstream, request: Request) -> None:
         """The client has gone. A model of ours is told, and what still comes of the answer is read:
         connections that are closed meanwhile are no good to Triton's threads.
         """
-        if self._left and request and request.call_name and upstream.is_sent:
-            LeftAnswer(upstream, self._left, request.call_name)
+        abandoned = self.retries.abandoned
+        if abandoned and request.call_name and upstream.is_sent:
+            LeftAnswer(upstream, abandoned, request.call_name)
         else:
             upstream.forget()
 
@@ -169,20 +166,6 @@ class HttpProxy(Port):
                 text = f"output '{name[:64]}': got classification, but it has no numbers"
                 raise RefusedError(400, text)
         return ready
-
-    async def prepared(self, payload: Payload) -> bytes:
-        """What goes on to tritonserver. Raises RefusedError."""
-        try:
-            return payload if isinstance(payload, bytes) else await payload()
-        except OSError as error:
-            raise RefusedError(503, STARTING, {"Retry-After": "1"}) from error
-
-    async def connected(self) -> Upstream:
-        """A connection to tritonserver. Raises RefusedError."""
-        try:
-            return self.pool.take() or await self.pool.connect()
-        except OSError as error:
-            raise RefusedError(503, STARTING, {"Retry-After": "1"}) from error
 
     def begin_stop(self) -> None:
         self.pool.close()

@@ -170,19 +170,19 @@ class LeftAnswer(Asker):
     comes soon, for its model is told. One whose model has died never ends.
     """
 
-    def __init__(self, upstream: Upstream, left: AbandonedRequests, name: str) -> None:
-        self._left, self._name = left, name
-        left.tell(name)
+    def __init__(self, upstream: Upstream, abandoned: AbandonedRequests, name: str) -> None:
+        self._abandoned, self._name = abandoned, name
+        abandoned.tell(name)
         self._timer = asyncio.get_running_loop().call_later(LEFT_S, self._give_up, upstream)
         upstream.pass_to(self)
 
     def _give_up(self, upstream: Upstream) -> None:
-        self._left.forget(self._name)
+        self._abandoned.forget(self._name)
         upstream.forget()
 
     def end_answer(self, _upstream: Upstream) -> None:
         self._timer.cancel()
-        self._left.forget(self._name)
+        self._abandoned.forget(self._name)
 
     def lose_answer(self, upstream: Upstream) -> None:
         self.end_answer(upstream)

@@ -26,14 +26,12 @@ _ABORT_S = 1.0  # for handlers that have not ended in time
 
 
 @contextlib.asynccontextmanager
-async def openai_door(
-    settings: OpenAiPort, shared: Shared, abandoned_requests: str
-) -> AsyncIterator[Door]:
+async def openai_door(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Door]:
     """The port's door. Raises ServerError where a Triton that is elsewhere can't be reached."""
     access = replace(shared.access, cors=(*shared.access.cors, *settings.cors))
     callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
     port = Port(dataclasses.replace(shared, access=access, callers=callers))
-    triton = Triton(settings.triton_address, abandoned_requests, port.retries)
+    triton = Triton(settings.triton_address, port.retries)
     media_hosts = MediaHosts(settings.media_hosts)
     try:
         if settings.repository is None:  # whoever started this looks after the other one

@@ -215,7 +215,7 @@ class Starter:
         await server.start()
         settings = ProxySettings(listen, None, fake.abandoned_requests)
         stop, ready = asyncio.Event(), asyncio.Event()
-        retries = RetryCoordinator()
+        retries = RetryCoordinator(settings.abandoned_requests)
         retries.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
         serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
         await ready.wait()
@@ -231,7 +231,8 @@ class Starter:
     async def _translator(
         self, triton: FakeTriton, settings: ProxySettings, port: int
     ) -> Translator:
-        stop, ready, retries = asyncio.Event(), asyncio.Event(), RetryCoordinator()
+        stop, ready = asyncio.Event(), asyncio.Event()
+        retries = RetryCoordinator(settings.abandoned_requests)
         serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from generator.spec.access import Limits
-from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import shared
@@ -247,9 +246,8 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        left = AbandonedRequests(f"{folder}/left_")
         together = shared(access, admin_key, RetryCoordinator(f"{folder}/left_"))
-        proxy = HttpProxy(together, path, left)
+        proxy = HttpProxy(together, path)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
         port.folder = Path(folder)

@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
 from hf_triton.ports.openai.schema.names import HEAD
 from hf_triton.ports.openai.schema.request import TensorValue
@@ -124,15 +123,11 @@ def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
 class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
-    def __init__(
-        self, address: str, abandoned_requests: str = "", retries: RetryCoordinator | None = None
-    ) -> None:
-        """Files that begin with ``abandoned_requests`` tell models who has left; "" for none."""
+    def __init__(self, address: str, retries: RetryCoordinator | None = None) -> None:
         self.address = address
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
-        self._calls = TritonCalls(self._channel, left, retries or RetryCoordinator())
+        self._calls = TritonCalls(self._channel, retries or RetryCoordinator())
 
     async def close(self) -> None:
         await self._calls.close()
