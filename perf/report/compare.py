@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
 from generator.errors import PerfError
@@ -161,7 +161,7 @@ def _pair(a: Point, b: Point, metrics: Sequence[Metric]) -> Pair:
             for point in (a, b)
         )
         if found := difference(of_a, of_b):
-            means = (math.exp(math.fsum(map(math.log, each)) / len(each)) for each in (of_a, of_b))
+            means = geometric_mean(of_a), geometric_mean(of_b)
             compared.append(Compared(metric, found, *means))
     return Pair(load_words(a.load), tuple(compared), bool(b.num_errors and not a.num_errors))
 
