@@ -23,7 +23,7 @@ from hf_triton.runtime.kernels.thread_team import ThreadTeam
 from ..runners.packed_runner import PackedRows
 from ..runners.runner import RunnerSetup, call_options
 from ..texts.encoding import Encoding
-from .attention import COLUMNS, Encoder, TextAttention, Texts
+from .attention import COLUMNS, Encoder, TextAttention, Texts, relative_tables
 from .own_attention import note_disentangled_attention, note_own_attention
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -48,7 +48,7 @@ class FusedRunner(PackedRows):
         check_sizes(self._encoder, setup.max_length, model.dtype)
         team = ThreadTeam(torch.get_num_threads())
         self._loops = RowLoops(model.dtype, team)
-        self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
+        self._attention = TextAttention(self._encoder, self._loops, team)
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         positions = self.positions(row)
@@ -56,7 +56,7 @@ class FusedRunner(PackedRows):
         lengths = [len(encoding) for encoding in row]
         starts = torch.tensor(list(accumulate(lengths, initial=0)))
         places = (positions - self.first).clamp_(min=0) if self.first else positions
-        texts = Texts(lengths, starts, places.int())
+        texts = Texts(max(lengths), starts, places.int())
         delta, last = None, self._encoder.layers[-1]
         for layer in self._encoder.layers:
             rows = wanted if layer is last else None
@@ -132,7 +132,7 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
         bias = attention.bias
         if bias is not None and bias.shape != (attention.num_heads, 2 * length - 1):
             raise UnsupportedLayersError(f"a position bias of {tuple(bias.shape)}")
-        for table in (attention.relative_keys, attention.relative_queries):
+        for table in relative_tables(attention):
             width = 2 * (length - 1 + COLUMNS) + 1
             wanted = attention.num_heads, encoder.dim, width
             if table is not None and (table.shape != wanted or not table.is_contiguous()):

@@ -1,4 +1,4 @@
-"""Attention of packed texts, by whichever loop the machine takes, against plain attention."""
+"""Attention of packed texts, by the compiled loops, against plain attention."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _computed(one: Attention, qkv: torch.Tensor, kv_heads: int, dim: int) -> tor
     embedding = Embedding(torch.nn.Identity())
     team = ThreadTeam(torch.get_num_threads())
     encoder = Encoder(embedding, [layer], None, kv_heads, dim)
-    attend = TextAttention(encoder, RowLoops(qkv.dtype, team), team, _LONGEST)
+    attend = TextAttention(encoder, RowLoops(qkv.dtype, team), team)
     ends = list(accumulate(_LENGTHS, initial=0))
-    return attend(one, qkv.clone(), Texts([*_LENGTHS], torch.tensor(ends), torch.zeros(0)))
+    return attend(one, qkv.clone(), Texts(max(_LENGTHS), torch.tensor(ends), torch.zeros(0)))
 
 
 def _plain(one: Attention, qkv: torch.Tensor, dim: int) -> torch.Tensor:
