@@ -11,7 +11,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,52 +38,50 @@ _ADVICE = (
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
-@dataclass(frozen=True)
-class Source:
-    """The models.yaml as it is on this machine, and its lock. ``local_base`` is the folder that
-    relative model paths start from elsewhere, None where models can't be local.
+def files_of(
+    unit: Unit, root: Node, local_base: str | None = None, lock: models_lock.Lock | None = None
+) -> dict[str, bytes]:
+    """The unit's models.yaml, out of the one that ``root`` is on this machine, and what it needs
+    beside it. ``local_base`` is the folder that relative model paths start from elsewhere, None
+    where models can't be local.
     """
+    hooks = _hooks_names(unit.specs)
+    tree: dict[str, Any] = plain(root, dict(_changes(unit, hooks, local_base)))
+    tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
+    files = {"models.yaml": _dump(tree).encode()}
+    for spec in unit.specs:
+        if spec.hooks is not None:
+            files[hooks[spec.name]] = spec.hooks.content
+        for path in spec.python_env.files if spec.python_env else ():
+            files[path.name] = path.read_bytes()
+    if lock is not None and unit.from_hub:
+        parts = (part for spec in unit.specs for part in spec.parts)
+        keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
+        files["models.lock"] = models_lock.to_bytes({key: lock[key] for key in sorted(keys)})
+    return files
 
-    root: Node
-    local_base: str | None = None
-    lock: models_lock.Lock | None = None
 
-    def files_of(self, unit: Unit) -> dict[str, bytes]:
-        hooks = _hooks_names(unit.specs)
-        tree: dict[str, Any] = plain(self.root, dict(self._changes(unit, hooks)))
-        tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
-        files = {"models.yaml": _dump(tree).encode()}
-        for spec in unit.specs:
-            if spec.hooks is not None:
-                files[hooks[spec.name]] = spec.hooks.content
-            for path in spec.python_env.files if spec.python_env else ():
-                files[path.name] = path.read_bytes()
-        if self.lock is not None and unit.from_hub:
-            parts = (part for spec in unit.specs for part in spec.parts)
-            keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
-            mine = {key: self.lock[key] for key in sorted(keys)}
-            files["models.lock"] = models_lock.to_bytes(mine)
-        return files
-
-    def _changes(self, unit: Unit, hooks: Mapping[str, str]) -> Iterator[tuple[Place, Any]]:
-        """The values to replace, by their place: with a model, in an arm, or in the defaults."""
-        gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
-        for spec in unit.specs:
-            places = spec.places
-            if self.local_base is not None:
-                for place, _ in spec.local_folders:
-                    path = posixpath.join(self.local_base, str(place.value))
-                    yield _place(place), posixpath.normpath(path)
-            if spec.name in hooks:
-                yield _place(places["hooks"]), hooks[spec.name]
-            for node in written_files(spec):
-                yield _place(node), Path(str(node.value)).name
-            if any(group.gpus for group in spec.instance_groups):
-                groups = plain(places["instance_group"])
-                for group in groups:
-                    if group.get("gpus"):
-                        group["gpus"] = [gpus[gpu] for gpu in group["gpus"]]
-                yield _place(places["instance_group"]), groups
+def _changes(
+    unit: Unit, hooks: Mapping[str, str], local_base: str | None
+) -> Iterator[tuple[Place, Any]]:
+    """The values to replace, by their place: with a model, in an arm, or in the defaults."""
+    gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
+    for spec in unit.specs:
+        places = spec.places
+        if local_base is not None:
+            for place, _ in spec.local_folders:
+                path = posixpath.join(local_base, str(place.value))
+                yield _place(place), posixpath.normpath(path)
+        if spec.name in hooks:
+            yield _place(places["hooks"]), hooks[spec.name]
+        for node in written_files(spec):
+            yield _place(node), Path(str(node.value)).name
+        if any(group.gpus for group in spec.instance_groups):
+            groups = plain(places["instance_group"])
+            for group in groups:
+                if group.get("gpus"):
+                    group["gpus"] = [gpus[gpu] for gpu in group["gpus"]]
+            yield _place(places["instance_group"]), groups
 
 
 def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:

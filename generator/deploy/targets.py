@@ -37,9 +37,8 @@ def render(args: argparse.Namespace) -> Deployment:
     if asked.target != "compose":
         models_file.refuse_local(config, specs, asked.local_models, asked.local_claim)
     device = device_of(units, asked)
-    lock = models_lock.read_lock(config)
-    source = models_file.Source(nodes.read(config), asked.local_models, lock)
-    servers = [server_of(unit, source.files_of(unit), device, asked) for unit in units]
+    here = nodes.read(config), asked.local_models, models_lock.read_lock(config)
+    servers = [server_of(unit, models_file.files_of(unit, *here), device, asked) for unit in units]
     if asked.target == "compose":
         files = compose.files(servers[0], asked)
         steps = compose.next_steps(servers[0], asked)

@@ -104,7 +104,7 @@ def test_what_it_took_counts_from_then_on_also_in_the_next_server(
     running = first.of("m")
     assert running["cpu"] > 10 * 2**20, "this process' own memory"
     assert running["cuda:0"] == 1500, "all instances, and none of another model"
-    first.note_gone("m")
+    first.note_unloaded("m")
     assert first.of("m") == running
     assert (tmp_path / MEMORY_FILE).is_file()
     assert make(tmp_path).of("m") == running
@@ -203,15 +203,15 @@ def test_what_was_never_downloaded_is_as_large_as_the_hub_says(
         ask_from_here(hub, monkeypatch, tmp_path / "none")
         found = of_the_hub(tmp_path)
         before = found.of("m")["cpu"]
-        assert found.unknown("m") == [("org/m", "main")]
+        assert found.unknown_sources("m") == [("org/m", "main")]
         assert found.ask("m") == ""
         assert found.of("m")["cpu"] == before + 5_000
-        assert found.unknown("m") == []
+        assert found.unknown_sources("m") == []
         assert not hub.sent
         hub.repositories = {}
         other = of_the_hub(tmp_path / "other")
         assert "org/m: the Hub has no such model" in other.ask("m")
-        assert other.unknown("m") == [], "it is asked once"
+        assert other.unknown_sources("m") == [], "it is asked once"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_nobody_is_asked_for_what_models_lock_says_or_the_hub_can_not(
     tmp_path: Path, gpus: object, values: dict[str, object], size: int
 ) -> None:
     found = of_the_hub(tmp_path, **values)
-    assert found.unknown("m") == []
+    assert found.unknown_sources("m") == []
     assert found.of("m")["cpu"] == size + PROCESS_BYTES + FRONT_BYTES
 
 

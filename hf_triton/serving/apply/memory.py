@@ -51,7 +51,7 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     can if no other is loaded at the same time. ``metrics`` is the server's /metrics.
     """
     shortages: dict[str, Shortage] = {}
-    alone: set[str] = set()
+    one_by_one: set[str] = set()
     left: dict[str, float] = {}
     samples = list(_samples(metrics))
     for group in plan.groups:
@@ -64,10 +64,10 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
             device = max(short, key=lambda one: needed[one] - free[one])
             shortages[group.name] = Shortage(device, needed[device], free[device], load_s)
         elif any(needed[device] > left[device] for device in needed):
-            alone.add(group.name)
+            one_by_one.add(group.name)
         else:
             left.update({device: left[device] - needed[device] for device in needed})
-    return replace(plan, shortages=shortages, alone=frozenset(alone))
+    return replace(plan, shortages=shortages, one_by_one=frozenset(one_by_one))
 
 
 def _of_group(

@@ -167,14 +167,14 @@ class Shortage:
 @dataclass(frozen=True)
 class ApplyPlan:
     """What has to be done with each model, and the folders, in the order to unload, of each model
-    that is removed. ``shortages`` are of models that fit only once; those ``alone`` fit while no
-    other model loads.
+    that is removed. ``shortages`` are of models that fit only once; models loaded
+    ``one_by_one`` fit while no other loads.
     """
 
     groups: tuple[GroupChange, ...]
     removed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shortages: Mapping[str, Shortage] = field(default_factory=dict)
-    alone: frozenset[str] = frozenset()
+    one_by_one: frozenset[str] = frozenset()
 
     @property
     def is_nothing(self) -> bool:

@@ -187,7 +187,7 @@ class Session:
                 plans = [folder.plan for folder in group.folders]
                 args = (plans, group.obsolete, self._target, settings)
                 job = partial(models.update_model, *args, gap=gap)
-                if gap or group.name in plan.alone:
+                if gap or group.name in plan.one_by_one:
                     batches.append([job])
                 else:
                     batches[0].append(job)

@@ -96,7 +96,7 @@ class Supervisor:
         self._folders: list[list[str]] = []
         self._begun: list[str] = []  # since the server was started
         self._loading: list[str] = []  # of those, what is waited for
-        self._ask_at_s = self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
+        self._ask_at_s = self._lack_told_at_s = self._count_leftovers_at_s = 0.0
 
     def run(self) -> NoReturn:
         """Looks after what ``begin_to_load`` began. Raises ServerError if no model is left to
@@ -114,8 +114,8 @@ class Supervisor:
                     self._restart(self._server.exit_message("tritonserver died"), cause)
             except OSError as error:  # the machine lacks something, such as file descriptors
                 now = time.monotonic()
-                if now >= self._tell_lack_at_s:
-                    self._tell_lack_at_s = now + _REMIND_EVERY_S
+                if now >= self._lack_told_at_s:
+                    self._lack_told_at_s = now + _REMIND_EVERY_S
                     say(f"can't look after the models: {error.strerror or error}; trying again")
 
     def _revive_ports(self) -> None:
@@ -139,8 +139,8 @@ class Supervisor:
             for state in self._states_of(name) if name not in models else ():
                 state.unloaded()
         self.loader.begin(models)
-        self._on_demand.begin()
-        self._tell()
+        self._on_demand.server_started()
+        self._report_states()
 
     def _states_of(self, name: str) -> list[ModelState]:
         return self.states.of(self._served.folders(name))
@@ -174,9 +174,9 @@ class Supervisor:
         # What is free is known once those are loaded that always are.
         demand = demand_of(self._ports.process.said)
         self._on_demand.look(demand, may_begin=not self._loading)
-        self._tell()
+        self._report_states()
         if is_due:
-            self._on_demand.tell(self._health)
+            self._on_demand.report(self._health)
         for model in self._begun:
             if self.states.are_ready(self._served.folders(model)):
                 self._print_curl_lines(model)
@@ -191,7 +191,7 @@ class Supervisor:
         if seen is not None:
             self.states.see(seen, since)
 
-    def _tell(self) -> None:
+    def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
         names = self._served.names()
         applied = self._served.last_apply()
@@ -203,7 +203,7 @@ class Supervisor:
 
     def _for_ports(self, name: str) -> Iterator[tuple[str, Model]]:
         """What ports are told of an entry's folders: a front needs its engine too."""
-        folders, on_demand = self._served.folders(name), self._on_demand.told(name)
+        folders, on_demand = self._served.folders(name), self._on_demand.for_ports(name)
         is_ours = self._served.is_ours(name)
         for part in folders:
             needed = folders if part == name else [part]
@@ -240,7 +240,7 @@ class Supervisor:
         )
 
     def _reason(self, model: str, states: Sequence[ModelState]) -> str:
-        on_demand = self._on_demand.told(model)
+        on_demand = self._on_demand.for_ports(model)
         if on_demand and on_demand.is_coming:
             return on_demand.failure
         worst = _worst(states)
@@ -306,7 +306,7 @@ class Supervisor:
         self._health.enter("restarting", f"tritonserver is started again: {why}")
         self.loader.end()
         self.states.server_ended()
-        self._tell()
+        self._report_states()
         deadline = time.monotonic() + _RENEW_AFTER_S
         self._server.stop(lambda: time.monotonic() > deadline)
         self._start_again("tritonserver has ended")
@@ -316,7 +316,7 @@ class Supervisor:
         self._health.enter("restarting")
         self._health.set_server_up(False)
         self.states.server_died(cause, words.partition(";")[0])
-        self._tell()
+        self._report_states()
         self._start_again(words)
 
     def _start_again(self, words: str) -> None:

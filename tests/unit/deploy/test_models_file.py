@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.deploy.models_file import Source, _dump, plain
+from generator.deploy.models_file import _dump, files_of, plain
 from generator.deploy.rendering import block, quote
 from generator.deploy.servers import Unit, slug
 from generator.models_yaml.reading import load
@@ -58,7 +58,7 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
     )
     (spec,) = load(here / "models.yaml", find_tasks())
     unit = Unit("hf-triton", None, (spec,))
-    for name, content in Source(read(here / "models.yaml")).files_of(unit).items():
+    for name, content in files_of(unit, read(here / "models.yaml")).items():
         (there / name).write_bytes(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
     (again,) = load(there / "models.yaml", find_tasks())
@@ -73,7 +73,7 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
         specs = load(path, tasks)
         base = str(path.parent)
         unit = Unit("hf-triton", None, tuple(specs))
-        for name, content in Source(read(path), base).files_of(unit).items():
+        for name, content in files_of(unit, read(path), base).items():
             (tmp_path / name).write_bytes(content)
         again = load(tmp_path / "models.yaml", tasks)
         for one, other in zip(specs, again, strict=True):

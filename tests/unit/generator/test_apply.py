@@ -38,6 +38,12 @@ def fake(made: Bench) -> FakeTriton:
     return made.fake
 
 
+def recorded(made: Bench) -> served_record.ServedRecord:
+    found = served_record.read(made.repository)
+    assert found is not None
+    return found
+
+
 def test_nothing_is_loaded_where_nothing_has_changed(made: Bench) -> None:
     ran = made.apply()
     assert (ran.code, ran.err) == (0, "")
@@ -341,9 +347,7 @@ def test_a_verb_reads_the_file_that_the_server_was_started_with(
     assert ran.code == 0, ran
     read = f"{Path('started.yaml').absolute()} (port {fake(made).port})"
     assert f"hf-triton: reading {read}, with which the server was started" in ran.err
-    record = served_record.read(made.repository)
-    assert record
-    assert record.models == ("a", "s")
+    assert recorded(made).models == ("a", "s")
     assert "remove     a: a" in made.apply("--dry-run", "--config", "models.yaml").out
 
 
@@ -442,11 +446,10 @@ def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench
 def test_a_record_that_was_lost_is_made_anew_where_there_is_nothing_to_do(made: Bench) -> None:
     (made.repository / served_record.RECORD_FILE).unlink(missing_ok=True)
     assert made.apply().code == 0
-    record = served_record.read(made.repository)
-    assert record is not None
-    assert record.models == ("a", "s")
-    assert record.applied is not None
-    assert record.applied.is_good
+    assert recorded(made).models == ("a", "s")
+    applied = recorded(made).applied
+    assert applied is not None
+    assert applied.is_good
 
 
 def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) -> None:
@@ -454,14 +457,12 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     ran = made.applied(BOTH + later)
     assert "later_stream: written, nothing to load" in ran.out
     assert not [event for event in fake(made).events if event.startswith("load")]
-    record = served_record.read(made.repository)
-    assert record is not None
-    assert record.models == ("a", "hand", "later", "s")
+    assert recorded(made).models == ("a", "hand", "later", "s")
 
     made.say(f"{BOTH}{later}- {{name: mine, load: on_demand}}\n")
     (made.repository / "mine").write_text("a file of the user's own")
     assert made.apply().code == 1
-    assert served_record.read(made.repository).models == record.models  # type: ignore[union-attr]
+    assert recorded(made).models == ("a", "hand", "later", "s")
 
     slower = later.replace("on_demand", f"on_demand, {SLOWER}")
     made.applied(BOTH + slower)
@@ -491,9 +492,7 @@ def test_a_rollback_of_what_is_not_loaded_loads_nothing(made: Bench) -> None:
     assert "change     later_stream: version 2 -> 3 (config.pbtxt, model.json)" in ran.out
     assert "later_stream: written, nothing to load" in ran.out
     assert not [event for event in fake(made).events if event.startswith("load")]
-    record = served_record.read(made.repository)
-    assert record is not None
-    assert record.models == ("a", "gone", "later", "s")
+    assert recorded(made).models == ("a", "gone", "later", "s")
     made.run("prune")
     assert made.is_current()
     assert "nothing to roll back" in made.apply("--rollback").err

@@ -140,7 +140,7 @@ def test_several_models_that_fit_one_by_one_are_loaded_so() -> None:
     metrics = "".join(published(name, "cuda:0", 10, free=25) for name in ("a", "b", "c"))
     found = planned(metrics, *(change(name) for name in ("a", "b", "c")))
     assert not found.shortages
-    assert found.alone == {"c"}
+    assert found.one_by_one == {"c"}
 
 
 def weights(folder: Path, size: int, **config: Any) -> None:

@@ -80,7 +80,7 @@ def test_a_failed_load_is_told_to_those_who_wait_and_tried_again_later(home: Hom
     home.models.look(dict(WAITS), may_begin=True)
     assert eventually(lambda: home.states["a"].state is State.FAILED)
     home.models.look(dict(WAITS), may_begin=True)
-    told = home.models.told("a")
+    told = home.models.for_ports("a")
     assert told is not None
     assert (told.failure, told.retry_s) == ("no weights", 5)
     assert "model 'a' failed to load: no weights" in home.said

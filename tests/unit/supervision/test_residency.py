@@ -34,7 +34,7 @@ class World:
             say=self.said.append,
             clock=lambda: self.now,
         )
-        self.residency.follow(dict.fromkeys(names, idle_s))
+        self.residency.set_entries(dict.fromkeys(names, idle_s))
 
     def _begin_load(self, name: str) -> None:
         self.loads.append(name)
@@ -54,8 +54,8 @@ class World:
                     if self.residency.models[name].state == "loading":
                         self.residency.loaded(name, self.load_s)
                     else:
-                        self.residency.gone(name)
-            self.residency.ask(self.demands)
+                        self.residency.unloaded(name)
+            self.residency.set_demands(self.demands)
             self.residency.decide()
             self.now += 0.25
 
@@ -202,19 +202,19 @@ def test_a_load_that_takes_long_keeps_no_other_from_loading() -> None:
 
 def test_what_others_load_and_unload_is_seen_and_what_heals_is_not_lost() -> None:
     world = World(2, "a")
-    world.residency.see(ready=["a"], healing=[])
+    world.residency.set_ready(ready=["a"], healing=[])
     assert world.states == {"a": "loaded"}
     world.now += 10
-    world.residency.see(ready=[], healing=["a"])
+    world.residency.set_ready(ready=[], healing=["a"])
     assert world.states == {"a": "loaded"}
-    world.residency.see(ready=[], healing=[])
+    world.residency.set_ready(ready=[], healing=[])
     assert world.states == {"a": "asleep"}
 
 
 def test_with_the_server_all_is_gone_and_who_still_waits_has_it_loaded_again() -> None:
     world = World(2, "a", "b")
     world.load("a", "b")
-    world.residency.forget()
+    world.residency.server_ended()
     assert set(world.states.values()) == {"asleep"}
     world.run(3, b=WAITS)
     assert world.loads == ["a", "b", "b"]
@@ -222,7 +222,7 @@ def test_with_the_server_all_is_gone_and_who_still_waits_has_it_loaded_again() -
 
 def test_an_entry_that_is_gone_from_models_yaml_is_forgotten() -> None:
     world = World(2, "a", "b")
-    world.residency.follow({"b": 5.0})
+    world.residency.set_entries({"b": 5.0})
     assert list(world.residency.models) == ["b"]
     assert world.residency.models["b"].idle_s == 5.0
 

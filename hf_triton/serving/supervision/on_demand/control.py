@@ -52,28 +52,28 @@ class OnDemandModels:
         self._entries: dict[str, OnDemandEntry] = {}
         self._owners: dict[str, str] = {}  # of entries and arms
         self._began_s: dict[str, float] = {}  # loads under way
-        self._gone = SimpleQueue[tuple[str, int]]()  # with the server that it has left
+        self._unloaded = SimpleQueue[tuple[str, int]]()  # with the server that it has left
 
     @property
     def models(self) -> Mapping[str, Resident]:
         return self._residency.models
 
-    def begin(self) -> None:
+    def server_started(self) -> None:
         self._began_s.clear()
-        self._residency.forget()
+        self._residency.server_ended()
 
     def look(self, demand: PortDemand, *, may_begin: bool) -> None:
         """Begins what is to be done, where it may; to be called four times a second."""
         residency = self._residency
         self._entries = self._served.on_demand()
         self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
-        residency.follow({name: entry.idle_s for name, entry in self._entries.items()})
+        residency.set_entries({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
-        while not self._gone.empty():  # before their states are looked at
-            name, pid = self._gone.get()
+        while not self._unloaded.empty():  # before their states are looked at
+            name, pid = self._unloaded.get()
             if pid == self._server.pid:
-                residency.gone(name)
+                residency.unloaded(name)
         states = {name: self._states.of(self._folders(name)) for name in residency.models}
         ready, coming = set[str](), set[str]()
         for name, own in states.items():
@@ -90,8 +90,8 @@ class OnDemandModels:
             if is_ours and (reason := next(reasons, "")):
                 self._began_s.pop(name, None)
                 residency.failed(name, reason)
-        residency.see(ready, coming)
-        residency.ask({name: self._demand(name, demand) for name in residency.models})
+        residency.set_ready(ready, coming)
+        residency.set_demands({name: self._demand(name, demand) for name in residency.models})
         # One that is loaded again takes more for a moment.
         running = {name for name, one in self.models.items() if one.state in ("loaded", "leaving")}
         self._sizes.measure(running - coming)
@@ -102,7 +102,7 @@ class OnDemandModels:
         own = [demand[folder] for folder in self._folders(name) if folder in demand]
         return Demand(*map(sum, zip(*own, strict=True)))
 
-    def told(self, model: str) -> Model | None:
+    def for_ports(self, model: str) -> Model | None:
         """What ports are told of an entry or arm; None where it is always loaded."""
         found = self.models.get(self._owners.get(model, ""))
         if found is None:
@@ -116,7 +116,7 @@ class OnDemandModels:
             retry_s=max(1, math.ceil(found.retry_at_s - time.monotonic())) if found.failure else 0,
         )
 
-    def tell(self, health: Health) -> None:
+    def report(self, health: Health) -> None:
         """Tells probes and metrics how each model is."""
         states = {name: model.state for name, model in self.models.items()}
         health.set_on_demand(states, self._samples() if states else ())
@@ -145,7 +145,7 @@ class OnDemandModels:
         return self._entries[name].folders if name in self._entries else []
 
     def _load(self, name: str) -> None:
-        if self._sizes.unknown(name):
+        if self._sizes.unknown_sources(name):
             args = (name, self._server.pid)
             threading.Thread(target=self._ask_size, args=args, daemon=True).start()
             return
@@ -173,10 +173,10 @@ class OnDemandModels:
             f"how much memory it takes is not known: {why}" if why else f"it takes {size:.2f} GiB"
         )
         self._say(f"model '{name}' is not downloaded yet; {takes}")
-        self._gone.put((name, pid))
+        self._unloaded.put((name, pid))
 
     def _evict(self, name: str) -> None:
-        self._sizes.note_gone(name)
+        self._sizes.note_unloaded(name)
         threading.Thread(target=self._unload, args=(name,), daemon=True).start()
 
     def _unload(self, name: str) -> None:
@@ -196,7 +196,7 @@ class OnDemandModels:
                     time.sleep(_POLL_S)
                 if self._server.pid == pid:
                     self._states[folder].unloaded()
-        self._gone.put((name, pid))
+        self._unloaded.put((name, pid))
 
     def _is_there(self, folder: str) -> bool:
         """Whether the server or a process still has it."""

@@ -70,7 +70,7 @@ class Resident:
 class Residency:
     """The models of one server. ``sizes`` are bytes by device of an entry, as far as they are
     known; ``limits`` those that all may take together, of each device; ``load`` and ``evict``
-    begin, and ``loaded`` and ``gone`` are called when they have ended.
+    begin, and ``loaded`` and ``unloaded`` are called when they have ended.
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class Residency:
         self.models: dict[str, Resident] = {}
         self._said_thrash_at_s = -math.inf
 
-    def follow(self, idle_s: Mapping[str, float | None]) -> None:
+    def set_entries(self, idle_s: Mapping[str, float | None]) -> None:
         """Takes the entries that are loaded on demand now, and when each may go."""
         for name in self.models.keys() - idle_s.keys():
             del self.models[name]
         for name, seconds in idle_s.items():
             self.models.setdefault(name, Resident(name)).idle_s = seconds
 
-    def forget(self) -> None:
+    def server_ended(self) -> None:
         """The server has ended, and all that was loaded with it."""
         for model in self.models.values():
             model.state, model.closed = "asleep", False
 
-    def see(self, ready: Iterable[str], healing: Iterable[str]) -> None:
+    def set_ready(self, ready: Iterable[str], healing: Iterable[str]) -> None:
         """Those in ``healing`` come back by themselves."""
         now, ready, healing = self._clock(), set(ready), set(healing)
         for model in self.models.values():
@@ -109,7 +109,7 @@ class Residency:
             elif model.state == "loaded" and model.name not in ready | healing:
                 model.state, model.closed = "asleep", False
 
-    def ask(self, demands: Mapping[str, Demand]) -> None:
+    def set_demands(self, demands: Mapping[str, Demand]) -> None:
         now = self._clock()
         for model in self.models.values():
             before, model.demand = model.demand, demands.get(model.name, Demand())
@@ -262,7 +262,7 @@ class Residency:
         if model := self.models.get(name):
             self._fail(model, why)
 
-    def gone(self, name: str) -> None:
+    def unloaded(self, name: str) -> None:
         """Its processes have ended, and their memory is free."""
         if model := self.models.get(name):
             model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()

@@ -67,7 +67,7 @@ class Sizes:
     def of(self, name: str) -> Mapping[str, float]:
         return self._running.get(name) or self._last(name) or self._estimate(name)
 
-    def unknown(self, name: str) -> list[Key]:
+    def unknown_sources(self, name: str) -> list[Key]:
         """The sources of an entry's weights that are not here, and whose size was not asked."""
         found = ((path, _model_values(path)) for path in self._paths(name))
         keys = (unknown_source(path, values) for path, values in found if values)
@@ -76,7 +76,7 @@ class Sizes:
     def ask(self, name: str) -> str:
         """Asks the Hub how large an entry's weights are; returns why it does not say, or ""."""
         why = ""
-        for key in self.unknown(name):
+        for key in self.unknown_sources(name):
             self._listed[key], refusal = _listed(*key)
             why = why or refusal
         self._estimates.pop(name, None)
@@ -103,7 +103,7 @@ class Sizes:
         published = loaded_bytes(self._metrics(), {name, *self._folders_of(name)})
         self._published[name] = {one: size for one, size in published.items() if one != CPU}
 
-    def note_gone(self, name: str) -> None:
+    def note_unloaded(self, name: str) -> None:
         """An entry goes: what it took at last is what it takes."""
         if name in self._running:
             self._keep(name)
