@@ -90,11 +90,6 @@ class Listen:
     def metrics_socket(self) -> str:
         return f"{self.sockets}/metrics"
 
-    def remove_sockets(self) -> None:
-        if self.sockets:
-            for path in (self.http_socket, self.grpc_socket, self.metrics_socket):
-                Path(path).unlink(missing_ok=True)
-
     def remove_abandoned_requests(self) -> None:
         """Removes the files of calls that were left and never ended: nothing runs any more."""
         prefix = Path(self.abandoned_requests)

@@ -259,7 +259,10 @@ class TritonServer:
         for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             if not str(region).startswith(self.listen.abandoned_requests):  # calls that go on
                 region.unlink(missing_ok=True)
-        self.listen.remove_sockets()  # a killed server's: the next one would find them in use
+        listen = self.listen
+        if listen.sockets:  # the next server would find them in use
+            for path in (listen.http_socket, listen.grpc_socket, listen.metrics_socket):
+                Path(path).unlink(missing_ok=True)
         self._is_cleared_away = True
         return code
 

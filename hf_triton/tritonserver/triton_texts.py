@@ -85,28 +85,22 @@ def one_line(error: str) -> str:
     text = _TRACEBACK.sub("", _PREFIXES.sub("", error))
     if "failed to poll from model repository" in text:
         text = "its folder or config.pbtxt can't be read (see the log above)"
-    missing = _NO_BACKEND.search(text)
-    if missing:
-        text = f"this tritonserver has no backend '{missing[1]}'; {_who_has(missing[1])}"
-    gpu = _NO_SUCH_GPU.search(text)
-    if gpu:
-        text = _gpu_missing(gpu[1], gpu[2].strip(" ,"))
+    if missing := _NO_BACKEND.search(text):
+        who = "NVIDIA's container has"
+        if missing[1] == "vllm":
+            who = (
+                "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use "
+                "layout: single and options: {engine: vllm}"
+            )
+        text = f"this tritonserver has no backend '{missing[1]}'; {who}"
+    if gpu := _NO_SUCH_GPU.search(text):
+        usable = gpu[2].strip(" ,")
+        only = f"of the GPUs here Triton can use only {usable}"
+        there = only if usable else "Triton finds none here"
+        asked = f"instance_group asks for GPU {gpu[1]}"
+        text = f"{asked}, and {there}: change gpus, or use KIND_CPU"
     if _NO_GPUS in text:
         text = "instance_group asks for KIND_GPU, and Triton finds no GPU here: use KIND_CPU"
     if _DIED in text:
         text = PROCESS_DIED
     return " ".join(text.split()).rstrip(" ;") or "no reason given"
-
-
-def _who_has(backend: str) -> str:
-    if backend != "vllm":
-        return "NVIDIA's container has"
-    return (
-        "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use layout: single "
-        "and options: {engine: vllm}"
-    )
-
-
-def _gpu_missing(asked: str, usable: str) -> str:
-    there = f"of the GPUs here Triton can use only {usable}" if usable else "Triton finds none here"
-    return f"instance_group asks for GPU {asked}, and {there}: change gpus, or use KIND_CPU"

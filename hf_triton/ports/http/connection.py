@@ -99,27 +99,22 @@ class HttpConnection(asyncio.Protocol):
     def end_exchange(self, *, is_last: bool) -> None:
         """A request is answered: the next one, or the connection's end."""
         self._exchange = None
-        if is_last:
-            self._linger()
-            return
-        self._reader.begin_body(self._proxy.now())
-        self.set_deadline()
-        self._begin_next()
-        self.let_continue()
+        if not is_last:
+            self._reader.begin_body(self._proxy.now())
+            self.set_deadline()
+            self._begin_next()
+            self.let_continue()
+        elif not self._reader.is_over:
+            self.close()
+        else:  # closes once the client has read it: what it still sends would reset it away
+            self.set_deadline()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
 
     def let_continue(self) -> None:
         """Tells a client to send the body that it asked about, once the turn has come to it."""
         if self.is_idle and self._reader.asks_to_continue():
             self.transport.write(_CONTINUE)
-
-    def _linger(self) -> None:
-        """Closes once the client has read the answer: what it still sends would reset it away."""
-        if not self._reader.is_over:
-            self.close()
-            return
-        self.set_deadline()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
 
     def set_deadline(self) -> None:
         if self.is_full:
@@ -193,8 +188,8 @@ class Exchange(Asker):
             return
         self._proxy.callers.enter(request.account)
         self._account = request.account
-        if self._proxy.is_ready_asleep(request):
-            self._answer(200, b"", {})
+        if request.endpoint == "ready" and self._proxy.retries.model(request.model).is_asleep:
+            self._answer(200, b"", {})  # its next request has it loaded
             return
         payload, may_send = self._proxy.checked(request), True
         if request.awaited_model:

@@ -64,10 +64,6 @@ class HttpProxy(Port):
         except RefusedError as refusal:
             request.refusal = request.refusal or refusal
 
-    def is_ready_asleep(self, request: Request) -> bool:
-        """Whether it asks if a model is ready that its next request has loaded."""
-        return request.endpoint == "ready" and self.retries.model(request.model).is_asleep
-
     def leave(self, upstream: Upstream, request: Request) -> None:
         """The client has gone. A model of ours is told, and what still comes of the answer is read:
         connections that are closed meanwhile are no good to Triton's threads.
