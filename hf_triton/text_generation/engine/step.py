@@ -12,21 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass
-class StepInputs:
-    """Numbers that travel to the device with a step.
-
-    ``pending_rows`` are the rows, in the step before, of sampled tokens that the host has not read:
-    such a token's id is written as ``-1 - row``, and filled in on the device from
-    ``pending_tokens`` (rows,). ``adapters`` are the numbers (0: none) of ``Step.sequences``; empty
-    where none has one.
-    """
-
-    pending_rows: dict[Sequence, int] = field(default_factory=dict)
-    pending_tokens: torch.Tensor | None = None
-    adapters: list[int] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class PrefillChunk:
     """Tokens ``start .. end-1`` of a prompt, or of what a preempted sequence computes again."""
@@ -75,17 +60,24 @@ class Draft:
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """``copies`` come first, then one token for each of ``decodes``, the chunks of ``prefills`` and
     the tokens of ``drafts``.
+
+    ``pending_rows`` are the rows, in the step before, of sampled tokens that the host has not read:
+    such a token's id is written as ``-1 - row``, and filled in on the device from
+    ``pending_tokens`` (rows,). ``adapters`` are the numbers (0: none) of ``sequences``; empty where
+    none has one.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
     copies: list[StateCopy] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
-    inputs: StepInputs = field(default_factory=StepInputs)
+    pending_rows: dict[Sequence, int] = field(default_factory=dict)
+    pending_tokens: torch.Tensor | None = None
+    adapters: list[int] = field(default_factory=list)
 
     @property
     def sampled(self) -> list[Sequence]:

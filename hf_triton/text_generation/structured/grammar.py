@@ -266,10 +266,3 @@ def wait_for_masks(grammars: Iterable[Grammar], timeout_s: float) -> bool:
         poll.poll(1000 * left_s)
         late = [grammar for grammar in late if not grammar.is_ready]
     return not late
-
-
-def tell_all(tokens: Iterable[tuple[Grammar | None, int]]) -> None:
-    """Begins with the next token of each, in all their processes at once."""
-    for grammar, token_id in tokens:
-        if grammar is not None:
-            grammar.tell(token_id)

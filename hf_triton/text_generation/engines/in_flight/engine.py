@@ -42,7 +42,7 @@ from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
-from hf_triton.text_generation.structured.grammar import tell_all, wait_for_masks
+from hf_triton.text_generation.structured.grammar import wait_for_masks
 
 from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
@@ -333,9 +333,9 @@ class InFlightEngine(Engine):
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
         if step.num_tokens:
-            step.inputs.pending_rows = self._unread_rows
+            step.pending_rows = self._unread_rows
             if self._launched is not None:
-                step.inputs.pending_tokens = self._launched.token_ids
+                step.pending_tokens = self._launched.token_ids
             if self.setup.device.type == "cpu":
                 self.thread.cpu_threads.computes(step.num_tokens)
             logits = self.runner.compute(step)
@@ -463,11 +463,10 @@ class InFlightEngine(Engine):
             for sequence, run in news
             if sequence.finish_reason is None and sequence not in self._nan_sequences
         ]
-        tell_all(
-            (sequence.grammar, run[0].id)
-            for sequence, run in going
-            if self._rules is None or self._rules.next_of(sequence) is None
-        )
+        for sequence, run in going:  # begins in the processes of all grammars at once
+            is_forced = self._rules is not None and self._rules.next_of(sequence) is not None
+            if sequence.grammar is not None and not is_forced:
+                sequence.grammar.tell(run[0].id)
         for sequence, run in going:
             self._append(sequence, run)
         sequences = [sequence for sequence, _ in going]

@@ -18,8 +18,7 @@ from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
-from hf_triton.text_generation.media.encoded import Encoded
-from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedSize

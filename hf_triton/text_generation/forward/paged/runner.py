@@ -34,7 +34,7 @@ class PageRunner(Runner):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        if self.device.type != "cpu" or step.chunks or step.inputs.adapters:
+        if self.device.type != "cpu" or step.chunks or step.adapters:
             return self.run(lay_out_pages(step, self.cache, self.device))
         if self._decodes is None or not self._decodes.go_on(step):
             self._decodes = Decodes(step, self.cache)

@@ -237,8 +237,8 @@ def lay_out_pages(
     table = parts["block_table"]
     table[:seqs][np.arange(table.shape[1]) < num_pages[:, None]] = pages
     parts["token_ids"][:tokens] = _token_ids(step)
-    if step.inputs.adapters:
-        parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)
+    if step.adapters:
+        parts["adapters"][:tokens] = np.repeat(step.adapters, counts)
     starts = parts["starts"][: seqs + 1]
     positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
     parts["positions"][:tokens] = positions
@@ -259,7 +259,7 @@ def lay_out_pages(
     placed = PagedStep(cache, **shape.views(buffer), max_query_len=max(counts))
     placed.kept["on_host"] = starts.tolist(), lengths
     placed.chunks = chunks
-    placed.fill_pending(step.inputs.pending_tokens)
+    placed.fill_pending(step.pending_tokens)
     return placed
 
 
@@ -283,7 +283,7 @@ class Decodes:
         # A sequence that was taken out and came back has another array of pages.
         if len(pages) != len(self._pages) or not all(map(is_, pages, self._pages)):
             return False
-        parts, table, inputs = self._parts, self._parts["block_table"], step.inputs
+        parts, table = self._parts, self._parts["block_table"]
         if num_pages != self._num_pages:
             if max(num_pages) > table.shape[1]:
                 return False
@@ -295,9 +295,9 @@ class Decodes:
         parts["lengths"][:] = lengths
         np.subtract(parts["lengths"], 1, out=parts["positions"])
         np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
-        parts["token_ids"][:] = _last_token_ids(step.decodes, inputs.pending_rows)
+        parts["token_ids"][:] = _last_token_ids(step.decodes, step.pending_rows)
         self.step.kept = {"on_host": (self.step.on_host[0], lengths)}
-        self.step.fill_pending(inputs.pending_tokens)
+        self.step.fill_pending(step.pending_tokens)
         return True
 
 
@@ -318,7 +318,7 @@ def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, in
 
 
 def _token_ids(step: Step) -> list[int]:
-    ids = _last_token_ids(step.decodes, step.inputs.pending_rows)
+    ids = _last_token_ids(step.decodes, step.pending_rows)
     for chunk in step.prefills:
         ids += chunk.sequence.tokens(chunk.start, chunk.end)
     for draft in step.drafts:

@@ -16,7 +16,7 @@ import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.media.encoded import columns_of
+from hf_triton.text_generation.media.decoder_entry import columns_of
 from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
 from hf_triton.text_generation.memory.model_cache import ModelCache, PageLayer, Rows, TableLayer
 from hf_triton.text_generation.memory.own_states import own_states

@@ -10,8 +10,7 @@ import torch
 
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAdapters
-from hf_triton.text_generation.media.encoded import Part
-from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .runner import Runner
@@ -80,7 +79,7 @@ class AdaptedSteps:
 
     def around(self, step: Step) -> AbstractContextManager[None]:
         if self._on_device:
-            step.inputs.adapters = [self._number(sequence) for sequence in step.sequences]
+            step.adapters = [self._number(sequence) for sequence in step.sequences]
             return nullcontext()
         numbers = [self._number(sequence) for sequence in step.decodes]
         for chunk in step.chunks:

@@ -17,7 +17,7 @@ from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
 from hf_triton.text_generation.engines.generate.engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
-from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory import prefix_index, state_pages
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source

@@ -111,8 +111,8 @@ def test_padding_are_sequences_of_one_token_in_the_page_of_nobody() -> None:
 
 def test_a_token_that_the_host_has_not_read_comes_from_the_row_where_it_was_sampled() -> None:
     step = decodes_only()
-    step.inputs.pending_rows = {step.decodes[2]: 0, step.decodes[0]: 3}
-    step.inputs.pending_tokens = torch.tensor([50, 51, 52, 53])
+    step.pending_rows = {step.decodes[2]: 0, step.decodes[0]: 3}
+    step.pending_tokens = torch.tensor([50, 51, 52, 53])
     assert on_device(step, garbage_cache()).token_ids.tolist() == [53, 101, 50]
 
 
