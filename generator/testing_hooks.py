@@ -31,7 +31,7 @@ from generator.spec.triton_models import triton_models
 
 if TYPE_CHECKING:
     from hf_triton.hooks import HookRequest, HookResponse
-    from hf_triton.runtime.hooking.hook_file import HookFile
+    from hf_triton.runtime.hooking.hook_runner import HookFile
 
 __all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
 
@@ -119,7 +119,7 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
 
 
 def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
-    from hf_triton.runtime.hooking.hook_file import HookFile
+    from hf_triton.runtime.hooking.hook_runner import HookFile
     from hf_triton.runtime.metrics.observations import Metric, Observations
 
     class Recorder(Observations):

@@ -59,7 +59,15 @@ class HookTensors(MutableMapping[str, Any]):
         return self._tensors[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._put(name, value)
+        declared = self._declared.get(name)
+        if declared is None:
+            known = ", ".join(self._declared)
+            raise HookError(f"{self.kind} {name!r} is not declared; this model has {known}")
+        try:
+            array = declared.array(value, self.num_rows, self._shapes.get(name))
+        except ValueError as error:
+            raise HookError(f"{self.kind} {name!r}: {error}") from None
+        self._tensors[name] = array
 
     def __delitem__(self, name: str) -> None:
         del self._tensors[name]
@@ -71,9 +79,7 @@ class HookTensors(MutableMapping[str, Any]):
         return len(self._tensors)
 
     def texts(self, name: str) -> list[str]:
-        """All texts of a tensor as a flat list, empty if there is no such tensor. Raises
-        RequestError if one is not valid UTF-8.
-        """
+        """All texts of a tensor, none if it is not there. Raises RequestError for invalid UTF-8."""
         return [text(name, value) for value in self._values(name)]
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -91,22 +97,9 @@ class HookTensors(MutableMapping[str, Any]):
         self.update(tensors)
 
     def check(self) -> None:
-        """Raises HookError if an array was changed in place to a type or shape that is not
-        declared.
-        """
-        for name in self._tensors:
-            self._put(name, self._tensors[name])
-
-    def _put(self, name: str, value: Any) -> None:
-        declared = self._declared.get(name)
-        if declared is None:
-            known = ", ".join(self._declared)
-            raise HookError(f"{self.kind} {name!r} is not declared; this model has {known}")
-        try:
-            array = declared.array(value, self.num_rows, self._shapes.get(name))
-        except ValueError as error:
-            raise HookError(f"{self.kind} {name!r}: {error}") from None
-        self._tensors[name] = array
+        """Raises HookError if an array was changed in place to what is not declared."""
+        for name, array in self._tensors.items():
+            HookTensors.__setitem__(self, name, array)
 
     def _values(self, name: str) -> list[Any]:
         array = self._tensors.get(name)

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from generator.errors import PerfError
-from hf_triton.runtime.devices.cpu_quota import num_cores
+from hf_triton.runtime.devices.device import num_cores
 from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")

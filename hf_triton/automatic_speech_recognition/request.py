@@ -13,9 +13,8 @@ import numpy as np
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media import decoding
 from hf_triton.runtime.media.decoding import MediaLimits, waveform
-from hf_triton.runtime.request.deadline import check_on_timeout, timeout_ms
 from hf_triton.runtime.request.json_text import short
-from hf_triton.runtime.request.tensors import RequestFields, text
+from hf_triton.runtime.request.tensors import RequestFields, check_on_timeout, text, timeout_ms
 from hf_triton.text_generation.request.row_options import read_option
 from hf_triton.text_generation.request.sampling_json import lenient_integer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams

@@ -19,7 +19,7 @@ from torch import nn
 
 from hf_triton.encoder.sentence_transformers.reading import Step, activation
 from hf_triton.runtime.errors import LoadError, reason
-from hf_triton.runtime.weights.declared_size import within_files
+from hf_triton.runtime.weights.untrusted_files import within_files
 
 # (tokens, hidden) and the place of each token in its text, from 1 on -> (hidden,)
 _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]

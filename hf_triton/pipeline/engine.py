@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from hf_triton.runtime import log
-from hf_triton.runtime.engine import work as works
+from hf_triton.runtime.engine import reception
 from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError, place, reason
-from hf_triton.runtime.request.request_ids import labelled
 from hf_triton.runtime.tokenizing.lengths import check_characters, num_characters
 
 from .items import ChatMessages
@@ -185,7 +184,7 @@ def _asked_length(parameters: Mapping[str, Any]) -> int | None:
     return max((n for n in lengths if isinstance(n, int)), default=None)
 
 
-Work = works.Work[PipelineInput, Any]
+Work = reception.Work[PipelineInput, Any]
 
 
 class PipelineEngine:
@@ -208,9 +207,9 @@ class PipelineEngine:
         )
         self._load, self._batch_size, self._check_device = load, batch_size, check_device
         self._waiting: deque[Work] = deque()
-        self._finish = partial(works.finish, self.thread)
+        self._finish = partial(reception.finish, self.thread)
         self._begin = partial(
-            works.begin, self.thread, queue_time=self.metrics.queue_time_s.observe
+            reception.begin, self.thread, queue_time=self.metrics.queue_time_s.observe
         )
         self.num_running = 0  # requests of the current call
 
@@ -298,6 +297,6 @@ class PipelineEngine:
         found = self._call.failure(error)
         if not isinstance(found, RequestError):
             text = f"a call of the {self._call.name} pipeline failed: {place(error)}"
-            log.error(labelled(work.request_id, text))
+            log.error(text, work.request_id)
             self._check_device()  # else later calls fail while it reports ready
         return type(found)(f"{given.where}{found}")

@@ -13,7 +13,7 @@ import os
 import secrets
 from pathlib import Path
 
-from hf_triton.runtime.request.abandoned_requests import call_text, journal_file
+from hf_triton.runtime.request.request_parameters import call_text, journal_file
 from hf_triton.runtime.request.stream_journal import head_of
 
 # So long at most a call that was left counts for its caller: one whose model has died never ends.

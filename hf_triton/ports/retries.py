@@ -21,7 +21,7 @@ import msgspec
 from hf_triton.ports.call_files import AbandonedRequests, Stream, first_text
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.time_limit import timeout
-from hf_triton.runtime.request.abandoned_requests import call_text
+from hf_triton.runtime.request.request_parameters import call_text
 from hf_triton.tritonserver.model_state import Cause, State
 from hf_triton.tritonserver.triton_texts import AWAY
 

@@ -19,9 +19,7 @@ _current: list[Attend] = []
 
 
 def register() -> str:
-    """Makes the function known to transformers -> its name. Without a mask function of that name
-    transformers builds no masks: what each token sees is decided by what attends.
-    """
+    """Without a mask function of that name transformers builds no masks."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION_NAME, lambda *given, **more: _current[-1](*given, **more))
@@ -39,17 +37,13 @@ def attending(attend: Attend) -> Iterator[None]:
 
 
 class OwnAttention:
-    """A model's own attention implementations, one for each part's configuration."""
-
     def __init__(self, model: Any) -> None:
         configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
         found = {id(one): one for one in configs if hasattr(one, "_attn_implementation")}
         self._names = [(one, one._attn_implementation) for one in found.values()]  # noqa: SLF001
 
     def replace(self, name: str) -> None:
-        """Sets this attention function on all parts, also where ``set_attn_implementation``
-        refuses.
-        """
+        """Also where ``set_attn_implementation`` refuses."""
         _set((config, name) for config, _ in self._names)
 
     def restore(self) -> None:
@@ -57,7 +51,6 @@ class OwnAttention:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restores the model's own attention within the block."""
         now = [(config, config._attn_implementation) for config, _ in self._names]  # noqa: SLF001
         self.restore()
         try:

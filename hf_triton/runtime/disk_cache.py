@@ -1,5 +1,6 @@
-"""Stores small Python values, one file each, for processes that start later on the same machine. An
-unreadable file is ignored, and its value computed again.
+"""Stores small Python values, one file each, for processes that start later on the same machine, in
+a folder that only this user can write to. An unreadable file is ignored, and its value computed
+again.
 """
 
 from __future__ import annotations
@@ -17,40 +18,29 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .. import runtime
-
+Key = tuple[Any, ...]
 _DIGEST_BYTES = 32
 _MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for another process; between checks
 
 
-def get(kind: str, key: tuple[Any, ...]) -> Any:
-    """The stored value of this key, or None. The caller may modify it."""
-    path = path_of(kind, key)
-    return path and get_at(path, key)
+def path_of(kind: str, key: Key) -> Path | None:
+    """The file of a key; None where nothing can be stored."""
+    name = hashlib.sha256(_named(key).encode()).hexdigest()[:32]
+    return next((folder / name for folder in _folders(kind) if is_made_private(folder)), None)
 
 
-def get_at(path: Path, key: tuple[Any, ...]) -> Any:
+def get(path: Path | None, key: Key) -> Any:
     """The value in a file, or None where it was stored under another key."""
-    try:
-        data = path.read_bytes()
+    with suppress(OSError, EOFError, ValueError, TypeError):
+        data = path.read_bytes() if path else b""
         if data and hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
             named, value = marshal.loads(data[_DIGEST_BYTES:])  # noqa: S302, from a private folder
             return value if named == _named(key) else None
-    except (OSError, EOFError, ValueError, TypeError):
-        pass
     return None
 
 
-def put(kind: str, key: tuple[Any, ...], value: Any) -> None:
-    """Stores a value of numbers, texts, tuples, sets and dicts, where possible."""
-    path = path_of(kind, key)
-    if path is not None:
-        with suppress(OSError):
-            put_at(path, key, value)
-
-
-def put_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
-    """Stores a value in a file of a private folder. Raises OSError where it can't."""
+def put(path: Path, key: Key, value: Any) -> None:
+    """Stores a value of numbers, texts, tuples, sets and dicts. Raises OSError where it can't."""
     data = marshal.dumps((_named(key), value))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -84,33 +74,17 @@ def _wait_for(lock: int) -> None:
         time.sleep(_BETWEEN_S)
 
 
-def path_of(kind: str, key: tuple[Any, ...]) -> Path | None:
-    """The file of a key; None where nothing can be stored."""
-    if runtime.version_folder is None:
-        return None
-    folder = next(private_folders(kind, "kept"), None)
-    return folder and folder / hashlib.sha256(_named(key).encode()).hexdigest()[:32]
-
-
-def _named(key: tuple[Any, ...]) -> str:
+def _named(key: Key) -> str:
     return repr((sys.version, *key))
 
 
-def private_folders(name: str, kind: str = "kernels") -> Iterator[Path]:
-    """Folders of that name that only this user can write to, so files in them need no check."""
-    for folder in _cache_folders(kind):
-        if is_made_private(folder / name):
-            yield folder / name
-
-
-def _cache_folders(kind: str) -> Iterator[Path]:
-    """Candidate folders: not every user has a home, nor every machine a shared folder."""
-    user = os.getuid() if hasattr(os, "getuid") else "user"
+def _folders(kind: str) -> Iterator[Path]:
+    """Candidates: not every user has a home, nor every machine a shared folder."""
     with suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         yield Path(home) / "hf-triton" / kind
     with suppress(OSError):
-        yield Path(tempfile.gettempdir()) / f"hf-triton-{kind}-{user}"
+        yield Path(tempfile.gettempdir()) / f"hf-triton-{os.getuid()}" / kind
 
 
 def is_made_private(path: Path) -> bool:
@@ -126,7 +100,5 @@ def is_made_private(path: Path) -> bool:
 
 def _is_private(folder: Path) -> bool:
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
-        return False
-    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return is_ours and os.access(folder, os.W_OK) and not status.st_mode & 0o022

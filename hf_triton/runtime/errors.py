@@ -62,9 +62,7 @@ class HookError(RuntimeModelError):
 
 
 class LoadError(RuntimeModelError):
-    """The model can't be served: missing or gated weights, no memory, an architecture nothing here
-    holds.
-    """
+    """The model can't be served: missing or gated weights, no memory, an unknown architecture."""
 
 
 def not_as_generated(file: str, wrong: object) -> LoadError:

@@ -1,6 +1,5 @@
-"""Writes whether this process is alive and its model ready, for a supervisor. Triton asks models
-only from 26.03 on, and notices no process whose interpreter is stuck. Does nothing without a
-supervisor.
+"""Writes whether this process is alive and its model ready, for a supervisor: Triton asks models
+only from 26.03 on, and notices no process whose interpreter is stuck.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ _BEAT_EVERY_S = 1.0
 
 
 class Heartbeat:
-    """Writes ``1`` or ``0`` (``is_ready``) once a second."""
-
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
         self._stopping = threading.Event()

@@ -1,7 +1,5 @@
 """How a task's ``options.py`` declares an option, for the generator to check and describe, and
-what options of several engines have in common.
-
-Standard library only.
+what options of several engines have in common. Standard library only.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ def unload_grace() -> float:
 
 
 def step_watchdog() -> float:
-    """The option ``watchdog_s`` of an engine that computes in steps."""
     return option(
         300.0,
         "longest step of the engine; when one takes longer, its requests fail, and the "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,9 +38,7 @@ def check(version_folder: Path) -> None:
 
 
 def other_release(parameters: Mapping[str, Mapping[str, str]]) -> str:
-    """What to do about a folder of another release; empty for this release's. ``parameters`` are
-    those of the model's configuration.
-    """
+    """What to do about a folder of another release; empty for this release's."""
     written = parameters.get(LIBRARY_PARAMETER, {}).get("string_value", "").partition("-")[0]
     if written in ("", VERSION):
         return ""
@@ -68,3 +67,14 @@ def _written(version_folder: Path) -> str | None:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise not_as_generated(ENVIRONMENT_FILE, error) from error
+
+
+def python_program() -> str:
+    """Of this process's environment; in Triton's stub ``sys.executable`` may be another."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]
+    for folder in folders:
+        for name in (version, "python3", "python"):
+            if (folder / name).is_file():
+                return str(folder / name)
+    return sys.executable

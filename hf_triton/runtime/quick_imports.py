@@ -4,10 +4,8 @@ what importing them takes.
 torch's compiler is imported when something of it is first used: until then the decorators that mark
 functions for it remember them. Tensors over several processes are hidden as a build of torch
 without them hides them, packages that only some models need as if they were not installed. What
-transformers finds in the files of all its models, each time it is imported, is kept. It builds
-models of memory that nothing has touched yet, not of tensors without data, for whose operators
-torch imports as much again as for all others. Only releases that the tests have held are imported
-so.
+transformers finds in the files of all its models is kept. Models are built with data that nothing
+has touched, for torch imports as much again for tensors without data. Only for tested releases.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -152,24 +151,27 @@ def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
     if folder.name != "models":
         return scan(path)
     key = (metadata.version("transformers"), str(folder), folder.stat().st_mtime_ns)
-    found = disk_cache.get("imports", key)
+    file = disk_cache.path_of("imports", key)
+    found = disk_cache.get(file, key)
     if found is None:
         found = scan(path)
-        disk_cache.put("imports", key, found)
+        if file is not None:
+            with suppress(OSError):
+                disk_cache.put(file, key, found)
     return found
 
 
 def leave_out(version_folder: Path) -> None:
-    """Imports transformers so from now on for the Triton model in that folder, if there is no
-    GPU.
-    """
+    """From now on, for the Triton model in that folder, on a machine without a GPU."""
     try:
         served = json.loads((version_folder / "model.json").read_text(encoding="utf-8"))
-        if served["options"].get("engine") in _WHOLE or not _are_known():
+        installed = {name: metadata.version(name).split(".") for name in RELEASES}
+        are_known = all(".".join(installed[n][:2]) in known for n, known in RELEASES.items())
+        if served["options"].get("engine") in _WHOLE or not are_known:
             return
         is_plain = _is_plain(version_folder.parent, served)
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
-        return  # whoever loads the model tells what is wrong with it
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, ImportError):
+        return  # whoever loads the model tells what is wrong with it, or is not installed
     if is_plain and "torch" not in sys.modules:
         Deferred(_WITHOUT_DATA)
     import torch
@@ -195,18 +197,8 @@ def _is_left_out(name: str) -> bool:
     return isinstance(module, Deferred) and not module.has_begun
 
 
-def _are_known() -> bool:
-    try:
-        installed = {name: metadata.version(name).split(".") for name in RELEASES}
-    except metadata.PackageNotFoundError:
-        return False
-    return all(".".join(installed[name][:2]) in known for name, known in RELEASES.items())
-
-
 def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
-    """Whether a model is sure to need no package that only some models need: nothing in model.json
-    asks for one, and its weights are there, not quantized, and without an adapter that PEFT loads.
-    """
+    """Whether the model is sure to need no package that only some models need."""
     if any(served.get(key) for key in _ASKING) or served.get("role") not in _WITH_WEIGHTS:
         return False
     if served["local"]:

@@ -1,7 +1,5 @@
-"""Reads a file that a user or a model's repository names, whatever stands under that name.
-
-A pipe or a device could be waited for, or read, for ever: only regular files are read. Imports
-nothing of the runtime, so that the generator reads by the same rule.
+"""Reads a file that a user or a model's repository names: only regular files, for a pipe or a
+device could be waited for, or read, for ever. Imports nothing of the runtime.
 """
 
 from __future__ import annotations
@@ -14,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 MOST_JSON_BYTES = 64 * 2**20  # tokenizers have up to 30 MiB
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
+_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content. Raises OSError, whose ``strerror`` is the reason: also for other files than
-    regular ones, and for more than ``most_bytes``.
-    """
+    """Raises OSError, whose ``strerror`` is the reason, also for more than ``most_bytes``."""
     check_regular(path, most_bytes)
     # Does not block if a pipe has replaced the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -48,9 +40,7 @@ def check_regular(path: Path, most_bytes: int | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Raises OSError as ``read_regular``, and ValueError for invalid
-    JSON.
-    """
+    """Raises OSError as ``read_regular``, and ValueError for invalid JSON."""
     try:
         return json.loads(read_regular(path, MOST_JSON_BYTES))
     except RecursionError:
@@ -58,8 +48,5 @@ def read_json(path: Path) -> Any:
 
 
 def _too_large(path: Path, most_bytes: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {_size(most_bytes)}", str(path))
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes >> 20} MiB" if num_bytes >= 2**20 else f"{num_bytes >> 10} KiB"
+    most = f"{most_bytes >> 20} MiB" if most_bytes >= 2**20 else f"{most_bytes >> 10} KiB"
+    return OSError(errno.EFBIG, f"it is larger than {most}", str(path))

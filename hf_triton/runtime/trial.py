@@ -6,20 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, reason
 
-
-class Candidate(Protocol):
-    """``name`` appears in the log."""
-
-    @property
-    def name(self) -> str: ...
-
-
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=Any)  # has a name, for the log
 
 
 @dataclass(frozen=True)

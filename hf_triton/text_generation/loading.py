@@ -16,9 +16,13 @@ from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
-from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
+from hf_triton.runtime.weights.loading import (
+    load_config,
+    load_model,
+    load_processor,
+    load_tokenizer,
+)
 from hf_triton.runtime.weights.model_files import model_files
-from hf_triton.runtime.weights.processors import load_processor
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.memory.cache_budget import within_budget
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from hf_triton.runtime.errors import RequestError, RuntimeModelError
 from hf_triton.runtime.metrics.publishing import Family
-from hf_triton.runtime.request.abandoned_requests import Call, call_in
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.plain_request import RequestLike
+from hf_triton.runtime.request.request_parameters import Call, call_in
 from hf_triton.runtime.request.responder import Responder, answer_failure, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields

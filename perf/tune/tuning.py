@@ -15,7 +15,7 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
 from generator.spec.task_folders import Task, find_tasks
 from generator.yaml_file.keys import plain
-from hf_triton.runtime.devices.cpu_quota import num_cores
+from hf_triton.runtime.devices.device import num_cores
 from hf_triton.tritonserver.state_file import running_servers
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings

@@ -15,7 +15,7 @@ import torch
 
 from generator.models_yaml.server_settings import OnDemand
 from generator.render.memory import FRONT_BYTES, PROCESS_BYTES
-from hf_triton.runtime.request.abandoned_requests import VARIABLE
+from hf_triton.runtime.request.request_parameters import VARIABLE
 from hf_triton.serving.supervision.on_demand import sizes
 from hf_triton.serving.supervision.on_demand.sizes import MEMORY_FILE, Sizes
 from hf_triton.text_generation.memory.cache_budget import budgets_file, within_budget

@@ -26,9 +26,9 @@ from hf_triton.encoder.engine.engine import WaitingQueue
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
+from hf_triton.runtime.engine.reception import Work
 from hf_triton.runtime.engine.thread import Watchdog
 from hf_triton.runtime.engine.thread_count import ThreadCount
-from hf_triton.runtime.engine.work import Work
 from hf_triton.runtime.errors import (
     CancelledError,
     EngineError,

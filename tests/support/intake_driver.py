@@ -15,7 +15,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
-from hf_triton.runtime.hooking.hook_file import functions_of
+from hf_triton.runtime.hooking.hook_runner import functions_of
 from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
 from hf_triton.runtime.request.responder import Responder
 from tests.support.served_models import served_model

@@ -15,10 +15,9 @@ import numpy.typing as npt
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.engine import work as works
+from hf_triton.runtime.engine import reception
 from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, place, reason
-from hf_triton.runtime.request.request_ids import labelled
 
 from ..runners.runner import Runner
 from ..texts.encoding import Encoding
@@ -28,7 +27,7 @@ from .metrics import EncoderMetrics
 _SEND_S = 0.0003
 
 Array = npt.NDArray[Any]
-Work = works.Work[Encoding, Array]
+Work = reception.Work[Encoding, Array]
 Reduced = Sequence[torch.Tensor] | torch.Tensor
 Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
 
@@ -58,8 +57,8 @@ class EncoderEngine:
         self._make_runner, self._reduce = make_runner, reduce
         self._check_device = check_device
         self._queue = WaitingQueue(max_num_batched_tokens)
-        self._finish = partial(works.finish, self.thread)
-        self._begin = partial(works.begin, self.thread, queue_time=self.metrics.queue_s.observe)
+        self._finish = partial(reception.finish, self.thread)
+        self._begin = partial(reception.begin, self.thread, queue_time=self.metrics.queue_s.observe)
 
     def prepare(self) -> None:
         self.runner = self._make_runner()
@@ -102,7 +101,7 @@ class EncoderEngine:
             self._check_device()
             if len(taken) == 1:
                 [(work, _)] = taken
-                log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
+                log.error(f"computing an input failed: {place(error)}", work.request_id)
                 # The error may quote the request: only its caller gets the text.
                 text = f"computing failed: {type(error).__name__}: {reason(error)}"
                 self._drop(work, EngineError(text))

@@ -19,9 +19,9 @@ import torch
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.weights.declared_size import within_files
 from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.untrusted_files import within_files
 
 from ..engine.engine import EncoderEngine
 from ..loading import LoadedEncoder, load_encoder, make_task, read_files

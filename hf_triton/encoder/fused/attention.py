@@ -9,8 +9,12 @@ import torch
 from hf_triton.runtime.fused.parts import Attention, Body
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels import layout
-from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of, kept_arguments
+from hf_triton.runtime.kernels.compiled_loops import (
+    ThreadTeam,
+    bits_of,
+    kept_arguments,
+    load_kernel,
+)
 
 # At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, COLUMNS = 8, 32
@@ -50,8 +54,7 @@ class TextAttention:
             for key, both in tables.items()
             if any(table is not None for table in both)
         }
-        dtype = str(loops.dtype).removeprefix("torch.")
-        self._attend = load_kernel("attend_texts", dtype, TEXT_KERNELS)
+        self._attend = load_kernel("attend_texts", loops.dtype)
         self._scratch = torch.zeros(0)
 
     def __call__(self, attention: Attention, qkv: torch.Tensor, texts: Texts) -> torch.Tensor:
@@ -62,7 +65,7 @@ class TextAttention:
             arguments = self._placing[id(attention)]
             arguments[layout.TOKENS], arguments[layout.QUERIES] = len(qkv), qkv.data_ptr()
             arguments[layout.POSITIONS] = texts.positions.data_ptr()
-            self._team.run_with(self._loops.kernel("place"), arguments)
+            self._team.run_with(load_kernel("place", self._loops.dtype), arguments)
         heads, dim, bias, longest = attention.num_heads, self._dim, attention.bias, texts.longest
         out = qkv.new_empty(len(qkv), heads * dim)
         # The padded sizes of tokens and of dim, and the float32 numbers of a thread's scratch.

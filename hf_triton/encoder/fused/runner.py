@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError
+from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError, check_body
 from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
-from hf_triton.runtime.fused.reading.body import read_body
+from hf_triton.runtime.fused.reading.layers import read_body
 from hf_triton.runtime.fused.reading.recording import NUM_TOKENS, record
 from hf_triton.runtime.fused.row_loops import RowLoops
-from hf_triton.runtime.fused.sizes import check_body
-from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 
 from ..runners.packed_runner import PackedRows
 from ..runners.runner import RunnerSetup, call_options

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import has_any_flag
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -23,7 +24,6 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from ..runners.runner import RunnerSetup
 from .export import OPSET, export, missing_packages, quiet
 
-_CPU_INFO = Path("/proc/cpuinfo")
 MODEL_FILE = "model.onnx"
 _FOLDER = "onnx"
 
@@ -188,9 +188,4 @@ def has_vnni() -> bool:
 
     See https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
     """
-    try:
-        lines = _CPU_INFO.read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return any(flag in flags.split() for flag in ("avx512_vnni", "avx_vnni"))
+    return has_any_flag("avx512_vnni", "avx_vnni")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 
 from ..task import OutputKind

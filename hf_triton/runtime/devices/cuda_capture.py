@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -40,25 +41,14 @@ def capture_on_stream(device: torch.device) -> Capture:
                     output = run()
             finally:
                 torch.cuda.set_stream(caller)  # a failed capture leaves its own stream current
-        return _Recorded(graph, output, run)
+        return partial(_replay, graph, output, run)
 
     return capture
 
 
-class _Recorded:
-    """Replays a graph. Keeps ``run``: a graph reads tensors by their addresses, so all that ``run``
-    closes over has to live as long.
+def _replay(graph: torch.cuda.CUDAGraph, output: torch.Tensor, _run: object) -> torch.Tensor:
+    """Returns the output, which the next call overwrites. A graph reads tensors by their addresses:
+    all that ``_run`` closes over has to live as long.
     """
-
-    def __init__(
-        self,
-        graph: torch.cuda.CUDAGraph,
-        output: torch.Tensor,
-        run: Callable[[], torch.Tensor],
-    ) -> None:
-        self._graph, self._output, self._run = graph, output, run
-
-    def __call__(self) -> torch.Tensor:
-        """Returns the output, which the next call overwrites."""
-        self._graph.replay()
-        return self._output
+    graph.replay()
+    return output

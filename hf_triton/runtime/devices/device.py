@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceLostError, LoadError, reason
-from .cpu_quota import num_cores
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 _CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
-# Of /proc/cpuinfo: AVX-512-BF16, AMX, ARM's.
-_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+# Of cgroups of version 2, and of version 1's controller for processor time.
+_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
 _NO_PRODUCTS = "this processor has no instructions to multiply bfloat16"
 _NO_FLOAT16 = "CPUs are slow in float16"
 _GIB = 2**30
@@ -39,12 +39,7 @@ class Placement:
 
 
 def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
-    """Turns Triton's instance kind (``CPU``, ``GPU``, ``MODEL``) and the YAML's ``device_map`` into
-    a placement.
-
-    Raises:
-        LoadError: a GPU is asked for and torch sees none, or not that one.
-    """
+    """Raises LoadError where a GPU is asked for that torch does not see."""
     import torch
 
     if kind.endswith("CPU"):
@@ -53,25 +48,18 @@ def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
     if kind.endswith("MODEL"):
         on_gpus = Placement("cuda:0", device_map or "auto")
         return on_gpus if num_gpus else Placement("cpu", {"": "cpu"})
-    index = int(device_id)
-    if index >= num_gpus:
-        raise LoadError(_no_such_gpu(index, num_gpus))
-    device = f"cuda:{index}"
-    return Placement(device, device_map or {"": device})
-
-
-def _no_such_gpu(index: int, num_gpus: int) -> str:
-    import torch
-
-    if num_gpus:
-        present = "GPU 0" if num_gpus == 1 else f"{num_gpus} GPUs, 0 to {num_gpus - 1}"
-        return (
-            f"instance_group: got GPU {index}, but torch sees {present}: name those in gpus, or "
-            "give the server more (CUDA_VISIBLE_DEVICES, the container's --gpus)"
+    device = f"cuda:{device_id}"
+    if int(device_id) < num_gpus:
+        return Placement(device, device_map or {"": device})
+    if not num_gpus:
+        raise LoadError(
+            f"instance_group: got GPU {device_id}, but torch {torch.__version__} sees none: "
+            "install a CUDA build of torch, or use kind: KIND_CPU"
         )
-    return (
-        f"instance_group: got GPU {index}, but torch {torch.__version__} sees none: install a "
-        "CUDA build of torch, or use kind: KIND_CPU"
+    present = "GPU 0" if num_gpus == 1 else f"{num_gpus} GPUs, 0 to {num_gpus - 1}"
+    raise LoadError(
+        f"instance_group: got GPU {device_id}, but torch sees {present}: name those in gpus, or "
+        "give the server more (CUDA_VISIBLE_DEVICES, the container's --gpus)"
     )
 
 
@@ -81,9 +69,7 @@ def devices_of(model: torch.nn.Module) -> list[torch.device]:
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """The most threads to compute with: the process's cores divided by the model's instances, or
-    OMP_NUM_THREADS for each instance where that is set.
-    """
+    """The cores divided by the model's instances; OMP_NUM_THREADS for each where that is set."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return min(int(asked), num_cores())
@@ -91,28 +77,27 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
 
 
 def num_instances(model_config: Mapping[str, Any]) -> int:
-    """The number of instances of a model that Triton runs."""
     groups = model_config.get("instance_group") or []
     return sum(int(group.get("count", 1)) for group in groups) or 1
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the processor has bfloat16 products and oneDNN may use them. Without them such
-    products take several times as long as float32's.
-    """
+    """Whether the processor has bfloat16 products, and oneDNN may use them."""
     import torch
 
-    words: set[str] = set()
-    with suppress(OSError):
-        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     is_allowed = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
-    return bool(words & _FLAGS) and bool(is_allowed)
+    return has_any_flag("avx512_bf16", "amx_bf16", "bf16") and bool(is_allowed)
+
+
+def has_any_flag(*names: str) -> bool:
+    """Whether /proc/cpuinfo has one of these instruction sets."""
+    with suppress(OSError):
+        return not set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()).isdisjoint(names)
+    return False
 
 
 def fastest_dtype(saved: torch.dtype, num_bytes: int) -> tuple[torch.dtype, str]:
-    """The dtype for weights saved in ``saved`` that take ``num_bytes``, and the reason for the log;
-    an empty text where there is no choice.
-    """
+    """The dtype for such weights, and the reason for the log; empty where there is no choice."""
     import torch
 
     if saved == torch.float16:
@@ -127,9 +112,7 @@ def fastest_dtype(saved: torch.dtype, num_bytes: int) -> tuple[torch.dtype, str]
 
 
 def slowness(dtype: torch.dtype) -> str:
-    """Why products in ``dtype`` take several times as long as in float32; an empty text where they
-    don't.
-    """
+    """Why products in ``dtype`` are slower than in float32; empty where they are not."""
     import torch
 
     if dtype == torch.float16:
@@ -157,10 +140,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def check_device_works(device: torch.device) -> None:
     """Asks a device to compute something trivial: after an illegal address or a failed assertion
-    a GPU answers everything with the same error, until its process ends.
-
-    Raises:
-        DeviceLostError: it can't.
+    a GPU answers everything with the same error, until its process ends: DeviceLostError.
     """
     import torch
 
@@ -189,17 +169,20 @@ def free_bytes(device: torch.device) -> int:
 
 
 def free_cpu_bytes() -> int:
-    """Free bytes of the machine, within the container's limit."""
+    """Free bytes of the machine, within the container's limit. What the container counts as used
+    but the kernel can reclaim, such as the page cache of read weights, is free.
+    """
     import psutil
 
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit, used = _CGROUP_LIMIT.read_text().strip(), _CGROUP_USED.read_text().strip()
-    except OSError:
-        return available
-    if limit == "max":
-        return available
-    return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # without a limit it is "max"
+        limit, used = int(_CGROUP_LIMIT.read_text()), int(_CGROUP_USED.read_text())
+        reclaimable = 0
+        with suppress(OSError):
+            fields = dict(line.split() for line in _CGROUP_STAT.read_text().splitlines())
+            reclaimable = int(fields.get("inactive_file", 0))
+        free = min(free, max(0, limit - used + reclaimable))
+    return free
 
 
 def total_bytes(device: torch.device) -> int:
@@ -215,13 +198,39 @@ def release_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _reclaimable_bytes() -> int:
-    """Page cache that the container counts as used but the kernel can reclaim, such as read
-    weights.
+def num_cores() -> int:
+    """The number of cores the process may compute on at once, rounded up; at least 1."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, math.ceil(min(cpu_quota(), cores)))
+
+
+def cpu_quota(roots: tuple[Path, ...] = _ROOTS, cgroups: Path = Path("/proc/self/cgroup")) -> float:
+    """Seconds of processor time that the process may use in a second, by the quotas of its cgroup
+    and of those above; infinite without any. ``cgroups`` is as cgroups(7) has it.
+
+    A container often sees its own cgroup alone, at the root, whatever its path is.
     """
-    try:
-        lines = _CGROUP_STAT.read_text().splitlines()
-    except OSError:
-        return 0
-    fields = dict(line.split() for line in lines)
-    return int(fields.get("inactive_file", 0))
+    paths = [""]
+    with suppress(OSError, ValueError):
+        for line in cgroups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                paths.append(path.strip("/"))
+    folders = {folder for root in roots for path in paths for folder in _up_to(root, root / path)}
+    return min(map(_quota_of, folders), default=math.inf)
+
+
+def _up_to(root: Path, folder: Path) -> list[Path]:
+    return [above for above in (folder, *folder.parents) if above.is_relative_to(root)]
+
+
+def _quota_of(folder: Path) -> float:
+    with suppress(OSError, ValueError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+        period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return math.inf if quota == "-1" else int(quota) / int(period)
+    return math.inf

@@ -1,20 +1,24 @@
 """Linear layers with prepacked weights for the CPU: one class for each layout.
 
-prepacked_linear.py chooses among them. The operators are private to torch, which has
-no public way to prepack a weight (``mkldnn``: what inductor emits; ``quantized``: what dynamic
-quantization calls). Where one is missing or fails, its layout is not used. A test holds all layouts
-to the same numbers.
+The operators are private to torch, which has no public way to prepack a weight (``mkldnn``: what
+inductor emits; ``quantized``: what dynamic quantization calls). Where one is missing or fails, its
+layout is not used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..kernels.compiled_loops import load_kernel, team_of
+
+ZERO_POINT = {1: 128, 2: 32768}  # of integers of one and two bytes
+_MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
 _FLOAT16_EXPONENT = 16  # its numbers are less than 2 to it
 _LARGEST_POWER = 2.0**64  # a product of one that is larger could be too large for float32
 # What oneDNN computes of a product's results before it writes them: its names for it.
@@ -35,7 +39,6 @@ class PrepackedLinear(nn.Module):
 
     @staticmethod
     def joined(weights: list[torch.Tensor]) -> torch.Tensor:
-        """Concatenates weights by their outputs, in order."""
         return torch.cat(weights)
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -50,9 +53,7 @@ class PrepackedLinear(nn.Module):
         return y
 
     def followed_by(self, activation: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The layer fused with ``activation``, which saves a call; None where another layout would
-        be needed or bfloat16 rounding between the two would be left out.
-        """
+        """The layer fused with ``activation``; None where rounding between the two differs."""
         names = _ACTIVATIONS.get(activation)
         if type(self) is not PrepackedLinear or self.dtype != torch.float32 or names is None:
             return None
@@ -65,9 +66,7 @@ class PrepackedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or
-        ``.device``.
-        """
+        """An empty stand-in for modules that only look at its dtype or device."""
         return torch.empty(0, dtype=self.dtype)
 
 
@@ -86,7 +85,6 @@ class Float16StoredLinear(PrepackedLinear):
         self.packed = ops.linear_prepack_fp16(weight * power, bias if power == 1 else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) -> (..., out_features), float32."""
         y: torch.Tensor = self._linear(x, self.packed)
         if self._power == 1:
             return y
@@ -116,3 +114,102 @@ def is_int8(weight: torch.Tensor) -> bool:
         return False
     tensor: Any = weight
     return tensor.act_pre_scale is None and tensor.scale.numel() == tensor.shape[0]
+
+
+class Int8Linear(PrepackedLinear):
+    """``y = x @ weight.T + bias`` for a weight of torchao's ``Int8Tensor``, as integer products by
+    oneDNN (``onednn.qlinear_*``, which inductor emits for quantized models).
+
+    Each row of the input is quantized to integers of two bytes, which is finer than bfloat16; or of
+    one, where torchao's configuration quantizes activations as well. A row's scale is 1/127 of its
+    largest magnitude for one byte, 1/32,767 for two. Two bytes are two digits to the base 256, each
+    multiplied by itself. Digits are unsigned, because processors multiply unsigned by signed bytes
+    (VNNI): the zero point, 128 or 32,768, stands for 0, and makes the products too large by
+    ``zero_point`` times the sum of the weights. Sums of integers are exact, so a row's outputs
+    don't depend on the rows beside it.
+    """
+
+    @staticmethod
+    def joined(weights: list[torch.Tensor]) -> torch.Tensor:
+        if len(weights) == 1:
+            return weights[0]
+        tensors: list[Any] = list(weights)
+        first = tensors[0]
+        joined: torch.Tensor = type(first)(
+            torch.cat([tensor.qdata for tensor in tensors]),
+            torch.cat([tensor.scale for tensor in tensors]),
+            first.block_size,
+            first.dtype,
+            act_quant_kwargs=first.act_quant_kwargs,
+        )
+        return joined
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        tensor: Any = weight
+        is_supported = is_int8(weight) and self.in_features <= _MAX_INPUTS
+        if not is_supported or not _multiplies_exactly():
+            raise RuntimeError("no exact integer product for this weight")
+        self._num_digits = 2 if tensor.act_quant_kwargs is None else 1
+        self._matmul = _Int8Matmul(tensor.qdata, tensor.scale.reshape(-1).float())
+        sums = tensor.qdata.sum(dim=1) * ZERO_POINT[self._num_digits]
+        self._offsets = (sums * tensor.scale.reshape(-1).double()).float()  # (out,)
+        self._bias = torch.zeros(self.out_features) if bias is None else bias.float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if not len(rows):
+            return x.new_empty(*x.shape[:-1], self.out_features)
+        digits, scales = digits_of(rows, self._num_digits)
+        products = self._matmul(digits)
+        y = torch.empty(len(rows), self.out_features, dtype=self.dtype)
+        team_of(torch.get_num_threads()).run(
+            load_kernel("combine", self.dtype),
+            *(*y.shape, products.data_ptr(), scales.data_ptr(), self._offsets.data_ptr()),
+            *(self._bias.data_ptr(), y.data_ptr(), self._num_digits),
+            numbers=y.numel() if len(rows) > 1 else 0,
+        )
+        return y.view(*x.shape[:-1], self.out_features)
+
+
+class _Int8Matmul:
+    """A weight (out, in) int8 and a scale (out,) for each output, laid out by oneDNN."""
+
+    def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
+        self._linear = torch.ops.onednn.qlinear_pointwise
+        self._packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
+        self._scales, self._zeros = scales, torch.zeros(len(scales), dtype=torch.int32)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, in) uint8 -> (rows, out) float32: exact sums, rounded when they are scaled."""
+        weight = self._packed, self._scales, self._zeros
+        y: torch.Tensor = self._linear(
+            *(x, 1.0, 0, *weight, None, 1.0, 0, torch.float32, "none", [], "")
+        )
+        return y
+
+
+@cache
+def _multiplies_exactly() -> bool:
+    """Without VNNI, x86 adds two products in 16 bits and saturates (``vpmaddubsw``)."""
+    for left, right in ((255, 127), (255, -128)):
+        x = torch.full((8, 64), left, dtype=torch.uint8)
+        product = _Int8Matmul(torch.full((32, 64), right, dtype=torch.int8), torch.ones(32))
+        if not bool((product(x) == 64 * left * right).all()):
+            return False
+    return True
+
+
+def digits_of(x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, size) -> its digits, all rows' high ones first, (num_digits * rows, size) uint8, and
+    each row's scale, (rows,) float32.
+    """
+    rows, size = x.shape
+    x = x.contiguous()
+    scales = torch.empty(rows)
+    out = torch.empty(num_digits * rows, size, dtype=torch.uint8)
+    team_of(torch.get_num_threads()).run(
+        load_kernel("digits", x.dtype),
+        *(rows, size, x.data_ptr(), scales.data_ptr(), out.data_ptr(), num_digits),
+        numbers=rows * size if rows > 1 else 0,
+    )
+    return out, scales

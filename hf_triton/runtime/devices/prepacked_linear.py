@@ -4,29 +4,22 @@
 layouts pack it once:
 
 - oneDNN's: about half the time on processors with AVX-512 (less is saved in bfloat16);
-- FBGEMM's, for float32: the weight is stored in float16 and widened as it is read, computed in
-  float32. Generating for one caller waits for memory, and this reads half as much of it: half of
-  oneDNN's time for one row, the same for 32 to 256. It is taken only where every value of the
-  weight is a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
+- FBGEMM's, for float32: the weight is stored in float16 and computed in float32, where every value
+  of it is a float16 exactly. Half of oneDNN's time for one row, the same for 32 to 256.
 
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
-
-Weights that torchao has quantized to int8 have a layout of their own (int8_linear.py). The others
-are in linear_layouts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from .int8_linear import Int8Linear
-from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
+from .linear_layouts import Float16StoredLinear, Int8Linear, PrepackedLinear, is_int8
 
 # Children that get the same input one after the other in transformers' models.
 _SHARED_INPUT = (
@@ -42,9 +35,7 @@ READ_BY_PARENT = ("dt_proj",)
 
 
 class _SharedInput:
-    """Linear layers with one input, computed as one. The first one called computes all; the others
-    return their part of it.
-    """
+    """Linear layers with one input: the first one called computes for the others too."""
 
     def __init__(self, linear: PrepackedLinear, sizes: list[int]) -> None:
         self.linear, self.sizes = linear, sizes
@@ -71,7 +62,6 @@ class LinearPart(nn.Module):
         self.in_features, self.out_features = shared.linear.in_features, shared.sizes[index]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) -> (..., out_features), in the weight's dtype."""
         return self.shared.part(self.index, x)
 
     @property
@@ -107,9 +97,12 @@ def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
 
 
 def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
-    """As ``prepack``, of a module's own layers."""
     replaced = 0
-    layers = {layer.name: layer for layer in _linear_layers(parent)}
+    layers = {}
+    for name, child in parent.named_children():
+        weight, bias = _linear_weight(child)
+        if weight is not None and name not in READ_BY_PARENT:
+            layers[name] = _Layer(name, weight, bias)
     for names in joins:
         group = [layers[name] for name in names if name in layers]
         linear = _packed(group, in_half) if len(group) == len(names) else None
@@ -128,9 +121,7 @@ def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_ha
 
 
 def _shares_inputs(model: nn.Module) -> bool:
-    """True where layers of these names have one input: not in cross-attention, in DeBERTa with a
-    convolution, nor in code that is not transformers' own.
-    """
+    """Not in cross-attention, DeBERTa with a convolution, or code that is not transformers' own."""
     config = getattr(model, "config", None)
     # Not fused, it would multiply positions by all three in each forward, and use two.
     is_convolved = hasattr(config, "share_att_key") and getattr(config, "conv_kernel_size", 0) > 0
@@ -143,9 +134,7 @@ def _shares_inputs(model: nn.Module) -> bool:
 
 
 def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
-    """One layer with the outputs of all, in order; None where torch can't lay the weights out so,
-    or they are of different kinds.
-    """
+    """One layer with the outputs of all, in order; None where torch can't lay the weights out."""
     if len({layer.kind for layer in layers}) > 1:
         return None
     forms: list[type[PrepackedLinear]] = [PrepackedLinear]
@@ -163,17 +152,8 @@ def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     return None
 
 
-def _linear_layers(parent: nn.Module) -> Iterator[_Layer]:
-    for name, child in list(parent.named_children()):
-        weight, bias = _linear_weight(child)
-        if weight is not None and name not in READ_BY_PARENT:
-            yield _Layer(name, weight, bias)
-
-
 def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The (out, in) weight and the bias of a plain linear layer (GPT-2's ``Conv1D`` is one,
-    transposed).
-    """
+    """The weight (out, in) and the bias of a plain linear layer, or of GPT-2's ``Conv1D``."""
     from transformers.pytorch_utils import Conv1D
 
     # FalconLinear is a Linear that rounds between product and bias; exact types leave out adapters.

@@ -1,7 +1,6 @@
-"""The steps before a task reads a request: traffic split among arms, hooks, response cache; each
-only where models.yaml asks for it. Arms come first, because each has hooks and a cache of its own.
-Hooks come before the cache, so they count every request, and the cache key is the request they
-made.
+"""The steps before a task reads a request, each only where models.yaml asks for it: first the
+arms, because each has hooks and a cache of its own; then hooks, so that they count every request;
+then the response cache, whose key is the request that hooks made.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import LoadError
-from ..hooking.hook_file import Functions, HookFile
-from ..hooking.hook_runner import HookRunner
+from ..hooking.hook_runner import Functions, HookFile, HookRunner
 from ..link.listener import EngineListener, ForwardedRequest
 from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
@@ -36,9 +34,7 @@ _MIB = 2**20
 
 
 class Intake:
-    """One instance's way in; made before the weights are loaded, for a bad hooks file shows
-    at once.
-    """
+    """Made before the weights are loaded, so that a bad hooks file shows at once."""
 
     def __init__(
         self,
@@ -47,12 +43,7 @@ class Intake:
         pb_utils: Any,
         methods: Functions = MappingProxyType({}),
     ) -> None:
-        """``args`` are those of ``initialize``; ``pb_utils`` the module
-        ``triton_python_backend_utils``; ``methods`` the hooks that model.py itself has.
-
-        Raises:
-            LoadError: the hooks file can't be loaded; names it and its line.
-        """
+        """``methods`` are the hooks that model.py has. Raises LoadError for a hooks file."""
         config = json.loads(args["model_config"])
         self._inputs = declared_tensors(config["input"])
         self._observations = Observations(Metric(n, **told) for n, told in served.metrics.items())
@@ -72,9 +63,8 @@ class Intake:
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
             self._publisher = publish(self._families)
-        self._name = served.name
         self._listener: EngineListener | None = None
-        self._router = Router(served, self._inputs, publish)
+        self._name, self._router = served.name, Router(served, self._inputs, publish)
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
         if served.hooks is None and not methods:
@@ -91,12 +81,7 @@ class Intake:
         return HookFile(path, name, self._observations, model=served.public_name, functions=methods)
 
     def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
-        """After the weights are loaded: gets what fronts and other models pass on, each to
-        ``take_forwarded``, and shares requests with other models as routing.json says.
-
-        Raises:
-            OSError: it can't listen.
-        """
+        """After the weights are loaded: takes forwarded requests and follows routing.json."""
         self._listener = EngineListener(self._name, take_forwarded)
         self._router.start()
 
@@ -116,31 +101,27 @@ class Intake:
         ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
         several responses; ``is_routed`` where another model has chosen this one for it.
         """
-        here = partial(self._receive_here, take)
+
+        def answer(request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
+            received = read_plain(request, self._inputs) if self._steps else request
+            pass_on = take
+            for step in self._steps:
+                pass_on = partial(step, pass_on=pass_on)
+            pass_on(received, listed, responder)
+
         routing = self._router.routing
         try:
             if routing is None or is_routed:
-                here(request, listed, responder)
+                answer(request, listed, responder)
             else:
                 self._router.receive(
-                    routing, request, listed, responder, here, may_stream=may_stream
+                    routing, request, listed, responder, answer, may_stream=may_stream
                 )
         except Exception as error:
             answer_failure(responder, error)
 
-    def _receive_here(
-        self, take: TakeRequest, request: RequestLike, listed: Iterable[str], responder: Responder
-    ) -> None:
-        if self._steps:
-            request = read_plain(request, self._inputs)
-        for step in self._steps:
-            take = partial(step, pass_on=take)
-        take(request, listed, responder)
-
     def drain(self, timeout_s: float) -> None:
-        """Before the engine stops: takes no more from other processes, waits for other arms'
-        answers, and lets hooks hand on the requests that they have.
-        """
+        """Takes no more from other processes; waits for other arms' answers and for hooks."""
         deadline_s = time.monotonic() + timeout_s
         if self._listener is not None:
             self._listener.drain()

@@ -1,26 +1,71 @@
-"""Takes requests in and follows them until they are answered, for engines that answer once.
-
-A request is read on a thread of a pool and computed by the engine's, and answered from a pool
-again; how, is the task's. Knows the engine only by its thread.
+"""Takes requests in and follows them until they are answered, for engines that answer once: a
+request is read on a thread of a pool, computed by the engine's, and answered from a pool again.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from hf_triton.runtime import log
 from hf_triton.runtime.engine.thread import EngineThread
+from hf_triton.runtime.errors import CancelledError, place
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.open_requests import OpenRequests, Threads
 from hf_triton.runtime.request.plain_request import RequestLike
 from hf_triton.runtime.request.responder import Responder
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+W = TypeVar("W", bound="Work[Any, Any]")
+
+
+@dataclass(eq=False)
+class Work(Generic[Item, Result]):
+    """Items and the receiver of their results: ``done`` is called exactly once, with a result for
+    each item or with an error; on the engine's thread, except where that is stuck.
+    """
+
+    items: Sequence[Item]
+    done: Callable[[list[Result] | Exception], None]
+    is_cancelled: Callable[[], bool]
+    request_id: str = ""
+    submitted_s: float = field(default_factory=time.monotonic)
+    started: bool = False
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def num_left(self) -> int:
+        return len(self.items) - len(self.results)
+
+
+def finish(thread: EngineThread[W], works: Iterable[W], error: Exception | None = None) -> None:
+    """Calls ``done`` of each work that has no answer yet, with its results or the error."""
+    for work in thread.release(works):
+        try:
+            work.done(work.results if error is None else error)
+        except Exception as failure:
+            text = f"a result could not be handed on: {place(failure)}"
+            log.error(text, work.request_id)
+
+
+def begin(thread: EngineThread[W], work: W, queue_time: Callable[[float], None]) -> bool:
+    """Whether to compute work: False where its caller has left. Tells ``queue_time`` once."""
+    waited_s = time.monotonic() - work.submitted_s
+    if not work.started:
+        work.started = True
+        queue_time(waited_s)
+    if has_left(work.is_cancelled, waited_s, work.request_id):
+        finish(thread, [work], CancelledError("the caller has left"))
+    return work in thread
+
 
 class PooledReception(ABC):
-    """The open requests of one engine."""
-
     def __init__(
         self,
         thread: EngineThread[Any],
@@ -31,7 +76,6 @@ class PooledReception(ABC):
         unload_grace_s: float,
         tokenizer: Any = None,
     ) -> None:
-        """``tokenizer`` where it reads texts."""
         self.tokenizer = tokenizer
         self.description, self.unload_grace_s = description, unload_grace_s
         self._thread, self._pools, self._requests = thread, tuple(pools), requests
@@ -45,8 +89,7 @@ class PooledReception(ABC):
         return len(self._requests)
 
     @abstractmethod
-    def families(self) -> Iterable[Family]:
-        """All metrics."""
+    def families(self) -> Iterable[Family]: ...
 
     @abstractmethod
     def _accept(
@@ -70,9 +113,6 @@ class PooledReception(ABC):
             self._requests.run(responder, partial(accept, may_stream=may_stream))
 
     def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
-        threads once everything that they were given is done.
-        """
         self._requests.drain(grace_s)
         self._thread.stop()
         for pool in self._pools:

@@ -1,7 +1,6 @@
 """The thread that owns a model: takes submitted items, computes them step by step, and stops.
-Callers submit from any thread; all tensor operations happen on this one, because in one process
-only one thread may run parallel torch operations: two teams of OpenMP threads on the same cores
-halve each other's speed. Knows neither Triton nor what is computed.
+Callers submit from any thread; all tensor operations happen on this one, because two teams of
+OpenMP threads on the same cores halve each other's speed.
 """
 
 from __future__ import annotations
@@ -66,15 +65,14 @@ class EngineThread(Generic[T]):
     """
 
     def __init__(self, name: str, steps: Steps[T], *, num_threads: int, watchdog_s: float) -> None:
-        """A step that takes longer than ``watchdog_s`` is given up; no new items are taken until it
-        ends.
-        """
+        """No new items are taken while a step takes longer than ``watchdog_s``."""
         self.condition = threading.Condition()
         self.stop_at_s: float | None = None
         self.on_news: Callable[[], None] = lambda: None
         self.cpu_threads = StepThreads(num_threads)
         self._name, self._steps = name, steps
-        self._unfinished: set[T] = set()  # these three are guarded by the condition
+        # These three are guarded by the condition.
+        self._unfinished: set[T] = set()
         self._submitted: list[T] = []
         self._ended = False
         self._ready, self._over = threading.Event(), threading.Event()
@@ -107,11 +105,7 @@ class EngineThread(Generic[T]):
         return item in self._unfinished
 
     def start(self) -> None:
-        """Starts the thread and waits until the engine can serve.
-
-        Raises:
-            RuntimeModelError: what preparing raised, or a LoadError with one line about it.
-        """
+        """Returns when the engine can serve; raises LoadError, or what preparing raised."""
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._thread.start()
         self._ready.wait()
@@ -163,9 +157,7 @@ class EngineThread(Generic[T]):
         self.cpu_threads.step_took(self._watchdog.last_step_s)
 
     def release(self, items: Iterable[T]) -> list[T]:
-        """Removes finished items; returns the ones that were not removed before, so that exactly
-        one caller gets each.
-        """
+        """Removes finished items; returns those that were not removed before."""
         with self.condition:
             released = [item for item in items if item in self._unfinished]
             self._unfinished.difference_update(released)
@@ -223,13 +215,17 @@ class EngineThread(Generic[T]):
         try:
             while self._wait_for_work():
                 if self._steps.has_work():  # some of the new items were not cancelled
-                    self._watched_step()
+                    self._watchdog.begin_step()
+                    try:
+                        self._steps.step()
+                    finally:
+                        self.end_step()
         except BaseException as error:
-            lost = isinstance(error, DeviceLostError)
-            log.error(
-                f"the thread of the {self._name} engine died: {error if lost else place(error)}"
-            )
-            return f"the engine died: {error if lost else type(error).__name__}: try again later"
+            what, where = type(error).__name__, place(error)
+            if isinstance(error, DeviceLostError):
+                what = where = str(error)
+            log.error(f"the thread of the {self._name} engine died: {where}")
+            return f"the engine died: {what}: try again later"
         return UNLOADED
 
     def _wait_for_work(self) -> bool:
@@ -239,13 +235,6 @@ class EngineThread(Generic[T]):
                 self.condition.wait()
         self.take_in()
         return self.stop_at_s is None or (self._steps.has_work() and not self.is_overdue)
-
-    def _watched_step(self) -> None:
-        self._watchdog.begin_step()
-        try:
-            self._steps.step()
-        finally:
-            self.end_step()
 
     def _give_up_step(self, stuck_s: float) -> None:
         """Called by the watchdog: answers all items of a step that may never end."""
@@ -283,7 +272,6 @@ class Watchdog:
             self._began_s = time.monotonic()
 
     def end_step(self) -> None:
-        """Stops a step's time, even if it is late."""
         with self._lock:
             if self._began_s is not None:
                 self.last_step_s = time.monotonic() - self._began_s

@@ -3,8 +3,7 @@
 Where other processes take cores, or a quota ends, a thread team waits at each loop for its slowest
 member, and fewer threads would be faster. The number is tried on the steps themselves: blocks of
 steps alternate between the present number and the next one. Trials are rare and take some 3 % of
-the time; a sudden change of step times begins one sooner, which delays the next. ``ThreadCount``
-knows steps as numbers of tokens and seconds; ``StepThreads`` calls torch.
+the time; a sudden change of step times begins one sooner, which delays the next.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from statistics import fmean, pvariance
 
 import torch
 
@@ -33,56 +32,44 @@ _CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a 
 _CHANGE_COST = 12  # times what a trial has cost pass at least until such a one
 _SLOWLY, _FOREVER = 1 / 64, 1 / 1024  # least weights of a step in running means
 _MOST = 8.0  # times the mean: what a step counts at most
-_SAY_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 _HELP = "CPU threads that the engine computes with at this moment"
 
 
 class StepThreads:
-    """``num_threads``, and fewer while that is faster.
-
-    All but ``families`` is called on the engine's thread.
-    """
+    """``num_threads``, and fewer while that is faster. For the engine's thread alone."""
 
     def __init__(self, num_threads: int) -> None:
         self._threads = ThreadCount(num_threads)
         self._num_tokens = 0  # of the step under way
-        self._said_s = -_SAY_EVERY_S
+        self._logged_s = -_LOG_EVERY_S
 
     def start(self) -> None:
         torch.set_num_threads(self._threads.count)
 
     def computes(self, num_tokens: int) -> None:
-        """Notes that this step computes so many tokens on a CPU. Steps without a note
-        are ignored.
-        """
+        """Notes that this step computes so many tokens on a CPU; other steps are ignored."""
         self._num_tokens += num_tokens
 
     def step_took(self, seconds: float) -> None:
-        """Notes the step's time; may change the number of threads for the next one."""
         threads, num_tokens = self._threads, self._num_tokens
         self._num_tokens = 0
         if not num_tokens:
             return
-        before, settled = threads.count, threads.settled
+        count, settled = threads.count, threads.settled
         threads.note(num_tokens, seconds)
-        if threads.count != before:
+        if threads.count != count:
             torch.set_num_threads(threads.count)
-        if threads.settled != settled:
-            self._say(settled)
-
-    def families(self) -> Iterator[Family]:
-        """As Prometheus names it; may be read from any thread."""
-        yield one_number("hf_triton_cpu_threads", _HELP, self._threads.settled)
-
-    def _say(self, before: int) -> None:
-        now = time.monotonic()
-        if now - self._said_s > _SAY_EVERY_S:
-            self._said_s = now
-            threads = self._threads
+        now_s = time.monotonic()
+        if threads.settled != settled and now_s - self._logged_s > _LOG_EVERY_S:
+            self._logged_s = now_s
             log.info(
                 f"computing with {threads.settled} of {threads.most} CPU threads, which is faster "
-                f"at the moment than with {before} (said at most every {_SAY_EVERY_S:g} s)"
+                f"at the moment than with {settled} (said at most every {_LOG_EVERY_S:g} s)"
             )
+
+    def families(self) -> Iterator[Family]:
+        yield one_number("hf_triton_cpu_threads", _HELP, self._threads.settled)
 
 
 class ThreadCount:
@@ -92,8 +79,9 @@ class ThreadCount:
 
     def __init__(self, most: int) -> None:
         self.most = self.count = self.settled = most
-        self._counts = _counts(most)
-        self._sizes = _Sizes()
+        steps = {2**power + half for power in range(12) for half in (0, 2**power // 2)}
+        self._counts = sorted({most, *(count for count in steps if count < most)})  # 1 2 3 4 6 8 12
+        self._sizes = _StepTimes()
         self._trial: _Trial | None = None
         self._is_going_up = False
         self._owed_s = 0.0  # that have yet to pass for what all trials have cost
@@ -126,12 +114,11 @@ class ThreadCount:
         return self._owed_s <= self._cost_s * (_COST - _CHANGE_COST)
 
     def _begin_trial(self) -> None:
-        """The next number of threads in the direction that the last trial went, or the other."""
+        """Of the next number of threads in the direction that the last trial went, or the other."""
         index = self._counts.index(self.settled)
         if index in (0, len(self._counts) - 1):
             self._is_going_up = index == 0
-        other = self._counts[index + (1 if self._is_going_up else -1)]
-        self._trial = _Trial(self.settled, other)
+        self._trial = _Trial(self.settled, self._counts[index + (1 if self._is_going_up else -1)])
         self.count = self._trial.count
 
     def _try(self, trial: _Trial, times: float, seconds: float) -> None:
@@ -152,7 +139,7 @@ class ThreadCount:
             hold_s *= min(2**self._repeats, _LONGER)
         elif fastest > 1 and not stays:
             hold_s = 0.0  # the best may be further on
-        self._hold(hold_s, trial.cost_s, trial.times[fastest].mean)
+        self._hold(hold_s, trial.cost_s, fmean(trial.times[fastest]))
 
     def _hold(self, seconds: float, cost_s: float, level: float) -> None:
         self._hold_s, self._cost_s, self._held_s = seconds, cost_s, 0.0
@@ -160,39 +147,12 @@ class ThreadCount:
         self._more_s = self._less_s = 0.0
 
 
-def _counts(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16 and so on up to ``most``."""
-    steps = {2**power + half for power in range(12) for half in (0, 2**power // 2)}
-    return sorted({most, *(count for count in steps if count < most)})
-
-
-@dataclass
-class _Mean:
-    num: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-
-    def add(self, value: float) -> None:
-        self.num, self.total = self.num + 1, self.total + value
-        self.squares += value * value
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.num
-
-    @property
-    def variance(self) -> float:
-        """The variance of the mean."""
-        return max(0.0, self.squares / self.num - self.mean**2) / self.num
-
-
 class _Trial:
     """Blocks of steps with the ``other`` number of threads and with the ``present`` in turns."""
 
     def __init__(self, present: int, other: int) -> None:
-        self.present, self.count = present, other
-        self.other = other
-        self.times = {present: _Mean(), other: _Mean()}
+        self.present, self.other, self.count = present, other, other
+        self.times: dict[int, list[float]] = {present: [], other: []}
         self._seconds = {present: 0.0, other: 0.0}
         self._num_steps, self._block_s, self._num_rounds = 0, 0.0, 0
 
@@ -201,7 +161,7 @@ class _Trial:
         also wakes threads, or waits for what the block before has used up.
         """
         if self._num_steps:
-            self.times[self.count].add(times)
+            self.times[self.count].append(times)
         self._num_steps += 1
         self._block_s += seconds
         self._seconds[self.count] += seconds
@@ -221,27 +181,27 @@ class _Trial:
     @property
     def is_clear(self) -> bool:
         """Whether the numbers differ by more than they may by chance."""
-        other, present = self.times[self.other], self.times[self.present]
-        doubt = 2 * math.sqrt(other.variance + present.variance) / present.mean
-        doubt = max(doubt, _LEAST_DOUBT / min(other.num, present.num))
+        both, present = list(self.times.values()), fmean(self.times[self.present])
+        variance = sum(pvariance(times) / len(times) for times in both)  # of the means
+        doubt = max(2 * math.sqrt(variance) / present, _LEAST_DOUBT / min(map(len, both)))
         return abs(self._gain) > _MIN_GAIN + doubt
 
     @property
     def _gain(self) -> float:
         """The share of a step's time that the other number saves."""
-        return 1 - self.times[self.other].mean / self.times[self.present].mean
+        return 1 - fmean(self.times[self.other]) / fmean(self.times[self.present])
 
     @property
     def cost_s(self) -> float:
         """Seconds that the slower number of threads has taken longer than the faster."""
-        means = {count: times.mean for count, times in self.times.items()}
+        means = {count: fmean(times) for count, times in self.times.items()}
         slower, faster = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
         cost_s = self._seconds[slower] * (1 - means[faster] / means[slower])
         return max(cost_s, _LEAST_COST * sum(self._seconds.values()))
 
 
-class _Sizes:
-    """What steps of a size take, compared to those of other sizes: the mean of all that were."""
+class _StepTimes:
+    """The mean time of steps by size; sizes that differ by less than a fifth are one."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
@@ -261,5 +221,4 @@ class _Sizes:
 
 
 def _size(num_tokens: int) -> int:
-    """Sizes that differ by less than a fifth are one."""
     return round(4 * math.log2(num_tokens + 4))

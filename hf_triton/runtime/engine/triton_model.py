@@ -1,9 +1,8 @@
 """The Triton model of every task: loads a model, and passes every request to its Serving.
 
 ``execute`` returns at once: answers are sent from other threads through each request's response
-sender. So requests of any number of calls share an engine's steps, on decoupled models and on
-ordinary ones. A task's class names its Serving. Heavy imports happen in ``initialize``, which
-reports missing packages in one line; earlier failures show as a traceback in Triton.
+sender. So requests of any number of calls share an engine's steps. Heavy imports happen in
+``initialize``, which reports missing packages in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import triton_python_backend_utils as pb_utils
 
@@ -24,7 +23,7 @@ from hf_triton.runtime.engine.first_request import try_one
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.heartbeat import Heartbeat
-from hf_triton.runtime.hooking.hook_file import functions_of
+from hf_triton.runtime.hooking.hook_runner import functions_of
 from hf_triton.runtime.link.listener import ForwardedRequest
 from hf_triton.runtime.metrics.publishing import (
     Family,
@@ -60,23 +59,18 @@ class Instance:
 
 
 class Serving(Protocol):
-    """A loaded model that answers requests. ``description`` is its line for the log."""
+    """A loaded model that answers requests. ``description`` is its line for the log: the model and
+    its device; ``is_healthy``: requests make progress; ``tokenizer`` is None without texts.
+    """
 
     @property
-    def description(self) -> str:
-        """The model and its device."""
-
+    def description(self) -> str: ...
     @property
-    def unload_grace_s(self) -> float:
-        """Seconds that requests may continue during unload."""
-
+    def unload_grace_s(self) -> float: ...
     @property
-    def is_healthy(self) -> bool:
-        """Whether requests make progress."""
-
+    def is_healthy(self) -> bool: ...
     @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer; None without texts."""
+    def tokenizer(self) -> Any: ...
 
     def families(self) -> Iterable[Family]:
         """All metrics; called from the metrics thread."""
@@ -90,9 +84,7 @@ class Serving(Protocol):
         """
 
     def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest with
-        UNAVAILABLE, and ends every thread.
-        """
+        """Finishes what is here within ``grace_s``, answers the rest with UNAVAILABLE."""
 
 
 # Loads a model and starts its engine. Raises LoadError: the line that an operator reads.
@@ -104,23 +96,19 @@ def serve(
     reception: Callable[..., Serving],
     instance: Instance,
 ) -> Serving:
-    """A Loader that connects the result of ``load`` to its ``reception``."""
     served = instance.served
     loaded = load(served, instance.placement, instance.num_threads)
     return reception(loaded, batched=served.max_batch_size > 0)
 
 
 class TritonModel(ABC):
-    """One instance of a served model. A model.py may add the methods ``preprocess`` and
-    ``postprocess``: they are called as those of a hooks file are.
-    """
+    """A model.py may add ``preprocess`` and ``postprocess``, as a hooks file has them."""
 
     @abstractmethod
     def loader(self) -> Loader:
         """Imports the model's code and returns the function that loads it."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Starts serving; a failure is raised as one readable line."""
         started_s = time.monotonic()
         name = args["model_name"]
         log.begin(name)
@@ -129,16 +117,16 @@ class TritonModel(ABC):
             own_environment.check(folder)
             self._start(args)
         except ImportError as error:
-            self._refuse(name, own_environment.lacks(folder, error))
+            self._refuse(f"{name}: {own_environment.lacks(folder, error)}")
         except LoadError as error:
-            self._refuse(name, str(error))
+            self._refuse(f"{name}: {error}")
         self.heartbeat = Heartbeat(self.is_ready)
         seconds = time.monotonic() - started_s
         log.info(f"{name}: {self.serving.description}, loaded in {seconds:.1f} s")
 
-    def _refuse(self, name: str, reason: str) -> None:
-        log.error(f"{name}: {reason}")
-        raise pb_utils.TritonModelException(f"{name}: {reason}") from None
+    def _refuse(self, line: str) -> NoReturn:
+        log.error(line)
+        raise pb_utils.TritonModelException(line) from None
 
     def _start(self, args: dict[str, str]) -> None:
         import torch
@@ -152,13 +140,11 @@ class TritonModel(ABC):
         self.intake = Intake(served, args, pb_utils, functions_of(self))
         self.decoupled = served.decoupled
         config = json.loads(args["model_config"])
-        if told := own_environment.other_release(config.get("parameters", {})):
-            log.warn(f"{args['model_name']}: {told}")
+        if other_release := own_environment.other_release(config.get("parameters", {})):
+            log.warn(f"{args['model_name']}: {other_release}")
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
-        inputs, outputs = (
-            tuple(tensor["name"] for tensor in config[kind]) for kind in ("input", "output")
-        )
+        inputs, outputs = (tuple(t["name"] for t in config[side]) for side in ("input", "output"))
         self.serving = load(Instance(served, placement, device.cpu_threads(config), inputs))
         try:
             try_one(self.serving, served, inputs, outputs)
@@ -170,22 +156,23 @@ class TritonModel(ABC):
         is_whole = served.role == "whole"
         labels = instance_labels(served.public_name if is_whole else served.name, args)
         uncounted = settled(self.serving.families)
-        self.metrics = MetricsPublisher(pb_utils, labels, self._families, uncounted)
+
+        def families() -> Iterator[Family]:
+            yield from self.serving.families()
+            yield from self.load_metrics.families()
+
+        self.metrics = MetricsPublisher(pb_utils, labels, families, uncounted)
         if is_whole:  # only Triton calls an ensemble's steps
             self.intake.open(self._take_forwarded)
 
-    def _families(self) -> Iterator[Family]:
-        yield from self.serving.families()
-        yield from self.load_metrics.families()
-
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; other threads answer."""
+        take = partial(self.serving.take, may_stream=self.decoupled)
         for request in requests:
-            self._receive(
-                DirectRequest(request),
-                request.requested_output_names(),
-                TritonResponder(request, pb_utils, decoupled=self.decoupled),
-                may_stream=self.decoupled,
+            responder = TritonResponder(request, pb_utils, decoupled=self.decoupled)
+            listed = request.requested_output_names()
+            self.intake.receive(
+                DirectRequest(request), listed, responder, take, may_stream=self.decoupled
             )
 
     def is_ready(self) -> bool:
@@ -193,9 +180,7 @@ class TritonModel(ABC):
         return self.serving.is_healthy
 
     def finalize(self) -> None:
-        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
-        ends every thread.
-        """
+        """Finishes what runs within ``unload_grace_s``, answers the rest with UNAVAILABLE."""
         if not hasattr(self, "metrics"):
             return
         deadline_s = time.monotonic() + self.serving.unload_grace_s
@@ -207,26 +192,12 @@ class TritonModel(ABC):
 
     def _take_forwarded(self, request: ForwardedRequest) -> None:
         """Takes a request that a front, or a model that routes to this arm, has forwarded."""
-        self._receive(
-            request,
-            request.outputs,
-            request.responder,
-            may_stream=request.may_stream,
-            is_routed=request.is_routed,
-        )
-
-    def _receive(
-        self,
-        request: RequestLike,
-        listed: Iterable[str],
-        responder: Responder,
-        *,
-        may_stream: bool,
-        is_routed: bool = False,
-    ) -> None:
+        may_stream, is_routed = request.may_stream, request.is_routed
         take = partial(self.serving.take, may_stream=may_stream)
         self.intake.receive(
-            request, listed, responder, take, may_stream=may_stream, is_routed=is_routed
+            *(request, request.outputs, request.responder, take),
+            may_stream=may_stream,
+            is_routed=is_routed,
         )
 
 
@@ -239,12 +210,17 @@ class LoadMetrics:
 
     def __init__(self) -> None:
         import psutil
+        import torch
 
-        self.seconds = time.time() - psutil.Process().create_time()
-        self.held = held_bytes()
+        process = psutil.Process()
+        self.seconds = time.time() - process.create_time()
+        own = process.memory_info()
+        self.held = {"cpu": int(own.rss - own.shared)}
+        for index in range(torch.cuda.device_count()):
+            if reserved := torch.cuda.memory_reserved(index):
+                self.held[f"cuda:{index}"] = int(reserved) + _CONTEXT_BYTES
 
     def families(self) -> Iterator[Family]:
-        """As Prometheus names them; may be read from any thread."""
         import torch
 
         from hf_triton.runtime.devices.device import free_bytes
@@ -256,16 +232,3 @@ class LoadMetrics:
             samples.append(Sample({"device": device, "kind": "free"}, float(free)))
         yield Family(_MEMORY, _MEMORY_HELP, False, tuple(samples))
         yield one_number("hf_triton_load_seconds", _SECONDS_HELP, self.seconds)
-
-
-def held_bytes() -> dict[str, int]:
-    import psutil
-    import torch
-
-    own = psutil.Process().memory_info()
-    held = {"cpu": int(own.rss - own.shared)}
-    for index in range(torch.cuda.device_count()):
-        reserved = torch.cuda.memory_reserved(index)
-        if reserved:
-            held[f"cuda:{index}"] = int(reserved) + _CONTEXT_BYTES
-    return held

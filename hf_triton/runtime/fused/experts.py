@@ -1,7 +1,5 @@
-"""A mixture's experts on a CPU: one loop over all of them, instead of two products for each.
-
-Given to transformers as one way to compute experts, so that every runner has it. Where an expert
-has many tokens, torch's products over its tokens are faster.
+"""A mixture's experts on a CPU: one loop over all of them, instead of two products for each. Where
+an expert has many tokens, torch's products over its tokens are faster.
 """
 
 from __future__ import annotations
@@ -11,20 +9,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hf_triton.runtime.kernels.kernel_loading import EXPERT_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import team_of
+from hf_triton.runtime.kernels.compiled_loops import load_kernel, team_of
 
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_DTYPES = (torch.float32, torch.bfloat16)
 # Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's
 # products of matrices.
 _MANY = {torch.float32: 24, torch.bfloat16: 6}
 
 
 def grouped_experts(
-    module: Any,
-    hidden_states: torch.Tensor,
-    top_k_index: torch.Tensor,
-    top_k_weights: torch.Tensor,
+    module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """hidden_states (tokens, size), each token's experts and their weights (tokens, k) -> (tokens,
     size); ``module`` holds the experts' weights as transformers' MoE interface says.
@@ -64,7 +58,7 @@ class _Pairs:
         self.starts = torch.empty(num_experts + 3, dtype=torch.int64)
         self.order = torch.empty(self.count, dtype=torch.int64)
         team_of(torch.get_num_threads()).run(
-            load_kernel("group", "float32", EXPERT_KERNELS),
+            load_kernel("group", torch.float32),
             *(self.count, num_experts, chosen.data_ptr()),
             *(self.starts.data_ptr(), self.order.data_ptr()),
             numbers=0,
@@ -74,37 +68,24 @@ class _Pairs:
 def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
     """x (tokens or pairs, inputs) -> (pairs, outputs)."""
     weight = getattr(module, name).detach()
-    weight = (
-        weight.transpose(1, 2) if module.is_transposed else weight
-    )  # (experts, outputs, inputs)
+    if module.is_transposed:
+        weight = weight.transpose(1, 2)  # (experts, outputs, inputs)
     bias = getattr(module, f"{name}_bias").detach() if module.has_bias else None
     per_row = pairs.count // len(x) if len(x) else 1
     out = x.new_zeros(pairs.count, weight.shape[1])
     if pairs.count >= _MANY[x.dtype] * pairs.num_experts:
-        _by_products(x, weight, bias, pairs, per_row, out)
+        starts = pairs.starts.tolist()
+        for expert in range(pairs.num_experts):
+            own = pairs.order[starts[expert] : starts[expert + 1]]
+            if len(own):
+                own_bias = None if bias is None else bias[expert]
+                out[own] = F.linear(x[own // per_row], weight[expert], own_bias)
         return out
     x, wide = x.contiguous(), None if bias is None else bias.float()
     team_of(torch.get_num_threads()).run(
-        load_kernel("experts", _DTYPES[x.dtype], EXPERT_KERNELS),
+        load_kernel("experts", x.dtype),
         *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
         *(pairs.starts.data_ptr(), pairs.order.data_ptr()),
         *(0 if wide is None else wide.data_ptr(), per_row, out.data_ptr()),
     )
     return out
-
-
-def _by_products(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    pairs: _Pairs,
-    per_row: int,
-    out: torch.Tensor,
-) -> None:
-    """Computes each expert by torch's products."""
-    starts = pairs.starts.tolist()
-    for expert in range(pairs.num_experts):
-        own = pairs.order[starts[expert] : starts[expert + 1]]
-        if len(own):
-            rows = x[own // per_row]
-            out[own] = F.linear(rows, weight[expert], None if bias is None else bias[expert])

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_triton.runtime.kernels import layout
-from hf_triton.runtime.kernels.kernel_loading import load_kernel
-from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam, bits_of, load_kernel
 
 from .parts import Attention, Embedding, Layer, Linear, Mlp, Norm
 from .reading.layers import ACTIVATIONS
@@ -23,12 +22,6 @@ class RowLoops:
 
     def __init__(self, dtype: torch.dtype, team: ThreadTeam) -> None:
         self.dtype, self._team = dtype, team
-        self._kernels: dict[str, Kernel] = {}
-
-    def kernel(self, name: str) -> Kernel:
-        if name not in self._kernels:
-            self._kernels[name] = load_kernel(name, str(self.dtype).removeprefix("torch."))
-        return self._kernels[name]
 
     def embedded(
         self,
@@ -70,7 +63,7 @@ class RowLoops:
         rows, *between, size = x.shape
         parts = between[0] if between else 1
         self._team.run(
-            self.kernel("wide_norm"),
+            load_kernel("wide_norm", self.dtype),
             *(rows, parts, size, x.stride(0)),
             *(x.data_ptr(), 0 if delta is None else delta.data_ptr()),
             *(norm.weight.data_ptr(), 0 if norm.bias is None else norm.bias.data_ptr()),
@@ -80,9 +73,7 @@ class RowLoops:
         )
 
     def placing(self, attention: Attention, kv_heads: int, dim: int) -> dict[int, int]:
-        """The arguments of ``place`` that stay: where queries, keys and values lie in their
-        product, and what normalises and rotates them.
-        """
+        """The arguments of ``place`` that stay from step to step."""
         heads, rotary = attention.num_heads, attention.rotary
         width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
         if attention.is_interleaved:  # each head of keys follows its queries, its values follow it
@@ -179,4 +170,5 @@ class RowLoops:
         """Runs a kernel over x (rows, size), whose rows are its tasks."""
         rows, size = x.shape
         numbers = rows * size if rows > 1 else 0
-        self._team.run(self.kernel(name), rows, size, x.data_ptr(), *arguments, numbers=numbers)
+        kernel = load_kernel(name, self.dtype)
+        self._team.run(kernel, rows, size, x.data_ptr(), *arguments, numbers=numbers)

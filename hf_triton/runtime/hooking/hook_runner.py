@@ -1,31 +1,124 @@
-"""Runs ``preprocess`` on requests and ``postprocess`` on their responses.
-
-Every request is answered exactly once, whatever a hook does; a hook that fails fails its own
-request only. Knows neither Triton nor the task.
+"""Runs ``preprocess`` on requests and ``postprocess`` on their responses, of a hooks file or of a
+model.py. Every request is answered exactly once, whatever a hook does; a hook that fails fails its
+own request only.
 """
 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
+import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from hf_triton.hooks import HookRequest, HookResponse
+from hf_triton import hooks, runtime
+from hf_triton.hooks import HookRequest, HookResponse, HookTensors
 
 from .. import log
-from ..errors import OverloadedError, RuntimeModelError, place
+from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, place, reason
+from ..log import labelled
+from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
 from ..request.plain_request import PlainRequest
-from ..request.request_ids import labelled
 from ..request.responder import Responder, answer_failure
-from .hook_file import HookFile
+
+NAMES = ("preprocess", "postprocess")
+Functions = Mapping[str, Callable[[Any], Any]]
+# The name that older hooks files import.
+_EARLIER_NAME = "hf_runtime"
+
+
+def functions_of(holder: object) -> Functions:
+    """Those of ``preprocess`` and ``postprocess`` that a module or an object defines."""
+    found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
+    return {wanted: function for wanted, function in found.items() if callable(function)}
+
+
+class HookFile:
+    """A loaded hooks file. ``name`` is its path as models.yaml gives it, for errors."""
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        observations: Observations,
+        *,
+        model: str = "",
+        functions: Functions | None = None,
+    ) -> None:
+        """``functions`` are those of a file that is loaded. Raises LoadError with the line."""
+        self.name = name
+        self.observations = observations
+        self._path = str(path)
+        self._log_prefix = f"{model}: " if model else ""
+        self._functions = functions or functions_of(self._load_module(path))
+        if not self._functions:
+            raise LoadError(f"hooks: {name} has neither preprocess nor postprocess")
+
+    def defines(self, function: str) -> bool:
+        return function in self._functions
+
+    def run(self, function: str, subject: HookTensors, *, request_id: str = "") -> None:
+        """Runs a function of the file, if it is defined, on a request or a response, which it
+        changes in place; ``request_id`` is for the log. Raises RuntimeModelError: the error for the
+        caller. The log gets the line in the hooks file, and not the error's text, which may quote a
+        prompt.
+        """
+        if function not in self._functions:
+            return
+        try:
+            with self.observations.active():
+                returned = self._functions[function](subject)
+            if isinstance(returned, Mapping) and returned is not subject:
+                subject.replace(dict(returned))
+            elif returned is not None and returned is not subject:
+                got = type(returned).__name__
+                raise HookError(f"returned {got}, allowed: None or a dict of tensors")
+            subject.check()
+        except HookError as error:
+            message = f"{self._location(error)}: {function}: {error}"
+            log.error(self._log_prefix + labelled(request_id, message))
+            raise HookError(message) from None
+        except RuntimeModelError:
+            raise
+        except BaseException as error:
+            # SystemExit too: it would end the thread silently, and the caller would wait for ever.
+            message = f"{self._location(error)}: {function} raised {type(error).__name__}"
+            log.error(self._log_prefix + labelled(request_id, message))
+            raise HookError(message) from error
+
+    def _load_module(self, path: Path) -> types.ModuleType:
+        module = types.ModuleType(f"hf_triton_hooks_{abs(hash(self._path))}")
+        module.__file__ = self._path
+        sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
+        sys.modules.setdefault(_EARLIER_NAME, runtime)
+        sys.modules.setdefault(f"{_EARLIER_NAME}.hooks", hooks)
+        try:
+            code = compile(path.read_bytes(), self._path, "exec", dont_inherit=True)
+            exec(code, module.__dict__)  # noqa: S102, the user's own file is what is served
+        except BaseException as error:
+            kind = type(error).__name__
+            line = f"hooks: {self._location(error)}: {kind}: {reason(error)}"
+            raise LoadError(line) from error
+        return module
+
+    def _location(self, error: BaseException) -> str:
+        """``my_hooks.py:12``: the innermost line of the hooks file in the error's traceback."""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == self._path]
+        if isinstance(error, SyntaxError) and error.filename == self._path:
+            lines.append(error.lineno)
+        return f"{self.name}:{lines[-1]}" if lines else self.name
+
 
 Work = Callable[[], None]
 Array = npt.NDArray[Any]
@@ -37,8 +130,6 @@ _UNLOADING = "the model is being unloaded: try again"
 
 
 class HookRunner:
-    """Runs one model's hooks, on threads of their own."""
-
     def __init__(
         self,
         file: HookFile,
@@ -49,8 +140,8 @@ class HookRunner:
     ) -> None:
         self.file, self.outputs = file, outputs
         self._inputs, self._batched = inputs, batched
-        self.preprocess_threads = HookThreads("preprocess")
-        self.postprocess_threads = HookThreads("postprocess")
+        self.preprocess_threads = HookThreads("preprocess", file)
+        self.postprocess_threads = HookThreads("postprocess", file)
         # Requests whose function has not returned yet; changed one key at a time, which is atomic.
         self.preprocessing: dict[HookedRequest, None] = {}
         self.postprocessing: dict[HookedRequest, None] = {}
@@ -63,17 +154,11 @@ class HookRunner:
         responder: Responder,
         pass_on: PassOn,
     ) -> None:
-        """Calls ``pass_on`` with the preprocessed request, on another thread if there is a
-        ``preprocess``.
-        """
+        """Passes the preprocessed request on, from another thread if there is a function."""
         num_rows = next((array.shape[0] for array in plain.inputs.values()), 1)
-        request = HookRequest(
-            plain.inputs,
-            self._inputs,
-            num_rows if self._batched else None,
-            parameters=plain.parameter_values,
-            outputs=tuple(requested_outputs),
-        )
+        rows, outputs = num_rows if self._batched else None, tuple(requested_outputs)
+        values = plain.parameter_values
+        request = HookRequest(plain.inputs, self._inputs, rows, parameters=values, outputs=outputs)
         hooked = HookedRequest(self, plain, request, responder)
         if not self.file.defines("preprocess"):
             hooked.pass_on(pass_on)
@@ -87,16 +172,12 @@ class HookRunner:
             self.preprocess_threads.submit(partial(hooked.preprocess, pass_on))
 
     def drain(self, timeout_s: float) -> None:
-        """Refuses new requests from here on; requests whose ``preprocess`` does not return in time
-        are answered with UNAVAILABLE.
-        """
+        """Takes no more; answers UNAVAILABLE where ``preprocess`` does not return in time."""
         self._closing = True
         _end(self.preprocessing, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the threads; a response whose ``postprocess`` does not return in time becomes an
-        error.
-        """
+        """Ends the threads; a ``postprocess`` that does not return in time becomes an error."""
         _end(self.postprocessing, timeout_s)
         self.preprocess_threads.close()
         self.postprocess_threads.close()
@@ -165,7 +246,7 @@ class HookedRequest:
         try:
             self._waiting[0]()
         except Exception as error:
-            log.error(labelled(self.request_id, f"a response failed: {place(error)}"))
+            log.error(f"a response failed: {place(error)}", self.request_id)
             self.fail_now(error)
         with self._lock:
             self._waiting.popleft()
@@ -204,13 +285,13 @@ class HookThreads:
     """Runs work, which must not raise, in the order of its arrival.
 
     The threads are daemons, which concurrent.futures' are not: a hook that never returns does not
-    keep the process alive.
+    keep the process alive. There are none for a function that the file does not define.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, function: str, file: HookFile) -> None:
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        for _ in range(NUM_THREADS):
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+        for _ in range(NUM_THREADS if file.defines(function) else 0):
+            threading.Thread(target=self._run, name=function, daemon=True).start()
 
     def submit(self, work: Work) -> None:
         self._waiting.put(work)

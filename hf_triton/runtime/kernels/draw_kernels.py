@@ -8,9 +8,6 @@ is computed of the others but, where there is no top-k, the sum of their weights
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -37,7 +34,7 @@ _SUMS = {"reassoc", "contract", "nsz"}
 
 
 @njit(error_model="numpy")
-def _draw(a: Any, at: Any) -> None:
+def _draw(a, at):
     """2 drawn rows, 3 size, 4 x (rows, size), 5 which rows (drawn,) int64, 6 numbers (4, drawn)
     float32: temperature, uniform number, top_p or 0, min_p or 0; 7 top_k (drawn,) int64 or 0, 8 out
     (drawn,) int64, 9 scratch (threads, 4 size + 1) float32: a token each, or the place of the
@@ -87,12 +84,12 @@ def _draw(a: Any, at: Any) -> None:
 
 
 @njit(error_model="numpy", inline="always")
-def _weight(score: Any) -> Any:
+def _weight(score):
     return exp(score) if score > _LEAST else _ZERO
 
 
 @njit(error_model="numpy")
-def _block_maxima(x: Any, first: Any, size: Any, maxima: Any) -> Any:
+def _block_maxima(x, first, size, maxima):
     """The largest of each block; returns the largest of all, NaN where any is."""
     take_wide_vectors()
     largest, bits = _LOWEST, np.int32(0)
@@ -108,7 +105,7 @@ def _block_maxima(x: Any, first: Any, size: Any, maxima: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def _place_of(x: Any, first: Any, size: Any, value: Any) -> Any:
+def _place_of(x, first, size, value):
     """Where a value is first, or NaN."""
     for i in range(size):
         found = load(x, first + i)
@@ -118,7 +115,7 @@ def _place_of(x: Any, first: Any, size: Any, value: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def _bound(maxima: Any, size: Any, largest: Any, temperature: Any, count: Any, work: Any) -> Any:
+def _bound(maxima, size, largest, temperature, count, work):
     """A score that at least so many tokens have or exceed."""
     num_blocks = (size + _BLOCK - 1) // _BLOCK
     if count >= num_blocks:
@@ -129,17 +126,7 @@ def _bound(maxima: Any, size: Any, largest: Any, temperature: Any, count: Any, w
 
 
 @njit(error_model="numpy")
-def _likeliest(
-    x: Any,
-    first: Any,
-    size: Any,
-    largest: Any,
-    temperature: Any,
-    bound: Any,
-    maxima: Any,
-    scores: Any,
-    places: Any,
-) -> Any:
+def _likeliest(x, first, size, largest, temperature, bound, maxima, scores, places):
     """The scores from ``bound`` on, in the order of the vocabulary; returns how many."""
     count = 0
     for block in range((size + _BLOCK - 1) // _BLOCK):
@@ -154,7 +141,7 @@ def _likeliest(
 
 
 @njit(error_model="numpy")
-def _kth_largest(values: Any, count: Any, k: Any) -> Any:
+def _kth_largest(values, count, k):
     """Reorders the values: the ``k`` largest come first. Hoare's quickselect."""
     low, high = 0, count - 1
     while low < high:
@@ -177,14 +164,14 @@ def _kth_largest(values: Any, count: Any, k: Any) -> Any:
 
 
 @njit(error_model="numpy", inline="always")
-def _swap(values: Any, i: Any, j: Any) -> None:
+def _swap(values, i, j):
     value = load(values, i)
     store(values, i, load(values, j))
     store(values, j, value)
 
 
 @njit(fastmath=_SUMS, error_model="numpy")
-def _mass(scores: Any, count: Any) -> Any:
+def _mass(scores, count):
     total = 0.0
     for i in range(count):
         total += _weight(load(scores, i))
@@ -192,7 +179,7 @@ def _mass(scores: Any, count: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def _top_p(scores: Any, count: Any, mass: Any) -> Any:
+def _top_p(scores, count, mass):
     """The least score that is kept: a token is, while the weights before it are below ``mass``.
 
     A quickselect that goes by weights; what is equal is kept together.
@@ -222,9 +209,7 @@ def _top_p(scores: Any, count: Any, mass: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def _invert(
-    scores: Any, places: Any, count: Any, least: Any, min_p: Any, uniform: Any, weights: Any
-) -> Any:
+def _invert(scores, places, count, least, min_p, uniform, weights):
     """The place of the first token whose cumulative weight exceeds ``uniform`` of the total."""
     total = 0.0
     for i in range(count):
@@ -244,7 +229,7 @@ def _invert(
 
 
 @njit(error_model="numpy", inline="always")
-def _limit(total: Any, uniform: Any) -> Any:
+def _limit(total, uniform):
     """Below the total, so that a token exceeds it."""
     whole = np.float32(total)
     limit, below = uniform * whole, of_bits(size_bits(whole) - np.int32(1))
@@ -252,7 +237,7 @@ def _limit(total: Any, uniform: Any) -> Any:
 
 
 @njit(fastmath=_SUMS, error_model="numpy")
-def _block_weight(x: Any, begin: Any, end: Any, largest: Any, temperature: Any, min_p: Any) -> Any:
+def _block_weight(x, begin, end, largest, temperature, min_p):
     take_wide_vectors()
     total = _ZERO
     for i in range(begin, end):
@@ -262,9 +247,7 @@ def _block_weight(x: Any, begin: Any, end: Any, largest: Any, temperature: Any, 
 
 
 @njit(error_model="numpy")
-def _block_weights(
-    x: Any, first: Any, size: Any, largest: Any, temperature: Any, min_p: Any, sums: Any
-) -> Any:
+def _block_weights(x, first, size, largest, temperature, min_p, sums):
     """The weight of each block; returns that of all."""
     total = 0.0
     for begin in range(0, size, _BLOCK):
@@ -276,16 +259,7 @@ def _block_weights(
 
 
 @njit(error_model="numpy")
-def _invert_blocks(
-    x: Any,
-    first: Any,
-    size: Any,
-    largest: Any,
-    temperature: Any,
-    min_p: Any,
-    sums: Any,
-    uniform: Any,
-) -> Any:
+def _invert_blocks(x, first, size, largest, temperature, min_p, sums, uniform):
     """As _invert, of all tokens: finds the block, then the token within."""
     num_blocks = (size + _BLOCK - 1) // _BLOCK
     total = 0.0
@@ -302,6 +276,3 @@ def _invert_blocks(
             if np.float32(cumulative) > limit:
                 break
     return last if last >= 0 else _place_of(x, first, size, largest)
-
-
-ENTRIES: dict[str, Callable[..., None]] = {"draw": _draw}

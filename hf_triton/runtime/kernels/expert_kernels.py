@@ -5,9 +5,6 @@ Arguments are as in kernels.py. A pair is a token and one of its experts: number
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -18,7 +15,7 @@ _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed a
 
 
 @njit(error_model="numpy")
-def _group(a: Any, at: Any) -> None:
+def _group(a, at):
     """2 pairs, 3 experts, 4 each pair's expert, 5 starts (experts + 3,), 6 order (pairs,), all
     int64: the pairs of an expert e are order[starts[e] : starts[e + 1]]. The expert that comes
     after the last stands for none.
@@ -39,9 +36,7 @@ def _group(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _four_by_four(
-    a: Any, x: Any, w: Any, out: Any, order: Any, first: Any, expert: Any, to: Any
-) -> None:
+def _four_by_four(a, x, w, out, order, first, expert, to):
     """Four pairs, ``order[first : first + 4]``, by four outputs from ``to`` on."""
     size, num_outputs, per_row, bias = a[3], a[4], a[10], float32_at(a[9])
     p0, p1, p2, p3 = order[first], order[first + 1], order[first + 2], order[first + 3]
@@ -74,7 +69,7 @@ def _four_by_four(
 
 
 @njit(error_model="numpy", inline="always")
-def _store_four(out: Any, to: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+def _store_four(out, to, a, b, c, d):
     store(out, to, a)
     store(out, to + 1, b)
     store(out, to + 2, c)
@@ -82,7 +77,7 @@ def _store_four(out: Any, to: Any, a: Any, b: Any, c: Any, d: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _one_by_four(a: Any, x: Any, w: Any, out: Any, pair: Any, expert: Any, to: Any) -> None:
+def _one_by_four(a, x, w, out, pair, expert, to):
     size, num_outputs, bias = a[3], a[4], float32_at(a[9])
     at, w0 = pair // a[10] * size, (expert * num_outputs + to) * size
     s0, s1, s2, s3 = _ZERO, _ZERO, _ZERO, _ZERO
@@ -100,7 +95,7 @@ def _one_by_four(a: Any, x: Any, w: Any, out: Any, pair: Any, expert: Any, to: A
 
 
 @njit(error_model="numpy")
-def _experts(a: Any, at: Any) -> None:
+def _experts(a, at):
     """2 experts, 3 inputs, 4 outputs, a multiple of 4, 5 x (rows, inputs), 6 weights (experts,
     outputs, inputs), 7 starts and 8 order as of ``group``, 9 biases (experts, outputs) float32 or
     0, 10 pairs of a row of x, 11 out (pairs, outputs).
@@ -120,6 +115,3 @@ def _experts(a: Any, at: Any) -> None:
                 _four_by_four(a, x, w, out, order, place, expert, to)
             for place in range(whole, last):
                 _one_by_four(a, x, w, out, order[place], expert, to)
-
-
-ENTRIES: dict[str, Callable[..., None]] = {"group": _group, "experts": _experts}

@@ -2,18 +2,13 @@
 as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
-where torch's operators would round. A kernel takes its arguments as integers (thread_team.py):
+where torch's operators would round. A kernel takes its arguments as integers (compiled_loops.py):
 sizes, addresses, and ``bits_of`` floats, as listed with each from argument 2 on; behind them are
-counters, from which its threads take their next task. Every task writes rows of its own.
-
-All kernels are in one file that imports nothing of ours: Numba's cache of compiled code is valid as
-long as that file stays the same.
+counters, from which its threads take their next task. Every task writes rows of its own. ``at``
+makes pointers to numbers of the dtype at hand.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -40,12 +35,20 @@ _ROUND_TO_EVEN = 0x7FFF
 _NO_SIGN = 0x7FFFFFFF
 
 
-def _at(element: Any) -> Any:
+_I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+def built(signature, build):
+    """What an intrinsic returns: its result is what ``build(builder, *values)`` makes."""
+    return signature, lambda context, builder, signature, args: build(builder, *args)
+
+
+def _at(element):
     @intrinsic
-    def pointer(typing_context: Any, address: Any) -> Any:
+    def pointer(typing_context, address):
         signature = types.CPointer(element)(types.int64)
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(context, builder, signature, args):
             return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
         return signature, generate
@@ -60,66 +63,61 @@ bfloat16_at = _at(types.uint16)  # its bits
 bytes_at = _at(types.uint8)
 
 
+def _widened(builder, bits):
+    """bfloat16's bits as a float32."""
+    return builder.bitcast(builder.shl(builder.zext(bits, _I32), _I32(16)), _FLOAT)
+
+
+def _rounded(builder, value):
+    """The upper half of a float32, rounded; as torch does, but for NaN, which stays one."""
+    bits = builder.bitcast(value, _I32)
+    last = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+    bits = builder.add(builder.add(bits, _I32(_ROUND_TO_EVEN)), last)
+    return builder.trunc(builder.lshr(bits, _I32(16)), ir.IntType(16))
+
+
 @intrinsic
-def load(typing_context: Any, pointer: Any, index: Any) -> Any:
+def load(typing_context, pointer, index):
     """``pointer[index]`` as float32."""
-    signature = types.float32(pointer, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = builder.load(builder.gep(args[0], [args[1]]))
-        if signature.args[0].dtype != types.uint16:
-            return value
-        wide = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
-        return builder.bitcast(wide, ir.FloatType())
+    def build(builder, at, index):
+        value = builder.load(builder.gep(at, [index]))
+        return _widened(builder, value) if pointer.dtype == types.uint16 else value
 
-    return signature, generate
+    return built(types.float32(pointer, types.int64), build)
 
 
 @intrinsic
-def store(typing_context: Any, pointer: Any, index: Any, value: Any) -> Any:
+def store(typing_context, pointer, index, value):
     """``pointer[index] = value``; bfloat16 is rounded to the nearest, ties to even."""
     signature = types.void(pointer, types.int64, types.float32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, index, value = args
-        if signature.args[0].dtype == types.uint16:
-            value = _rounded(builder, value)
-        builder.store(value, builder.gep(pointer, [index]))
+    def generate(context, builder, signature, args):
+        at, index, value = args
+        value = _rounded(builder, value) if pointer.dtype == types.uint16 else value
+        builder.store(value, builder.gep(at, [index]))
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def rounded(typing_context: Any, pointer: Any, value: Any) -> Any:
+def rounded(typing_context, pointer, value):
     """``value`` as it reads after being stored at ``pointer``."""
-    signature = types.float32(pointer, types.float32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if signature.args[0].dtype != types.uint16:
-            return args[1]
-        bits = builder.zext(_rounded(builder, args[1]), ir.IntType(32))
-        return builder.bitcast(builder.shl(bits, ir.Constant(ir.IntType(32), 16)), ir.FloatType())
+    def build(builder, at, value):
+        is_half = pointer.dtype == types.uint16
+        return _widened(builder, _rounded(builder, value)) if is_half else value
 
-    return signature, generate
-
-
-def _rounded(builder: Any, value: Any) -> Any:
-    """The upper half of a float32, rounded; as torch does, but for NaN, which stays one."""
-    i32 = ir.IntType(32)
-    bits = builder.bitcast(value, i32)
-    sixteen = ir.Constant(i32, 16)
-    last = builder.and_(builder.lshr(bits, sixteen), ir.Constant(i32, 1))
-    bits = builder.add(builder.add(bits, ir.Constant(i32, _ROUND_TO_EVEN)), last)
-    return builder.trunc(builder.lshr(bits, sixteen), ir.IntType(16))
+    return built(types.float32(pointer, types.float32), build)
 
 
 @intrinsic
-def store_byte(typing_context: Any, pointer: Any, index: Any, value: Any) -> Any:
+def store_byte(typing_context, pointer, index, value):
     """``pointer[index]`` = the lowest byte of an int32."""
     signature = types.void(pointer, types.int64, types.int32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         pointer, index, value = args
         builder.store(builder.trunc(value, ir.IntType(8)), builder.gep(pointer, [index]))
         return context.get_dummy_value()
@@ -128,115 +126,97 @@ def store_byte(typing_context: Any, pointer: Any, index: Any, value: Any) -> Any
 
 
 @intrinsic
-def size_bits(typing_context: Any, value: Any) -> Any:
+def size_bits(typing_context, value):
     """``abs(value)`` as an int32 of the same order, the largest of which LLVM finds 16 at a time.
     NaN is above all.
     """
-    signature = types.int32(types.float32)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i32 = ir.IntType(32)
-        return builder.and_(builder.bitcast(args[0], i32), ir.Constant(i32, _NO_SIGN))
-
-    return signature, generate
+    return built(
+        types.int32(types.float32),
+        lambda builder, value: builder.and_(builder.bitcast(value, _I32), _I32(_NO_SIGN)),
+    )
 
 
 @intrinsic
-def of_bits(typing_context: Any, bits: Any) -> Any:
+def of_bits(typing_context, bits):
     """The float32 that has these bits."""
-    signature = types.float32(types.int32)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return signature, generate
+    return built(types.float32(types.int32), lambda builder, bits: builder.bitcast(bits, _FLOAT))
 
 
 @intrinsic
-def take_wide_vectors(typing_context: Any) -> Any:
+def take_wide_vectors(typing_context):
     """Makes LLVM compute a function's loops in vectors of 512 bits, where the processor has those:
     left to itself it takes 256, for early ones that had to run slower. In each function itself.
     """
-    signature = types.void()
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         # a set of names that it knows, which this is not one of
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
-    return signature, generate
+    return types.void(), generate
 
 
 @intrinsic
-def take(typing_context: Any, arguments: Any, index: Any) -> Any:
+def take(typing_context, arguments, index):
     """The next number of a kernel's counter 0 or 1, each once among all threads."""
-    signature = types.int64(arguments, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.gep(args[0], [builder.add(args[1], ir.Constant(ir.IntType(64), COUNTERS))])
-        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+    def build(builder, arguments, index):
+        counter = builder.gep(arguments, [builder.add(index, _I64(COUNTERS))])
+        return builder.atomic_rmw("add", counter, _I64(1), "monotonic")
 
-    return signature, generate
+    return built(types.int64(arguments, types.int64), build)
 
 
 @intrinsic
-def float_of(typing_context: Any, bits: Any) -> Any:
+def float_of(typing_context, bits):
     """The float32 nearest to the float64 that has these bits."""
-    signature = types.float32(types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fptrunc(builder.bitcast(args[0], ir.DoubleType()), ir.FloatType())
-
-    return signature, generate
+    return built(
+        types.float32(types.int64),
+        lambda builder, bits: builder.fptrunc(builder.bitcast(bits, ir.DoubleType()), _FLOAT),
+    )
 
 
 @intrinsic
-def _power_of_two(typing_context: Any, shifted: Any) -> Any:
+def _power_of_two(typing_context, shifted):
     """2 to the integer that lies in the low bits of ``_TO_INTEGER`` + n, n from -126 to 127."""
-    signature = types.float32(types.float32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i32 = ir.IntType(32)
-        biased = builder.add(
-            builder.bitcast(args[0], i32), ir.Constant(i32, 127 - _TO_INTEGER_BITS)
-        )
-        return builder.bitcast(builder.shl(biased, ir.Constant(i32, 23)), ir.FloatType())
+    def build(builder, shifted):
+        biased = builder.add(builder.bitcast(shifted, _I32), _I32(127 - _TO_INTEGER_BITS))
+        return builder.bitcast(builder.shl(biased, _I32(23)), _FLOAT)
 
-    return signature, generate
+    return built(types.float32(types.float32), build)
 
 
 @intrinsic
-def larger(typing_context: Any, a: Any, b: Any) -> Any:
+def larger(typing_context, a, b):
     """The larger of two numbers, or any number where one is NaN; LLVM finds that of many 16 at a
     time, which it does not with Python's ``max``.
     """
-    signature = types.float32(types.float32, types.float32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(builder, *both):
         flags = ["nnan", "nsz"]
-        return builder.select(builder.fcmp_ordered(">", *args, flags=flags), *args, flags=flags)
+        return builder.select(builder.fcmp_ordered(">", *both, flags=flags), *both, flags=flags)
 
-    return signature, generate
+    return built(types.float32(types.float32, types.float32), build)
 
 
 @intrinsic
-def _clamped(typing_context: Any, x: Any) -> Any:
+def _clamped(typing_context, x):
     """``x`` between _LEAST_POWER and _MOST_POWER, without a branch."""
-    signature = types.float32(types.float32)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = args[0]
+    def build(builder, value):
         for sign, bound in (("<", _LEAST_POWER), (">", _MOST_POWER)):
-            limit = ir.Constant(ir.FloatType(), bound)
-            value = builder.select(builder.fcmp_ordered(sign, value, limit), limit, value)
+            value = builder.select(
+                builder.fcmp_ordered(sign, value, _FLOAT(bound)), _FLOAT(bound), value
+            )
         return value
 
-    return signature, generate
+    return built(types.float32(types.float32), build)
 
 
 # Not reassociated: the two parts of ln 2 are subtracted one after the other.
 @njit(fastmath={"contract", "nsz"})
-def exp(x: Any) -> Any:
+def exp(x):
     """e to ``x`` in float32, in operations that LLVM can do for 16 numbers at once.
 
     Within 2 units of the last place; Cephes' expf, https://www.netlib.org/cephes/.
@@ -271,7 +251,7 @@ _TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 
 _TAIL_END = np.float32(6)
 _SEARCH_BLOCK = 1024
 _LOWEST, _INFINITY = np.float32(-np.inf), np.int32(0x7F800000)  # the second is size_bits of it
-# The ranges of devices/int8_linear.py. Adding 0.5 makes the cast to int32, which truncates,
+# The ranges of devices/linear_layouts.py. Adding 0.5 makes the cast to int32, which truncates,
 # round to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
 _TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
@@ -280,7 +260,7 @@ _SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to: Any) -> None:
+def _normalised(x, at, size, weight, eps, out, to):
     """RMSNorm of ``x[at : at+size]``; https://arxiv.org/abs/1910.07467."""
     total = _ZERO
     for i in range(size):
@@ -292,7 +272,7 @@ def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _norm(a: Any, at: Any) -> None:
+def _norm(a, at):
     """2 rows, 3 size, 4 x (rows, size), 5 delta of the same shape or 0, 6 weight, 7 out, 8 eps:
     x += delta; out = RMSNorm(x) * weight.
     """
@@ -311,7 +291,7 @@ def _norm(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _wide_norm(a: Any, at: Any) -> None:
+def _wide_norm(a, at):
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
@@ -328,7 +308,7 @@ def _wide_norm(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _wide_norm_part(a: Any, row: Any, part: Any, x: Any, delta: Any, out: Any) -> None:
+def _wide_norm_part(a, row, part, x, delta, out):
     take_wide_vectors()
     size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
     at, first = row * a[5] + part * a[14], part * a[11]
@@ -356,7 +336,7 @@ def _wide_norm_part(a: Any, row: Any, part: Any, x: Any, delta: Any, out: Any) -
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _gelu(x: Any) -> Any:
+def _gelu(x):
     """GELU, https://arxiv.org/abs/1606.08415: ``x`` times the normal distribution up to it, which
     below 0 is e to a polynomial, within 1e-7. A division would take as long as all of this.
     """
@@ -370,18 +350,18 @@ def _gelu(x: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x):
     """Its tanh form. The half of 1 + tanh(y) is the sigmoid of 2 y."""
     return x / (_ONE + exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _silu(x: Any) -> Any:
+def _silu(x):
     return x / (_ONE + exp(-x))
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _gated(a: Any, at: Any, activate: Any) -> None:
+def _gated(a, at, activate):
     """2 rows, 3 size, 4 x (rows, size) gate and up, 5 out (rows, size / 2): activate(gate) * up."""
     take_wide_vectors()
     rows, size, x, out = a[2], a[3] // 2, at(a[4]), at(a[5])
@@ -395,7 +375,7 @@ def _gated(a: Any, at: Any, activate: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, in_pairs: Any) -> None:
+def _rotate(x, at, cos, sin, angle, half, in_pairs):
     """Rotary position embedding of the first ``2 * half`` numbers, in place;
     https://arxiv.org/abs/2104.09864, in the order of halves that Llama has, or in GPT-J's of pairs.
     """
@@ -415,7 +395,7 @@ def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, in_pairs
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _turn(a: Any, at: Any, x: Any, here: Any, weight: Any, angle: Any) -> None:
+def _turn(a, at, x, here, weight, angle):
     """Normalises a head's numbers, where ``weight`` is not 0, and rotates them, in place."""
     if weight != 0:
         _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
@@ -428,7 +408,7 @@ def _turn(a: Any, at: Any, x: Any, here: Any, weight: Any, angle: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _place_head(a: Any, at: Any, token: Any, head: Any) -> None:
+def _place_head(a, at, token, head):
     """Places a token's key and value of one head, and turns them and its queries."""
     dim, size = a[of.DIM], a[of.PAGE_ROWS]
     qkv, first = at(a[of.QUERIES]), token * a[of.TOKEN_STEP]
@@ -452,7 +432,7 @@ def _place_head(a: Any, at: Any, token: Any, head: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _place(a: Any, at: Any) -> None:
+def _place(a, at):
     """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
     values to the pages of their sequences.
 
@@ -474,7 +454,7 @@ def _place(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend(a: Any, at: Any) -> None:
+def _attend(a, at):
     """Each token's queries over its own sequence's keys up to its position, which lie in pages.
 
     Beside the arguments of ``_place``: LONGEST, the tokens of the longest sequence; OUT (tokens,
@@ -493,7 +473,7 @@ def _attend(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend_head(a: Any, at: Any, token: Any, kv_head: Any, scores: Any) -> None:
+def _attend_head(a, at, token, kv_head, scores):
     """Attention of the queries of one head of keys."""
     heads, dim, size, longest = a[of.HEADS], a[of.DIM], a[of.PAGE_ROWS], a[of.LONGEST]
     queries, keys, values = at(a[of.QUERIES]), at(a[of.KEYS]), at(a[of.VALUES])
@@ -530,7 +510,7 @@ def _attend_head(a: Any, at: Any, token: Any, kv_head: Any, scores: Any) -> None
 
 
 @njit(error_model="numpy")
-def _run(table: Any, page: Any, skip: Any, size: Any, most: Any) -> Any:
+def _run(table, page, skip, size, most):
     """How many rows lie one after another, from row ``skip`` of a page on: at most ``most``. Pages
     that follow each other are read as one.
     """
@@ -541,7 +521,7 @@ def _run(table: Any, page: Any, skip: Any, size: Any, most: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
+def _softmax_changed(a, scores, count, head):
     """As softmax, of capped scores, https://arxiv.org/abs/2408.00118, and with a sink beside them,
     https://arxiv.org/abs/2309.17453.
     """
@@ -564,9 +544,7 @@ def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _score(
-    q: Any, query: Any, k: Any, at: Any, count: Any, dim: Any, scale: Any, scores: Any, to: Any
-) -> None:
+def _score(q, query, k, at, count, dim, scale, scores, to):
     """scores[to + j] = scale * q . k[j], four keys at a time: the query is read once for them."""
     whole = count - count % _ROW_BLOCK
     for j in range(0, whole, _ROW_BLOCK):
@@ -590,7 +568,7 @@ def _score(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def softmax(scores: Any, count: Any) -> Any:
+def softmax(scores, count):
     """scores[j] = exp(scores[j] - max); returns their sum, NaN where a score is."""
     take_wide_vectors()
     largest = load(scores, 0)
@@ -605,7 +583,7 @@ def softmax(scores: Any, count: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, first: Any, to: Any) -> None:
+def _weigh(v, at, count, dim, scores, first, to):
     """scores[to : to+dim] += sum of scores[first + j] * v[j], four values at a time."""
     whole = count - count % _ROW_BLOCK
     for j in range(0, whole, _ROW_BLOCK):
@@ -623,7 +601,7 @@ def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, first: Any, to: A
 
 
 @njit(error_model="numpy")
-def _argmax(a: Any, at: Any) -> None:
+def _argmax(a, at):
     """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is, or
     the first NaN.
     """
@@ -656,8 +634,8 @@ def _argmax(a: Any, at: Any) -> None:
 
 # Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
 @njit(fastmath={"contract"}, error_model="numpy")
-def _digits(a: Any, at: Any) -> None:
-    """Quantizes each row to digits of 8 bits, as devices/int8_linear.py says.
+def _digits(a, at):
+    """Quantizes each row to digits of 8 bits, as devices/linear_layouts.py says.
 
     2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
     7 digits, 1 or 2.
@@ -687,7 +665,7 @@ def _digits(a: Any, at: Any) -> None:
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
-def _combine(a: Any, at: Any) -> None:
+def _combine(a, at):
     """2 rows, 3 size, 4 products (digits, rows, size), 5 parts (rows,), 6 offsets (size,), 7 bias
     (size,), all float32, 8 out (rows, size), 9 digits, 1 or 2.
     """
@@ -709,16 +687,6 @@ def _combine(a: Any, at: Any) -> None:
                 store(out, first + i, whole * part + load(bias, i))
 
 
-# Each is given the arguments, and what makes pointers to numbers of the dtype at hand.
-ENTRIES: dict[str, Callable[..., None]] = {
-    "digits": _digits,
-    "combine": _combine,
-    "argmax": _argmax,
-    "norm": _norm,
-    "wide_norm": _wide_norm,
-    "gelu_mul": njit(lambda a, at: _gated(a, at, _gelu)),
-    "gelu_tanh_mul": njit(lambda a, at: _gated(a, at, _gelu_tanh)),
-    "silu_mul": njit(lambda a, at: _gated(a, at, _silu)),
-    "place": _place,
-    "attend": _attend,
-}
+_gelu_mul = njit(lambda a, at: _gated(a, at, _gelu))
+_gelu_tanh_mul = njit(lambda a, at: _gated(a, at, _gelu_tanh))
+_silu_mul = njit(lambda a, at: _gated(a, at, _silu))

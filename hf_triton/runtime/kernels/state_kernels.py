@@ -9,23 +9,10 @@ strides are in numbers, from a token to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-from .kernels import (
-    FAST,
-    exp,
-    float32_at,
-    float_of,
-    integers_at,
-    load,
-    rounded,
-    store,
-    take,
-)
+from .kernels import FAST, exp, float32_at, float_of, integers_at, load, rounded, store, take
 from .layout import CHANNELS
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -34,37 +21,25 @@ _COLUMNS = 6
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _clear(x: Any, begin: Any, end: Any) -> None:
+def _clear(x, begin, end):
     for i in range(begin, end):
         store(x, i, _ZERO)
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _copy(x: Any, begin: Any, end: Any, to: Any) -> None:
+def _copy(x, begin, end, to):
     for i in range(begin, end):
         store(to, i, load(x, i))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _weigh(sums: Any, x: Any, at: Any, weight: Any, weight_at: Any, count: Any) -> None:
+def _weigh(sums, x, at, weight, weight_at, count):
     for i in range(count):
         store(sums, i, load(sums, i) + load(x, at + i) * load(weight, weight_at + i))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _shift(
-    x: Any,
-    first: Any,
-    stride: Any,
-    begin: Any,
-    num_tokens: Any,
-    states: Any,
-    state: Any,
-    to: Any,
-    a: Any,
-    count: Any,
-    is_new: Any,
-) -> None:
+def _shift(x, first, stride, begin, num_tokens, states, state, to, a, count, is_new):
     """states[to] = the newest of states[state] and of ``num_tokens`` rows of ``x``."""
     channels, length = a[4], a[9]
     for place in range(length):
@@ -80,7 +55,7 @@ def _shift(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _conv(a: Any, at: Any) -> None:
+def _conv(a, at):
     """A causal convolution of each channel, and its SiLU where asked for.
 
     2 runs, 3 their count, 4 channels, 5 kernel size, 6 x (tokens, channels), 7 its stride, 8 states
@@ -122,7 +97,7 @@ def _conv(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) -> None:
+def _unit(x, at, size, scale, is_normalised, out):
     """``scale`` times a vector, divided by its length where it ``is_normalised``."""
     if is_normalised != 0:
         total = _SMALL
@@ -134,7 +109,7 @@ def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) 
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _delta_rule(a: Any, at: Any) -> None:
+def _delta_rule(a, at):
     """The gated delta rule, https://arxiv.org/abs/2412.06464; with a gate for each channel that of
     https://arxiv.org/abs/2510.26692.
 
@@ -189,7 +164,7 @@ def _delta_rule(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _ssd(a: Any, at: Any) -> None:
+def _ssd(a, at):
     """Mamba 2's recurrence, https://arxiv.org/abs/2405.21060.
 
     2 runs, 3 their count, 4 heads, 5 groups of them, 6 head dim, 7 state size, 8 x (tokens, heads,
@@ -200,12 +175,8 @@ def _ssd(a: Any, at: Any) -> None:
     x, b, c = at(a[8]), at(a[9]), at(a[10])
     runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[6], a[7]
     group = heads // a[5]
-    dt, decays, skips, out = (
-        float32_at(a[14]),
-        float32_at(a[15]),
-        float32_at(a[16]),
-        float32_at(a[18]),
-    )
+    dt, decays = float32_at(a[14]), float32_at(a[15])
+    skips, out = float32_at(a[16]), float32_at(a[18])
     scratch = float32_at(a[19] + 8 * take(a, 1) * size)
     while True:
         task = take(a, 0)
@@ -238,7 +209,7 @@ def _ssd(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _selective_scan(a: Any, at: Any) -> None:
+def _selective_scan(a, at):
     """Mamba's selective scan, https://arxiv.org/abs/2312.00752.
 
     2 runs, 3 their count, 4 channels, 5 state size, 6 x (tokens, channels), 7 b and 8 c (tokens,
@@ -279,11 +250,3 @@ def _selective_scan(a: Any, at: Any) -> None:
             if token + 1 == first + runs[run + 4]:
                 kept = float32_at(a[17] + 4 * runs[run + 5] * channels * size)
                 _copy(state, begin * size, end * size, kept)
-
-
-ENTRIES: dict[str, Callable[..., None]] = {
-    "conv": _conv,
-    "delta_rule": _delta_rule,
-    "ssd": _ssd,
-    "selective_scan": _selective_scan,
-}

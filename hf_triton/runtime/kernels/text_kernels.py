@@ -7,25 +7,13 @@ time: rows of both products are multiplied in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .kernels import (
-    FAST,
-    float32_at,
-    float_of,
-    integers_at,
-    load,
-    softmax,
-    store,
-    take,
-)
+from .kernels import FAST, built, float32_at, float_of, integers_at, load, softmax, store, take
 
 _LANES = 16  # numbers that are computed at once; a processor without AVX-512 takes them in parts
 _IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
@@ -37,32 +25,23 @@ _VECTOR = ir.VectorType(ir.FloatType(), _LANES)
 _I64 = ir.IntType(64)
 
 
-def _vector_at(builder: Any, pointer: Any, index: Any) -> Any:
+def _vector_at(builder, pointer, index):
     return builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
 
 
-def _mask(lanes: list[int]) -> Any:
+def _mask(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
 @intrinsic
-def _tile(
-    typing_context: Any,
-    a: Any,
-    a_row: Any,
-    b: Any,
-    b_row: Any,
-    depth: Any,
-    out: Any,
-    out_row: Any,
-) -> Any:
+def _tile(typing_context, a, a_row, b, b_row, depth, out, out_row):
     """out[r, c] = sum over k < depth of a[r, k] * b[k, c], for r < ROWS and c < COLUMNS; rows lie
     as many numbers apart as said.
     """
     floats, number = types.CPointer(types.float32), types.int64
     signature = types.void(floats, number, floats, number, number, floats, number)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         a, a_row, b, b_row, depth, out, out_row = args
         firsts = [builder.gep(a, [builder.mul(a_row, _I64(row))]) for row in range(ROWS)]
         before = builder.block
@@ -103,11 +82,11 @@ def _tile(
 
 
 @intrinsic
-def _transpose(typing_context: Any, x: Any, x_row: Any, out: Any, out_row: Any) -> Any:
+def _transpose(typing_context, x, x_row, out, out_row):
     """out[c, r] = x[r, c] for r and c below 16, as float32."""
     signature = types.void(x, types.int64, types.CPointer(types.float32), types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         x, x_row, out, out_row = args
         rows = [
             _wide_row(builder, signature.args[0], x, builder.mul(x_row, _I64(row)))
@@ -129,7 +108,7 @@ def _transpose(typing_context: Any, x: Any, x_row: Any, out: Any, out_row: Any) 
     return signature, generate
 
 
-def _wide_row(builder: Any, kind: Any, x: Any, index: Any) -> Any:
+def _wide_row(builder, kind, x, index):
     """16 numbers from ``x[index]`` on as float32."""
     if kind.dtype != types.uint16:
         return builder.load(_vector_at(builder, x, index), align=4)
@@ -142,9 +121,7 @@ def _wide_row(builder: Any, kind: Any, x: Any, index: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _keep_head(
-    qkv: Any, key: Any, value: Any, width: Any, count: Any, dim: Any, keys: Any, values: Any, a: Any
-) -> None:
+def _keep_head(qkv, key, value, width, count, dim, keys, values, a):
     """keys[i, j] and values[j, i] of a text's ``count`` tokens from ``qkv[key]`` and ``qkv[value]``
     on, rows of a[11] and a[12] numbers.
     """
@@ -165,24 +142,19 @@ def _keep_head(
 
 
 @intrinsic
-def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
+def _after(typing_context, pointer, index):
     """The pointer to ``pointer[index]``."""
-    signature = pointer(pointer, types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.gep(args[0], [args[1]])
-
-    return signature, generate
+    return built(pointer(pointer, types.int64), lambda builder, at, i: builder.gep(at, [i]))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
+def _transpose_at(x, at, x_row, out, out_row):
     """Transposes what lies from ``x[at]`` on."""
     _transpose(_after(x, at), x_row, out, out_row)
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend_texts(a: Any, at: Any) -> None:
+def _attend_texts(a, at):
     """Each text's queries over its own keys.
 
     2 texts, 3 heads, 4 kv_heads, 5 dim, 6 qkv (tokens, (heads + 2 kv_heads) * dim), 7 out (tokens,
@@ -217,7 +189,7 @@ def _attend_texts(a: Any, at: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _relative_scratch(a: Any, scratch: Any) -> Any:
+def _relative_scratch(a, scratch):
     """Behind a thread's queries and scores: products with columns of distances, 17 rows of a[11] +
     ROWS numbers; and what keys add to scores, a[11] rows of as many, from the second address on.
     """
@@ -226,9 +198,7 @@ def _relative_scratch(a: Any, scratch: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _by_distance(
-    a: Any, table: Any, head: Any, x: Any, token: Any, count: Any, products: Any
-) -> None:
+def _by_distance(a, table, head, x, token, count, products):
     """products[r, ROWS - 1 + t] = x[r] times the column of ``table`` for t - (token + r), of the
     tokens t below ``count``; each row lies one further to the left than the one before.
     """
@@ -240,9 +210,7 @@ def _by_distance(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _keep_by_keys(
-    a: Any, qkv: Any, key: Any, width: Any, count: Any, head: Any, scratch: Any
-) -> None:
+def _keep_by_keys(a, qkv, key, width, count, head, scratch):
     """What a text's keys, from ``qkv[key]`` on, add to the scores of its queries."""
     dim, stride, row, scale = a[5], a[11], a[11] + ROWS, float_of(a[15])
     keys = float32_at(scratch)
@@ -259,13 +227,13 @@ def _keep_by_keys(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _add(row: Any, count: Any, x: Any) -> None:
+def _add(row, count, x):
     for j in range(count):
         store(row, j, load(row, j) + load(x, j))
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _seen(a: Any, first: Any, last: Any, count: Any) -> Any:
+def _seen(a, first, last, count):
     """The first key that one of the queries ``first`` to ``last`` of a text looks at, and the one
     behind the last.
     """
@@ -277,18 +245,7 @@ def _seen(a: Any, first: Any, last: Any, count: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend_rows(
-    a: Any,
-    qkv: Any,
-    out: Any,
-    first: Any,
-    begin: Any,
-    count: Any,
-    head: Any,
-    keys: Any,
-    values: Any,
-    scratch: Any,
-) -> None:
+def _attend_rows(a, qkv, out, first, begin, count, head, keys, values, scratch):
     """Up to ROWS queries of a head from a text's token ``begin`` on."""
     heads, dim, stride, wide = a[3], a[5], a[11], a[12]
     width, scale = (heads + 2 * a[4]) * dim, float_of(a[15])
@@ -338,6 +295,3 @@ def _attend_rows(
         at, part = ((first + begin + r) * heads + head) * dim, _ONE / load(queries, r)
         for i in range(dim):
             store(out, at + i, load(made, r * wide + i) * part)
-
-
-ENTRIES: dict[str, Callable[..., None]] = {"attend_texts": _attend_texts}

@@ -6,19 +6,143 @@ answered: a request whose caller has gone is cancelled there too.
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .. import log
-from ..errors import OverloadedError, RuntimeModelError
+from ..errors import CancelledError, OverloadedError, RuntimeModelError, place
 from ..request.cancellation import CancellationWatch
 from ..request.responder import Responder
-from . import protocol
-from .client import EngineClient, PendingRequest
-from .frames import LinkRequest
+from . import frames, protocol
+from .frames import Array, Connection, Frame, LinkRequest
 from .protocol import LinkError
 
 _DISCOVER_EVERY_S = 1.0
+_UNLOADING = "the model is being unloaded: try again"
+
+
+class EngineAnswerError(RuntimeModelError):
+    """The error that the engine answered with, with the engine's Triton status."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class PendingRequest:
+    """A forwarded request until an engine has answered it: the first to do so, if it is sent again.
+
+    ``data`` is its frame. ``on_lost`` is called instead of sending an error if the engine is lost
+    before it has answered.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        request: LinkRequest,
+        responder: Responder,
+        on_lost: Callable[[RuntimeModelError], None],
+    ) -> None:
+        """Raises RequestError: it is too large."""
+        self.number, self.data = number, request.encode(number)
+        self.has_begun = False
+        self.fail, self.is_cancelled = responder.fail, responder.is_cancelled
+        self._requested_outputs = frozenset(request.outputs)
+        self._responder, self._on_lost = responder, on_lost
+
+    def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        """Sends the requested outputs only: Triton's stub drops others without holding the GIL."""
+        self.has_begun = True
+        wanted = {name: outputs[name] for name in outputs if name in self._requested_outputs}
+        try:
+            self._responder.send(wanted, final=final)
+        except Exception as error:
+            text = f"an answer was not sent: {place(error)}"
+            log.error(text, self._responder.request_id)
+            self.fail(error)
+
+    def on_engine_lost(self, error: RuntimeModelError) -> None:
+        """Sends an error if an answer has begun, else calls ``on_lost``."""
+        (self.fail if self.has_begun else self._on_lost)(error)
+
+
+class EngineClient:
+    """A connection to one engine. The pool forwards again what the engine gives back."""
+
+    def __init__(self, pool: EnginePool, address: str) -> None:
+        """Connects. Raises LinkError for another user's process, OSError where nobody listens."""
+        self.address = address
+        self.pending: dict[int, PendingRequest] = {}  # changed one key at a time, which is atomic
+        self.is_usable = True
+        self._pool, self._is_draining = pool, False
+        self._connection = Connection(_connected(address), self._on_frame, self._on_end)
+
+    def start(self) -> None:
+        self._connection.start()
+
+    def send(self, pending: PendingRequest) -> bool:
+        """False if the engine has disconnected: the request must be sent elsewhere."""
+        self.pending[pending.number] = pending
+        if self._connection.send(pending.data):
+            return True
+        return self.pending.pop(pending.number, None) is None
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Tells the engine to stop computing a request, and answers it as cancelled."""
+        if self.pending.pop(pending.number, None) is not None:
+            self._connection.send(frames.encode(Frame(frames.CANCEL, pending.number)))
+            pending.fail(CancelledError("the request was cancelled"))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _on_frame(self, frame: Frame) -> None:
+        """What answers a request that is not pending any more was cancelled."""
+        if frame.kind == frames.DRAIN:
+            self.is_usable, self._is_draining = False, True
+            self._pool.discover_soon()
+        elif frame.kind == frames.ANSWER:
+            final = bool(frame.flags & frames.FINAL)
+            find = self.pending.pop if final else self.pending.get
+            if pending := find(frame.number, None):
+                pending.answer(frame.tensors, final=final)
+        elif frame.kind == frames.ERROR and len(frame.texts) == 2:
+            if pending := self.pending.pop(frame.number, None):
+                self._fail(pending, EngineAnswerError(*frame.texts), frame.flags)
+        else:
+            raise LinkError("a frame of no known kind")
+
+    def _fail(self, pending: PendingRequest, error: EngineAnswerError, flags: int) -> None:
+        if flags & frames.UNLOADING and not pending.has_begun:
+            self.is_usable = False
+            self._pool.forward_again(pending, error)
+        else:
+            pending.fail(error)
+
+    def _on_end(self, fault: LinkError | None) -> None:
+        self.is_usable = False
+        error = self._pool.lose(self, fault)
+        for number in list(self.pending):
+            if pending := self.pending.pop(number, None):
+                # A draining engine answers all it has read before it disconnects: this came late.
+                if self._is_draining and not pending.has_begun:
+                    self._pool.forward_again(pending, error)
+                else:
+                    pending.on_engine_lost(error)
+
+
+def _connected(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)  # a full queue of connections is an error, not a wait
+        sock.connect(f"\0{address}")
+        sock.setblocking(True)
+        protocol.check_peer(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class EnginePool:
@@ -47,14 +171,14 @@ class EnginePool:
     def num_waiting(self) -> int:
         return sum(len(client.pending) for client in self.clients())
 
-    def forward(self, request: LinkRequest, responder: Responder) -> None:
-        """Forwards a request; ``responder`` answers it, whatever happens to the engine.
+    def clients(self) -> list[EngineClient]:
+        """All connections, those to engines that are being unloaded included."""
+        return list(self._clients.values())
 
-        Raises:
-            RequestError: it is too large.
-            OverloadedError: there is no engine.
-        """
-        self._forward(self._pending(request, responder, None))
+    def forward(self, request: LinkRequest, responder: Responder) -> None:
+        """Raises RequestError for one that is too large, OverloadedError without an engine."""
+        number = next(self._numbers)
+        self._forward(PendingRequest(number, request, responder, responder.fail))
 
     def try_forward(
         self,
@@ -66,17 +190,22 @@ class EnginePool:
         with the reason if the engine is lost before it has answered. Raises RequestError: the
         request is too large.
         """
-        return self._send(self._pending(request, responder, on_lost))
+        return self._send(PendingRequest(next(self._numbers), request, responder, on_lost))
 
-    def _pending(
-        self,
-        request: LinkRequest,
-        responder: Responder,
-        on_lost: Callable[[RuntimeModelError], None] | None,
-    ) -> PendingRequest:
-        number = next(self._numbers)
-        data = request.encode(number)
-        return PendingRequest(number, data, request.outputs, responder, on_lost)
+    def forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
+        """Forwards a request that an engine gave back, because it is being unloaded, to another
+        engine.
+
+        There is no limit on how often: a model may be reloaded repeatedly meanwhile. It ends
+        because an engine that gave a request back gets no other.
+        """
+        if self._closing:
+            pending.on_engine_lost(error)
+            return
+        try:
+            self._forward(pending)
+        except RuntimeModelError:  # there is no other engine
+            pending.on_engine_lost(error)
 
     def _forward(self, pending: PendingRequest) -> None:
         """Raises OverloadedError if there is no engine."""
@@ -95,18 +224,6 @@ class EnginePool:
             client.is_usable = False
         return False
 
-    def _forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
-        """Forwards a request that an engine gave back, because it is being unloaded, to another
-        engine.
-
-        There is no limit on how often: a model may be reloaded repeatedly meanwhile. It ends
-        because an engine that gave a request back gets no other.
-        """
-        try:
-            self._forward(pending)
-        except RuntimeModelError:  # there is no other engine
-            pending.on_engine_lost(error)
-
     def _cancel_departed(self) -> int:
         """Cancels the requests of callers that have gone; returns how many are pending."""
         num_pending = 0
@@ -117,12 +234,7 @@ class EnginePool:
                     client.cancel(pending)
         return num_pending
 
-    def clients(self) -> list[EngineClient]:
-        """All connections, those to engines that are being unloaded included."""
-        return list(self._clients.values())
-
     def is_any_reachable(self) -> bool:
-        """Whether there is an engine that takes requests."""
         if self._least_busy() is None:
             self._discover()
         return self._least_busy() is not None
@@ -137,6 +249,18 @@ class EnginePool:
             clients = self.clients()
         for client in clients:
             client.close()
+
+    def discover_soon(self) -> None:
+        self._wake.set()
+
+    def lose(self, client: EngineClient, fault: LinkError | None) -> OverloadedError:
+        """Forgets an engine that has disconnected; returns the error of what it did not answer."""
+        self._clients.pop(client.address, None)
+        self._wake.set()
+        if fault is not None:
+            log.error(f"the connection to the engine {self.engine} was ended: {fault}")
+        gone = f"the engine {self.engine} went away before it answered: try again"
+        return OverloadedError(_UNLOADING if self._closing else gone)
 
     def _least_busy(self) -> EngineClient | None:
         usable = [client for client in self.clients() if client.is_usable]
@@ -161,7 +285,7 @@ class EnginePool:
 
     def _connect(self, address: str) -> None:
         try:
-            client = EngineClient(self.engine, address, self._wake.set, self._on_gone)
+            client = EngineClient(self, address)
         except (LinkError, OSError) as error:
             if address not in self._refusals:
                 log.warn(f"the engine {self.engine} can't be reached: {error}")
@@ -169,17 +293,11 @@ class EnginePool:
             return
         self._refusals.pop(address, None)
         self._clients[address] = client
-        client.start(self._forward_again)
-
-    def _on_gone(self, client: EngineClient, fault: LinkError | None) -> None:
-        self._clients.pop(client.address, None)
-        self._wake.set()
-        if fault is not None:
-            log.error(f"the connection to the engine {self.engine} was ended: {fault}")
+        client.start()
 
     def _why_none(self) -> str:
         if self._closing:
-            return "the model is being unloaded: try again"
+            return _UNLOADING
         why = next(iter(list(self._refusals.values())), None)  # the discovery thread changes it
         if why is not None:
             return f"the engine {self.engine} can't be reached: {why}"

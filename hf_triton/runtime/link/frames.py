@@ -1,17 +1,20 @@
-"""The frames of the engine link as bytes: requests, answers, cancellations, and their tensors.
+"""The frames of the engine link as bytes: requests, answers, cancellations, and their tensors; and
+the connection that sends and receives them.
 
 A frame is a head of fixed size, the lengths of its fields, and the fields: of each tensor a name, a
 type with a shape, and the data, which is a field for each element where that is text; then the
-frame's own texts. Reading one can't run code. Numbers are in the machine's own order, for both ends
-are processes of one server. Knows neither sockets nor what the tensors mean.
+frame's own texts. Reading one can't run code. Numbers are in the machine's own order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
@@ -25,6 +28,8 @@ from .protocol import LinkError
 Array = npt.NDArray[Any]
 
 MAX_FRAME_BYTES = 256 * 2**20
+# Far above what an engine admits at once; a peer that has stopped reading gets no more.
+_MAX_QUEUED_BYTES = 2 * MAX_FRAME_BYTES
 REQUEST, ANSWER, ERROR, CANCEL, DRAIN = range(1, 6)
 FINAL = 1  # a flag of an answer
 UNLOADING = 1  # a flag of an error: it is neither the request's fault nor a full queue's
@@ -42,8 +47,6 @@ _BYTES = len(_DTYPES)  # the code of tensors of bytes: a field for each element
 
 
 class FrameTooLargeError(Exception):
-    """A frame would be larger than MAX_FRAME_BYTES."""
-
     def __init__(self, size: int) -> None:
         super().__init__(f"{size} bytes, allowed: at most {MAX_FRAME_BYTES}")
 
@@ -83,9 +86,7 @@ class LinkRequest:
         return self.inputs.get(name)
 
     def encode(self, number: int) -> bytes:
-        """The frame; ``number`` tells the connection's requests apart. Raises RequestError: it is
-        too large.
-        """
+        """``number`` tells the connection's requests apart. Raises RequestError: too large."""
         flags = self.may_stream * _MAY_STREAM | self.is_routed * _IS_ROUTED
         texts = (self.request_id, self.parameter_text, *self.outputs)
         try:
@@ -119,12 +120,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
-    """The next frame; None if the peer has closed the connection.
-
-    Raises:
-        LinkError: it is too large, torn, or does not hold together.
-        OSError: the connection broke.
-    """
+    """The next frame; None if the peer has closed the connection. Raises LinkError, OSError."""
     head = stream.read(_HEAD.size)
     if not head:
         return None
@@ -157,7 +153,6 @@ def _fields(body: bytes, num_fields: int) -> Iterator[bytes]:
 
 
 def _packed(name: str, array: Array) -> list[bytes]:
-    """The fields of a tensor of any of Triton's data types."""
     is_bytes = array.dtype == np.object_
     code = _BYTES if is_bytes else _CODES[array.dtype]
     head = [name.encode(), struct.pack(f"=B{array.ndim}Q", code, *array.shape)]
@@ -168,9 +163,7 @@ def _packed(name: str, array: Array) -> list[bytes]:
 
 
 def _unpacked(fields: Iterator[bytes]) -> tuple[str, Array]:
-    """The next tensor and its name, bit for bit what ``_packed`` was given. Raises ValueError,
-    struct.error, StopIteration.
-    """
+    """Raises ValueError, struct.error, StopIteration."""
     name, head = next(fields).decode(), next(fields)
     code, *shape = struct.unpack(f"=B{(len(head) - 1) // 8}Q", head)
     if code > _BYTES:
@@ -181,3 +174,105 @@ def _unpacked(fields: Iterator[bytes]) -> tuple[str, Array]:
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
     return name, array.reshape(shape)
+
+
+class Connection:
+    """Our end of a connected socket, whose peer has been checked.
+
+    The reader's thread calls ``on_frame`` for every frame, and ``on_end`` once when the connection
+    has ended: with a LinkError if the peer broke the protocol, else None.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[LinkError | None], None],
+    ) -> None:
+        self._socket = sock
+        self._on_frame, self._on_end = on_frame, on_end
+        self._changed = threading.Condition()
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._closing = False
+        self._broken = False
+        self._reader = threading.Thread(target=self._read, name="link reader", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
+
+    def start(self) -> None:
+        self._writer.start()  # first: a reader that ends at once joins the writer
+        self._reader.start()
+
+    def send(self, data: bytes) -> bool:
+        """Queues an encoded frame; False if the peer has gone or does not read."""
+        with self._changed:
+            full = self._queued_bytes and self._queued_bytes + len(data) > _MAX_QUEUED_BYTES
+            if self._closing or self._broken or full:
+                if full:
+                    self._hang_up()
+                return False
+            self._queue.append(data)
+            self._queued_bytes += len(data)
+            self._changed.notify()
+        return True
+
+    def close(self, flush_s: float = 0.0) -> None:
+        """Sends queued frames for at most ``flush_s``, disconnects, and ends both threads."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if flush_s:
+            self._writer.join(flush_s)
+        self._hang_up()
+        for thread in (self._writer, self._reader):
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _hang_up(self) -> None:
+        """Disconnects and wakes both threads; the reader closes the socket."""
+        self._broken = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        fault: LinkError | None = None
+        try:
+            with self._socket.makefile("rb") as stream:
+                while (frame := read_frame(stream)) is not None:
+                    self._on_frame(frame)
+        except LinkError as error:
+            fault = error
+        except OSError:
+            pass  # the peer has gone
+        finally:
+            self._end(fault)
+
+    def _end(self, fault: LinkError | None) -> None:
+        with self._changed:
+            self._hang_up()
+            self._changed.notify()
+        self._on_end(fault)
+        if self._writer is not threading.current_thread():
+            self._writer.join()
+        self._socket.close()
+
+    def _write(self) -> None:
+        try:
+            while data := self._next_data():
+                self._socket.sendall(data, socket.MSG_NOSIGNAL)
+        except OSError:
+            pass  # the reader notices too
+        with self._changed:
+            self._queue, self._queued_bytes = [], 0
+            if not self._closing:
+                self._hang_up()
+
+    def _next_data(self) -> bytes:
+        """Waits for queued frames and returns them joined; empty when the connection ends."""
+        with self._changed:
+            while not (self._queue or self._closing or self._broken):
+                self._changed.wait()
+            if self._broken:
+                return b""
+            queue, self._queue, self._queued_bytes = self._queue, [], 0
+        return b"".join(queue)

@@ -1,7 +1,5 @@
 """The engine's end of the link: receives requests from other processes and sends the answers back.
-
-Whatever a caller sends, and whenever it disconnects, only its own requests are affected. Knows
-neither Triton nor the engine.
+Whatever a caller sends, and whenever it disconnects, only its own requests are affected.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from .. import log
 from ..errors import EngineError, OverloadedError
 from ..request.responder import Responder, answer_failure, status_and_text
 from . import frames, protocol
-from .connection import Connection
-from .frames import Array, Frame, FrameTooLargeError, LinkRequest, read_request
+from .frames import Array, Connection, Frame, FrameTooLargeError, LinkRequest, read_request
 from .protocol import LinkError
 
 _BACKLOG = 16
@@ -60,9 +57,7 @@ class EngineListener:
             caller.send(Frame(frames.DRAIN))
 
     def close(self) -> None:
-        """Drains, sends the answers that are queued, and ends every thread; callers see their
-        other requests fail.
-        """
+        """Drains, sends the answers that are queued, and ends every thread."""
         self.drain()
         for caller in list(self._callers):
             caller.connection.close(flush_s=_FLUSH_S)
@@ -105,8 +100,6 @@ class EngineListener:
 
 
 class _Caller:
-    """One connected process and its open requests."""
-
     def __init__(self, listener: EngineListener, sock: socket.socket) -> None:
         self.listener = listener
         self.connection = Connection(sock, self._on_frame, self._on_end)
@@ -146,8 +139,6 @@ class _Caller:
 
 
 class _LinkResponder:
-    """Sends one request's responses over the caller's connection."""
-
     def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
         self.request_id = request_id
         self._caller = caller
@@ -172,7 +163,6 @@ class _LinkResponder:
         return self._cancelled
 
     def cancel(self) -> None:
-        """The caller has cancelled the request or has disconnected."""
         self._cancelled = True
 
     def _is_open(self) -> bool:

@@ -1,8 +1,5 @@
-"""The addresses of engines, which fronts and models that route requests to other models connect to.
-
-All are Triton models of one server, each in a process of its own. An engine listens at an abstract
-Unix socket (man 7 unix), which leaves no file behind. Its address names the version of the frames
-(``frames.py``), so no two versions ever connect.
+"""The addresses of engines: abstract Unix sockets (man 7 unix), which leave no file behind. An
+address names the version of the frames, so no two versions ever connect.
 
 BLS, Triton's own calls from model to model, does not do: it holds a thread for each waiting request
 (of 200 requests 6 ran at a time) and does not pass cancellations on.
@@ -43,9 +40,7 @@ def server_identity() -> str:
 
 
 def address_prefix(identity: str, model: str) -> str:
-    """The beginning of the addresses of a model's engines. A digest stands for the name, because an
-    address has at most 107 bytes.
-    """
+    """A digest stands for the name, because an address has at most 107 bytes."""
     digest = hashlib.sha256(model.encode()).hexdigest()[:16]
     return f"hf_triton-{VERSION}-{identity}-{digest}-"
 
@@ -57,7 +52,6 @@ def new_address(model: str) -> str:
 
 
 def find_addresses(identity: str, model: str) -> list[str]:
-    """The addresses at which the model's engines listen now."""
     prefix = f"@{address_prefix(identity, model)}"
     lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     columns = (line.split(maxsplit=7) for line in lines if prefix in line)
@@ -66,9 +60,7 @@ def find_addresses(identity: str, model: str) -> list[str]:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Raises LinkError unless the peer's process runs as our own user: an abstract socket has no
-    file permissions.
-    """
+    """An abstract socket has no file permissions: another user's process raises LinkError."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():

@@ -1,7 +1,5 @@
-"""Decodes the images and sounds of requests: bytes or base64 in, pixels or samples out.
-
-Nobody can tell beforehand what a file costs: each is decoded in a process that is ended where it
-takes too long or too much memory. No path and no address that a request names is ever opened,
+"""Decodes the images and sounds of requests, bytes or base64, each in a process that is ended where
+it takes too long or too much memory. No path and no address that a request names is ever opened,
 neither here nor by transformers, which is given the decoded pixels and samples.
 """
 
@@ -19,11 +17,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import RequestError
 from ..request.file_threads import DECODING_S, current_reading
 from ..sandbox.pool import Sandbox, SandboxEndedError, SandboxError
-from .resampling import Samples, resample
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 _DATA_URL = re.compile(rb"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
@@ -33,6 +31,7 @@ _LEAST_S = 0.01
 # Of a process, beyond the file: a JPEG 2000 image takes 20 bytes a pixel while it is decoded.
 _LEAST_BYTES, _BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
+Samples = npt.NDArray[np.float32]
 _sandbox = lru_cache(Sandbox)
 
 
@@ -45,11 +44,7 @@ class MediaLimits:
 
 
 def file_bytes(field: str, value: bytes | str) -> bytes:
-    """The file that a value holds: as it is, in base64, or as a data: URL.
-
-    Raises:
-        RequestError: empty, or a text that is none of these.
-    """
+    """The file that a value holds: as it is, in base64, or as a data: URL. Raises RequestError."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if not raw:
         raise RequestError(f"{field}: empty, {_NOT_OPENED}")
@@ -69,37 +64,25 @@ def file_bytes(field: str, value: bytes | str) -> bytes:
 
 
 def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
-    """A PIL image in RGB, upright as its EXIF data says.
-
-    Raises:
-        RequestError: no image, cut short, or larger than the limit.
-    """
+    """A PIL image in RGB, upright as its EXIF data says. Raises RequestError."""
     from PIL import Image
 
     from .images import SIZE, decode_image, make_ready
 
     asked = str(limits.image_pixels).encode()
     most_bytes = int(_BYTES_PER_PIXEL * max(0, limits.image_pixels))
-    found = _decoded(
-        _sandbox(make_ready), field, decode_image, asked, file_bytes(field, value), most_bytes
-    )
+    found = _decoded(make_ready, field, decode_image, asked, value, most_bytes)
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
 
 def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimits) -> Samples:
-    """Samples (num_samples,) float32 of -1 to 1, one channel, at ``sampling_rate`` Hz.
-
-    Raises:
-        RequestError: no sound, cut short, empty, or longer than the limit.
-    """
+    """Samples (num_samples,) float32 of -1 to 1 at ``sampling_rate`` Hz. Raises RequestError."""
     from .sounds import decode_sound, make_ready
 
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
-    found = _decoded(
-        _sandbox(make_ready), field, decode_sound, asked, file_bytes(field, value), most_bytes
-    )
+    found = _decoded(make_ready, field, decode_sound, asked, value, most_bytes)
     return np.frombuffer(found, np.float32)
 
 
@@ -119,7 +102,7 @@ def waveform(
         raise RequestError(f"{field}: raw must be a list of numbers") from None
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise RequestError(f"{field}: raw must be a flat list of finite numbers")
-    from .sounds import check_samples, check_sound
+    from .sounds import check_samples, check_sound, resample
 
     with _named(field):
         check_sound(len(samples), rate, sampling_rate, limits.audio_s)
@@ -128,21 +111,20 @@ def waveform(
 
 
 def _decoded(
-    sandbox: Sandbox,
+    make_ready: Callable[[], None],
     field: str,
     decode: Callable[[bytes, bytes], bytes],
     asked: bytes,
-    file: bytes,
+    value: bytes | str,
     most_bytes: int,
 ) -> bytearray:
+    file = file_bytes(field, value)
     reading, began_s = current_reading(), time.monotonic()
     max_bytes = _LEAST_BYTES + most_bytes
     try:
         with _named(field):
-            return sandbox.call(
-                decode,
-                asked,
-                file,
+            return _sandbox(make_ready).call(
+                *(decode, asked, file),
                 time_limit_s=max(_LEAST_S, reading.seconds_left),
                 max_bytes=max_bytes,
                 has_left=lambda: reading.is_given_up,

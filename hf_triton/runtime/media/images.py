@@ -48,9 +48,7 @@ def make_ready() -> None:
 
 def decode_image(most_pixels: bytes, file: bytes) -> bytes:
     """``SIZE`` (width, height) and the RGB pixels of an image, upright as its EXIF data says.
-
-    Raises:
-        RequestError: no image, cut short, or larger than the limit; the text has no field.
+    Raises RequestError: no image, cut short, or larger than the limit; the text has no field.
     """
     limit = float(most_pixels)
     # Half of what Pillow refuses before it opens a file.

@@ -1,4 +1,5 @@
-"""The file of a sound to samples, for a process that can be ended.
+"""The file of a sound to samples, for a process that can be ended; and sounds at another sampling
+rate, with numpy alone.
 
 What its header says is checked before anything is decoded; then it is read in blocks, each of which
 is mixed and brought to the model's sampling rate, so that no more is held than what comes out.
@@ -8,13 +9,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
+from math import ceil, gcd
 
 import numpy as np
+import numpy.typing as npt
 import soundfile
 
 from ..errors import RequestError
-from .resampling import Samples, check_rates, resampled
 
 _FORMATS = {"WAV": "WAV", "WAVEX": "WAV", "FLAC": "FLAC", "OGG": "OGG", "MP3": "MP3"}
 _BEGINNINGS = {b"fLaC": "FLAC", b"OggS": "OGG"}  # of files; WAV has its name behind their size
@@ -24,6 +28,13 @@ _LARGEST_SAMPLE = 2.0**31
 _BLOCK_VALUES = 2**18
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
 _UNKNOWN_FRAMES = 2**36 - 1  # of a FLAC file: the most that its header can say
+_NUM_ZERO_CROSSINGS = 6
+_ROLLOFF = 0.99
+_PRODUCT_VALUES = 2**22  # 16 MiB
+_MOST_PHASES = 2_000_000
+_HIGHEST_RATE = 1_000_000  # Hz
+
+Samples = npt.NDArray[np.float32]
 
 
 def make_ready() -> None:
@@ -32,10 +43,8 @@ def make_ready() -> None:
 
 def decode_sound(asked: bytes, file: bytes) -> bytes:
     """Samples (num_samples,) float32 of -1 to 1, one channel. ``asked`` is a JSON object:
-    ``sampling_rate`` in Hz, and ``most_s``, the longest sound in seconds.
-
-    Raises:
-        RequestError: no sound, cut short, or longer than the limit; the text has no field.
+    ``sampling_rate`` in Hz, and ``most_s``, the longest sound in seconds. Raises RequestError: no
+    sound, cut short, or longer than the limit; the text has no field.
     """
     wanted = json.loads(asked)
     try:
@@ -117,3 +126,61 @@ def _no_sound(file: bytes) -> RequestError:
         return RequestError(f"the {kind} file is damaged or cut short")
     allowed = ", ".join(dict.fromkeys(_FORMATS.values()))
     return RequestError(f"{len(file)} bytes that are no sound; allowed: {allowed}")
+
+
+def resample(samples: Samples, rate: int, new_rate: int) -> Samples:
+    """(num_samples,) at ``rate`` Hz -> (ceil(num_samples * new_rate / rate),) at ``new_rate``."""
+    if rate == new_rate:
+        return samples
+    return np.concatenate(list(resampled([samples], len(samples), rate, new_rate)))
+
+
+def resampled(
+    blocks: Iterable[Samples], num_samples: int, rate: int, new_rate: int
+) -> Iterator[Samples]:
+    """Resamples blocks that come one after another, of ``num_samples`` together.
+
+    Band-limited interpolation: every output sample is the input under a sinc that a Hann window
+    ends, its cutoff just below the lower of the two Nyquist frequencies. The kernels and their
+    parameters are those of torchaudio.functional.resample, which transformers' pipelines would use;
+    see https://ccrma.stanford.edu/~jos/resample/.
+    """
+    if rate == new_rate:
+        yield from blocks
+        return
+    divisor = gcd(rate, new_rate)
+    old, new = rate // divisor, new_rate // divisor
+    kernels, width = _kernels(old, new)  # (new, 2 * width + old)
+    num_left = ceil(num_samples * new / old)
+    held = np.zeros(width, np.float32)
+    for block in chain(blocks, [np.zeros(width + old, np.float32)]):
+        held = np.concatenate((held, block))
+        if len(held) < kernels.shape[1]:
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(held, kernels.shape[1])[::old]
+        # In blocks: a product of overlapping windows begins with a copy of them.
+        length = max(1, _PRODUCT_VALUES // windows.shape[1])
+        for start in range(0, len(windows), length):
+            found = (windows[start : start + length] @ kernels.T).reshape(-1)[:num_left]
+            num_left -= len(found)
+            yield found
+        held = held[len(windows) * old :]
+
+
+def check_rates(rate: int, new_rate: int) -> None:
+    """Raises RequestError: 44101 to 16000 Hz would take a kernel of 3 GB."""
+    divisor = gcd(rate, new_rate)
+    if rate > _HIGHEST_RATE or (rate // divisor) * (new_rate // divisor) > _MOST_PHASES:
+        raise RequestError(f"got {rate} Hz, send {new_rate} Hz, which the model takes")
+
+
+@lru_cache(maxsize=8)
+def _kernels(old: int, new: int) -> tuple[Samples, int]:
+    """A kernel for each of the ``new`` output samples that ``old`` input samples become."""
+    cutoff = min(old, new) * _ROLLOFF
+    width = ceil(_NUM_ZERO_CROSSINGS * old / cutoff)
+    positions = np.arange(-width, width + old, dtype=np.float64)[None, :] / old
+    phases = -np.arange(new, dtype=np.float64)[:, None] / new
+    times = np.clip((phases + positions) * cutoff, -_NUM_ZERO_CROSSINGS, _NUM_ZERO_CROSSINGS)
+    window = np.cos(times * np.pi / _NUM_ZERO_CROSSINGS / 2) ** 2
+    return (np.sinc(times) * window * cutoff / old).astype(np.float32), width

@@ -1,7 +1,4 @@
-"""The metrics that models.yaml declares for hooks, and ``observe``, by which hooks count them.
-
-Only keeps the numbers: publishing.py publishes them. Knows nothing of requests.
-"""
+"""The metrics that models.yaml declares for hooks, and ``observe``, by which hooks count them."""
 
 from __future__ import annotations
 
@@ -30,9 +27,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of models.yaml. ``type`` is counter, gauge or histogram; ``buckets`` are the
-    histogram's upper bounds, ascending.
-    """
+    """``type`` is counter, gauge or histogram; ``buckets`` are upper bounds, ascending."""
 
     name: str
     type: str
@@ -42,62 +37,46 @@ class Metric:
 
 
 class _Series:
-    """The numbers of one metric by their labels, sorted (name, value) pairs."""
+    """The values of one metric by their labels; a counter's or a gauge's number is a sum."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
-        self._numbers: dict[Labels, float] = {}
-        self._histograms: dict[Labels, Histogram] = {}
+        self._values: dict[Labels, Histogram] = {}
         # The most sets of labels that are counted separately.
         self._limit = min(MAX_LABEL_SETS, MAX_NUMBERS // (len(metric.buckets) + 3))
         self._is_full = False
         if not metric.labels:  # published as 0 from the load on
-            self._start(())
+            self._values[()] = Histogram(tuple(metric.buckets))
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
         """Counts under OTHER for a new set of labels beyond the limit."""
         pairs = tuple(sorted(labels.items()))
-        known = self._histograms if self.metric.type == "histogram" else self._numbers
-        if pairs not in known and len(known) >= self._limit:
+        if pairs not in self._values and len(self._values) >= self._limit:
             pairs = tuple((name, OTHER) for name, _ in pairs)
-            self._warn_once()
-        if pairs not in known:
-            self._start(pairs)
-        if self.metric.type == "histogram":
-            self._histograms[pairs].observe(value)
-        else:
-            before = self._numbers[pairs] if self.metric.type == "counter" else 0.0
-            self._numbers[pairs] = before + value
+            if not self._is_full:
+                log.warn(
+                    f"metric {self.metric.name} has {self._limit} sets of labels; more are counted "
+                    f"under {OTHER!r}"
+                )
+            self._is_full = True
+        found = self._values.setdefault(pairs, Histogram(tuple(self.metric.buckets)))
+        if self.metric.type == "gauge":
+            found.sum = 0.0
+        found.observe(value)
 
     def families(self) -> Iterator[Family]:
         metric = self.metric
         if metric.type == "histogram":
-            for family in histogram_families(metric.name, metric.help, self._histograms):
+            for family in histogram_families(metric.name, metric.help, self._values):
                 # A sum of negative values falls, which Triton's counters refuse.
                 yield replace(family, counter=not family.name.endswith("_sum"))
         else:
-            samples = tuple(Sample(dict(pairs), n) for pairs, n in self._numbers.items())
+            samples = tuple(Sample(dict(pairs), found.sum) for pairs, found in self._values.items())
             yield Family(metric.name, metric.help, metric.type == "counter", samples)
-
-    def _start(self, pairs: Labels) -> None:
-        if self.metric.type == "histogram":
-            self._histograms[pairs] = Histogram(tuple(self.metric.buckets))
-        else:
-            self._numbers[pairs] = 0.0
-
-    def _warn_once(self) -> None:
-        if not self._is_full:
-            self._is_full = True
-            log.warn(
-                f"metric {self.metric.name} has {self._limit} sets of labels; more are counted "
-                f"under {OTHER!r}"
-            )
 
 
 class Observations:
-    """The values that one model's hooks have observed since its load. Every method may be called
-    from any thread.
-    """
+    """What a model's hooks have observed since its load; safe from any thread."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._series = {metric.name: _Series(metric) for metric in metrics}
@@ -110,12 +89,15 @@ class Observations:
             known = ", ".join(self._series) or "none"
             raise HookError(f"observe: metric {name!r} is not declared; metrics: has {known}")
         number = _number(series.metric, value)
-        texts = _label_texts(series.metric, labels)
+        if set(labels) != set(series.metric.labels):
+            both = labels, series.metric.labels
+            got, declared = (", ".join(sorted(names)) or "none" for names in both)
+            raise HookError(f"observe: {name}: got labels {got}; declared: {declared}")
+        texts = {label: _label_text(given) for label, given in labels.items()}
         with self._lock:
             series.add(texts, number)
 
     def families(self) -> list[Family]:
-        """Every metric with its numbers, for MetricsPublisher."""
         with self._lock:
             return [family for series in self._series.values() for family in series.families()]
 
@@ -138,10 +120,8 @@ def observe(name: str, value: SupportsFloat = 1, /, **labels: object) -> None:
     """Adds to a counter, sets a gauge, or counts one value of a histogram.
 
     ``metrics:`` in models.yaml declares the metric and its labels; every declared label must be
-    given. Works inside ``preprocess`` and ``postprocess`` only.
-
-    Raises:
-        HookError: no such metric or label, or a value that is no finite number; the request fails.
+    given. Works inside ``preprocess`` and ``postprocess`` only. Raises HookError: no such metric or
+    label, or a value that is no finite number; the request fails.
     """
     observations = _active.get()
     if observations is None:
@@ -160,13 +140,6 @@ def _number(metric: Metric, value: Any) -> float:
     if metric.type == "counter" and number < 0:
         raise HookError(f"observe: {metric.name}: got {number:g}, a counter only grows")
     return number
-
-
-def _label_texts(metric: Metric, labels: Mapping[str, Any]) -> dict[str, str]:
-    if set(labels) != set(metric.labels):
-        got, declared = (", ".join(sorted(names)) or "none" for names in (labels, metric.labels))
-        raise HookError(f"observe: {metric.name}: got labels {got}; declared: {declared}")
-    return {name: _label_text(value) for name, value in labels.items()}
 
 
 def _label_text(value: object) -> str:

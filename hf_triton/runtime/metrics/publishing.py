@@ -1,8 +1,5 @@
-"""Publishes a model's metrics on Triton's own ``/metrics``.
-
-Setting a metric is a round trip to the server (44 microseconds on 24.10), too slow for the place
-where it is counted: a thread publishes once a second what has changed.
-Knows Triton's metric families; knows nothing of what the numbers mean.
+"""Publishes a model's metrics on Triton's own ``/metrics``. Setting a metric is a round trip to the
+server (44 microseconds on 24.10): a thread publishes once a second what has changed.
 """
 
 from __future__ import annotations
@@ -20,12 +17,11 @@ from ..errors import reason
 _PUBLISH_EVERY_S = 1.0
 _ALL_EVERY = 10  # times: another process of the same version may have set its own, or zeros
 _STILL_S = 0.02
+Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One number of a family: a counter's total, or a gauge's present value."""
-
     labels: Mapping[str, str]
     value: float
 
@@ -50,7 +46,6 @@ def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
 
 
 def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
-    """A family of one sample without labels."""
     return Family(name, help_text, counter, (Sample({}, float(value)),))
 
 
@@ -65,7 +60,8 @@ def settled(collect: Callable[[], Iterable[Family]]) -> list[Family]:
 
 class MetricsPublisher:
     """Publishes ``collect()`` once a second, and a last time when it is closed: gauges are 0 then,
-    for nobody has what they count any more.
+    for nobody has what they count any more. ``uncounted`` has what counters have counted before,
+    which is not published.
     """
 
     def __init__(
@@ -75,13 +71,10 @@ class MetricsPublisher:
         collect: Callable[[], Iterable[Family]],
         uncounted: Iterable[Family] = (),
     ) -> None:
-        """``uncounted`` has what counters have counted before, which is not published."""
-        self._pb_utils = pb_utils
-        self._labels = dict(labels)
-        self._collect = collect
+        self._pb_utils, self._labels, self._collect = pb_utils, dict(labels), collect
         self._families: dict[str, Any] = {}
-        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
-        self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._metrics: dict[Key, Any] = {}
+        self._published: dict[Key, float] = {}
         self._begun_with = {
             _key(family, sample): sample.value for family in uncounted for sample in family.samples
         }
@@ -133,21 +126,16 @@ class MetricsPublisher:
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
         if family.name not in self._families:
             kinds = self._pb_utils.MetricFamily
-            self._families[family.name] = _keep_forever(
-                kinds(
-                    name=family.name,
-                    description=family.help,
-                    kind=kinds.COUNTER if family.counter else kinds.GAUGE,
-                )
-            )
+            kind = kinds.COUNTER if family.counter else kinds.GAUGE
+            made = kinds(name=family.name, description=family.help, kind=kind)
+            self._families[family.name] = _keep_forever(made)
         labels = {**self._labels, **sample.labels}
-        self._metrics[key] = metric = _keep_forever(
-            self._families[family.name].Metric(labels=labels)
-        )
+        metric = _keep_forever(self._families[family.name].Metric(labels=labels))
+        self._metrics[key] = metric
         return metric
 
 
-def _key(family: Family, sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _key(family: Family, sample: Sample) -> Key:
     return family.name, tuple(sorted(sample.labels.items()))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from .. import log
 from ..errors import place
-from .request_ids import labelled
 
 # is_cancelled takes 45 microseconds here on 24.10, and several times that in the server: asking for
 # a tenth of the time cost 22 % of a core at 32 callers. So asking takes at most one part in 50.
@@ -19,14 +18,12 @@ _ASKED_AFTER_S = 0.05
 
 
 class CancellationWatch:
-    """A thread that asks whether callers have gone while requests are open. ``close`` ends it."""
+    """A thread that asks whether callers have gone while requests are open."""
 
     def __init__(
         self, ask_all: Callable[[], int], last_step_s: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """``ask_all`` cancels the requests whose callers have gone and returns how many it asked
-        about; ``last_step_s`` returns how long the engine's last step took.
-        """
+        """``ask_all`` cancels requests whose callers have gone; returns how many it asked about."""
         self._ask_all, self._last_step_s = ask_all, last_step_s
         self._came = threading.Event()
         self._closing = False
@@ -34,7 +31,6 @@ class CancellationWatch:
         self._thread.start()
 
     def wake(self) -> None:
-        """Called for a new request: starts to ask."""
         self._came.set()
 
     def close(self) -> None:
@@ -80,5 +76,5 @@ def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str)
         return is_cancelled()
     except Exception as error:
         text = f"could not ask whether a caller has left: {place(error)}"
-        log.warn(labelled(request_id, text))
+        log.warn(text, request_id)
         return False

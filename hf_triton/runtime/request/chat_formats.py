@@ -138,8 +138,11 @@ REASONING_FORMS = {
         "<|channel|>analysis<|message|>",
         "<|end|>",
         (
-            *("<|start|>assistant", "<|channel|>final<|message|>"),
-            *("<|channel|>commentary<|message|>", "<|end|>", "<|return|>"),
+            "<|start|>assistant",
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|end|>",
+            "<|return|>",
         ),
         "<|start|>assistant<|channel|>final<|message|>",
     ),
@@ -187,25 +190,22 @@ class ChatFormat:
         return ChatFormat(self.tools, None if is_over else self.reasoning, inside)
 
     def to_json(self) -> str:
-        """The value of the output ``chat_format``."""
         return json.dumps(vars(self))
 
 
 def format_of(template: str, tools: str = "auto", reasoning: str = "auto") -> ChatFormat:
-    """The format of a chat template's answers; names other than ``auto`` are taken as they are,
-    ``none`` for no reasoning.
-    """
+    """Names other than ``auto`` are taken as they are, ``none`` for no reasoning."""
     if tools == "auto":
-        found = (n for n, form in TOOL_FORMS.items() if _has(template, form.template_marks))
+        marks_of = {name: form.template_marks for name, form in TOOL_FORMS.items()}
+        found = (name for name, marks in marks_of.items() if any(m in template for m in marks))
         tools = next(found, JSON)
     if reasoning == "auto":
-        marks = ((n, f.begin if f.dropped else f.end) for n, f in REASONING_FORMS.items())
-        reasoning = next((name for name, mark in marks if mark in template), "none")
+        ends = ((n, f.begin if f.dropped else f.end) for n, f in REASONING_FORMS.items())
+        reasoning = next((name for name, mark in ends if mark in template), "none")
     return ChatFormat(tools, None if reasoning == "none" else reasoning)
 
 
 def read_format(text: str) -> ChatFormat:
-    """Parses ``to_json``'s text; an empty text gives the format without reasoning."""
     told = json.loads(text) if text else {}
     return ChatFormat(**{name: told[name] for name in vars(ChatFormat()) if name in told})
 
@@ -218,7 +218,3 @@ def with_counts(text: str, counts: list[int]) -> str:
 def read_counts(text: str) -> list[int]:
     found: list[int] = json.loads(text).get(_COUNTS, []) if _COUNTS in text else []
     return found
-
-
-def _has(template: str, marks: tuple[str, ...]) -> bool:
-    return any(mark in template for mark in marks)

@@ -1,7 +1,4 @@
-"""The tensors that a model's config.pbtxt declares; converts values to their type and shape.
-
-Knows nothing of requests: hooks.py uses it for inputs and outputs.
-"""
+"""The tensors that a model's config.pbtxt declares; converts values to their type and shape."""
 
 from __future__ import annotations
 
@@ -39,14 +36,12 @@ class DeclaredTensor:
 
         ``num_rows`` is the batch dimension's size, None if the model has none. ``previous`` is the
         shape that the tensor had before: some tasks answer in another one than config.pbtxt
-        declares, flat or nested, and that one is accepted too.
-
-        Raises:
-            ValueError: it does not fit; the text says what was got and what is allowed.
+        declares, flat or nested, and that one is accepted too. Raises ValueError: it does not fit;
+        the text says what was got and what is allowed.
         """
-        array = self.with_type(value)
+        array = self._with_type(value)
         declared = self.dims if num_rows is None else (num_rows, *self.dims)
-        if fits(array.shape, declared) or self._has_shape_of(array.shape, previous):
+        if fits(array.shape, declared) or self._has_shape_of(array.shape, previous or ()):
             return array
         if array.ndim > 1:
             raise ValueError(f"got shape {list(array.shape)}, allowed: {list(declared)}")
@@ -56,8 +51,7 @@ class DeclaredTensor:
             got = f"{array.size} value{'s' * (array.size != 1)}"
             raise ValueError(f"got {got}, allowed: shape {list(declared)}") from None
 
-    def with_type(self, value: Any) -> Array:
-        """Converts a value to the declared type, texts to bytes. Raises ValueError."""
+    def _with_type(self, value: Any) -> Array:
         wanted = _TYPES[self.data_type]
         if wanted == np.object_:
             return _texts(value)
@@ -71,18 +65,16 @@ class DeclaredTensor:
                 raise ValueError(f"got a number that {wanted.name} can't hold")
         return array.astype(wanted, copy=False)
 
-    def _has_shape_of(self, shape: Shape, previous: Shape | None) -> bool:
-        if previous is None or not previous or len(shape) != len(previous):
-            return False
-        return shape[:-1] == previous[:-1] and (
-            shape[-1] == previous[-1] or self.dims[-1:] == (-1,)
+    def _has_shape_of(self, shape: Shape, previous: Shape) -> bool:
+        return (
+            len(shape) == len(previous) > 0
+            and shape[:-1] == previous[:-1]
+            and (shape[-1] == previous[-1] or self.dims[-1:] == (-1,))
         )
 
 
 def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, DeclaredTensor]:
-    """The tensors by name, from ``input`` or ``output`` of the model configuration that Triton
-    gives to ``initialize``.
-    """
+    """By name, from ``input`` or ``output`` of the configuration that ``initialize`` is given."""
     return {
         tensor["name"]: DeclaredTensor(
             tensor["name"], tensor["data_type"], tuple(int(size) for size in tensor["dims"])

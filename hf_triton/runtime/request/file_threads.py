@@ -1,6 +1,5 @@
 """Threads that read requests with files or long texts, so that other requests need not wait. When
 a caller's time is up or it has disconnected, it is answered at once and its reading is abandoned.
-Knows nothing of files and texts.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 
-from ..devices.cpu_quota import num_cores
+from ..devices.device import num_cores
 from ..errors import CancelledError, DeadlineError, EngineError, OverloadedError
 from .cancellation import CancellationWatch, has_left
 from .responder import Responder
@@ -26,12 +25,12 @@ Fail = Callable[[Exception], None]
 
 
 class Reading:
-    """One request that is being read or waits for it. ``seconds_left`` is the time left for
-    decoding all its files; ``is_given_up``: its caller has been answered.
+    """One request that is being read or waits for it; ``deadline_s`` is on the monotonic clock.
+    ``seconds_left`` is the time left for decoding all its files; ``is_given_up``: its caller has
+    been answered.
     """
 
     def __init__(self, responder: Responder | None = None, deadline_s: float | None = None) -> None:
-        """``deadline_s`` is on the monotonic clock."""
         self.seconds_left = DECODING_S
         self.is_given_up = False
         self._responder, self._deadline_s = responder, deadline_s
@@ -73,10 +72,8 @@ class FileThreads:
 
     def run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin], fail: Fail) -> None:
         """Calls ``read`` later from another thread, and what it returns unless the request was
-        given up meanwhile; ``fail`` gets the reason for that, or what either raises.
-
-        Raises:
-            OverloadedError: too much waits already, or the model is being unloaded.
+        given up meanwhile; ``fail`` gets the reason for that, or what either raises. Raises
+        OverloadedError: too much waits already, or the model is being unloaded.
         """
         with self._lock:
             if self._closed:
@@ -99,26 +96,21 @@ class FileThreads:
         self._watch.close()
 
     def _run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin]) -> None:
+        fail: Fail | None = None
         _current.set(reading)
         try:
-            if reading in self._open:
-                self._read(reading, read)
-        finally:
-            _current.set(None)
-            with self._lock:
-                self._num_waiting -= num_bytes
-
-    def _read(self, reading: Reading, read: Callable[[], Begin]) -> None:
-        fail: Fail | None = None
-        try:
-            begin = read()
-            if fail := self._open.pop(reading, None):
+            begin = read() if reading in self._open else None
+            if begin and (fail := self._open.pop(reading, None)):
                 begin()
         except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
             if not isinstance(error, Exception):
                 error = EngineError(f"internal error: {type(error).__name__}")
             if fail := fail or self._open.pop(reading, None):
                 fail(error)
+        finally:
+            _current.set(None)
+            with self._lock:
+                self._num_waiting -= num_bytes
 
     def _give_up(self, reading: Reading, error: Exception) -> None:
         if fail := self._open.pop(reading, None):
@@ -135,9 +127,7 @@ class FileThreads:
 
 
 def _use_one_thread() -> None:
-    """Keeps processors' tensors on the calling thread: a team of its own would take the engine's
-    cores.
-    """
+    """A team of its own for processors' tensors would take the engine's cores."""
     import torch
 
     torch.set_num_threads(1)

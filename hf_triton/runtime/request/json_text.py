@@ -22,17 +22,12 @@ _MOST_STRUCTURE = 250_000
 
 
 def read_json(field: str, text: str, max_characters: int = MAX_CHARACTERS) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        RequestError: names the field and says where the text is broken, or how long it may be.
-    """
+    """Raises RequestError, which says where the text is broken, or how long it may be."""
     if len(text) > MAX_CHARACTERS and sum(map(text.count, "[{:")) > _MOST_STRUCTURE:
         max_characters = MAX_CHARACTERS
     if len(text) > max_characters:
-        raise RequestError(
-            f"{field}: got {len(text)} characters, allowed: at most {max_characters}"
-        )
+        got = f"got {len(text)} characters"
+        raise RequestError(f"{field}: {got}, allowed: at most {max_characters}")
     try:
         with _no_collection():
             value = json.loads(text, object_pairs_hook=lambda pairs: _unique(field, pairs))
@@ -52,7 +47,6 @@ def read_json(field: str, text: str, max_characters: int = MAX_CHARACTERS) -> An
 
 
 def read_object(field: str, text: str) -> dict[str, Any]:
-    """The value of a JSON text that must be an object."""
     value = read_json(field, text)
     if not isinstance(value, dict):
         raise RequestError(f"{field}: got {kind_of(value)}, allowed: a JSON object")
@@ -60,7 +54,6 @@ def read_object(field: str, text: str) -> dict[str, Any]:
 
 
 def read_list(field: str, text: str, max_characters: int = MAX_CHARACTERS) -> list[Any]:
-    """The value of a JSON text that must be a list."""
     value = read_json(field, text, max_characters)
     if not isinstance(value, list):
         raise RequestError(f"{field}: got {kind_of(value)}, allowed: a JSON list")
@@ -68,12 +61,7 @@ def read_list(field: str, text: str, max_characters: int = MAX_CHARACTERS) -> li
 
 
 def written(value: object) -> str:
-    """A value as JSON, characters as they are.
-
-    Raises:
-        EngineError: a number is NaN or infinite, which JSON does not have and the model is to blame
-            for.
-    """
+    """Raises EngineError for a number that is NaN or infinite, which JSON does not have."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -81,9 +69,7 @@ def written(value: object) -> str:
 
 
 def short(name: str) -> str:
-    """A name as an error shows it; anything that does not look like a name could be a misplaced
-    prompt, so only its length is shown.
-    """
+    """A name as an error shows it; what does not look like one could be a prompt."""
     return name if re.fullmatch(r"[\w.-]{1,40}", name) else f"a name of {len(name)} characters"
 
 

@@ -1,7 +1,5 @@
-"""Counts the requests of one engine between their arrival and their answer.
-
-Each is admitted once and ends once, whatever fails on the way. Knows neither what a request asks
-for nor what computes it.
+"""Counts the requests of one engine between their arrival and their answer: each is admitted once
+and ends once, whatever fails on the way.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from ..errors import (
     place,
     reason,
 )
-from .request_ids import labelled
 from .responder import Responder
 
 
@@ -63,14 +60,20 @@ class OpenRequests:
 
     def admit(self, responder: Responder) -> bool:
         """Counts a request and returns True, or answers it with the reason and returns False."""
-        refusal = self._refusal()
-        if refusal:
-            _tell(responder, OverloadedError(f"{refusal}: try again later"))
-        return not refusal
+        with self._changed:
+            if not self._closing and self._num_open < self._max_queue_size:
+                self._num_open += 1
+                return True
+            self._on_turned_away()
+        refusal = f"the queue is full: {self._num_open} requests (max_queue_size)"
+        if self._closing:
+            refusal = "the model is being unloaded"
+        _send_error(responder, OverloadedError(f"{refusal}: try again later"))
+        return False
 
     def run_on(self, pool: Pool, responder: Responder, part: Callable[[], None]) -> None:
-        """Runs a part of a request's work on a thread of ``pool``; on this thread after the pool's
-        shutdown, when that part only answers that the model is being unloaded.
+        """Runs a part of a request's work on a thread of ``pool``; on this one after its shutdown,
+        when that part only answers that the model is being unloaded.
         """
         try:
             pool.submit(self.run, responder, part)
@@ -85,9 +88,14 @@ class OpenRequests:
             self.fail(responder, error)
 
     def fail(self, responder: Responder, error: BaseException) -> None:
-        """Answers a request with an error, which ends it."""
-        _tell(responder, _answerable(error, responder.request_id))
-        self.end(_outcome(error))
+        outcome = "refused" if isinstance(error, OverloadedError | RequestError) else "error"
+        outcome = "cancelled" if isinstance(error, CancelledError) else outcome
+        if not isinstance(error, RuntimeModelError):
+            log.error(f"a request failed: {place(error)}", responder.request_id)
+            # The error's text may quote the request: it goes to the caller, not into the log.
+            error = EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
+        _send_error(responder, error)
+        self.end(outcome)
 
     def end(self, outcome: str = "ok") -> None:
         with self._changed:
@@ -103,35 +111,10 @@ class OpenRequests:
             while self._num_open and time.monotonic() < deadline_s:
                 self._changed.wait(max(0.0, deadline_s - time.monotonic()))
 
-    def _refusal(self) -> str:
-        """The reason not to admit another request; empty if it was admitted and counted."""
-        with self._changed:
-            if not self._closing and self._num_open < self._max_queue_size:
-                self._num_open += 1
-                return ""
-            self._on_turned_away()
-            if self._closing:
-                return "the model is being unloaded"
-            return f"the queue is full: {self._num_open} requests (max_queue_size)"
 
-
-def _tell(responder: Responder, error: Exception) -> None:
+def _send_error(responder: Responder, error: Exception) -> None:
     try:
         responder.fail(error)
     except Exception as another:
         text = f"an error could not be sent: {place(another)}"
-        log.error(labelled(responder.request_id, text))
-
-
-def _answerable(error: BaseException, request_id: str) -> Exception:
-    if isinstance(error, RuntimeModelError):
-        return error
-    log.error(labelled(request_id, f"a request failed: {place(error)}"))
-    # The error's text may quote the request: it goes to the caller, not into the log.
-    return EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
-
-
-def _outcome(error: BaseException) -> str:
-    if isinstance(error, CancelledError):
-        return "cancelled"
-    return "refused" if isinstance(error, OverloadedError | RequestError) else "error"
+        log.error(text, responder.request_id)

@@ -1,6 +1,5 @@
-"""The forms of a request that tasks read, whatever its origin: ``parameters()`` and
-``tensor(name)``. ``DirectRequest`` wraps Triton's object; ``PlainRequest`` holds copies, which
-hooks may have changed. Knows neither hooks nor caches.
+"""The forms of a request that tasks read, whatever its origin: ``DirectRequest`` wraps Triton's
+object; ``PlainRequest`` holds copies, which hooks may have changed.
 """
 
 from __future__ import annotations
@@ -8,20 +7,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from .abandoned_requests import CALL, call_in
-from .cache_salt import read_parameters
+from .request_parameters import CALL, call_in, read_parameters
 
 Array = npt.NDArray[Any]
 
 
 class RequestLike(Protocol):
-    """The methods by which every task reads a request."""
-
     def parameters(self) -> str:
         """The request's parameters, a JSON object; empty where there are none."""
 
@@ -49,9 +45,7 @@ class DirectRequest:
 
 @dataclass(frozen=True)
 class PlainRequest:
-    """Input arrays by name, and ``parameter_values``, the request's parameters; ``call`` is what a
-    port says of it.
-    """
+    """``call`` is what a port says of the request."""
 
     inputs: Mapping[str, Array]
     parameter_values: Mapping[str, Any]
@@ -66,16 +60,14 @@ class PlainRequest:
 
     @property
     def num_bytes(self) -> int:
-        texts = [array for array in self.inputs.values() if array.dtype == np.object_]
+        texts = [array.ravel().tolist() for array in self.inputs.values() if array.dtype == "O"]
         parameters = [value for value in self.parameter_values.values() if isinstance(value, str)]
-        return sum(sum(map(len, text.ravel().tolist())) for text in texts) + sum(
-            map(len, parameters)
-        )
+        return sum(map(len, [*chain.from_iterable(texts), *parameters]))
 
 
 def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
-    """A copy with those of the inputs ``names`` that the request has: Triton frees its own tensors
-    after ``execute``. A PlainRequest is returned as it is.
+    """A copy, because Triton frees its own tensors after ``execute``, with those of the inputs
+    ``names`` that the request has. A PlainRequest is returned as it is.
     """
     if isinstance(request, PlainRequest):
         return request

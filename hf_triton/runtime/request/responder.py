@@ -1,7 +1,5 @@
-"""Answers requests, whichever process they came from.
-
-Knows Triton's response senders; knows no task. Every request is answered through exactly one
-responder: any number of responses with ``final`` false, then one with ``final`` true or an error.
+"""Answers requests, whichever process they came from: each through exactly one responder, by any
+number of responses with ``final`` false, then one with ``final`` true or an error.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ import numpy.typing as npt
 
 from .. import log
 from ..errors import EngineError, RuntimeModelError, place, reason
-from .abandoned_requests import call_in
-from .empty_final import EMPTY_FINAL
-from .request_ids import labelled
+from ..log import labelled
+from .request_parameters import EMPTY_FINAL, call_in
 
 Array = npt.NDArray[Any]
 
@@ -27,8 +24,7 @@ class Responder(Protocol):
     """Answers one request. Every method may be called from any thread and never blocks for long."""
 
     @property
-    def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
+    def request_id(self) -> str: ...
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         """Sends one response, the last one where ``final``; a caller that has gone is no error."""
@@ -50,11 +46,9 @@ def status_and_text(error: Exception) -> tuple[str, str]:
 def answer_failure(
     responder: Responder, error: BaseException, text: str = "a request failed"
 ) -> None:
-    """Answers a request with an error, or a panic of Rust code, which is no Exception; where it is
-    a bug of ours, logs its place.
-    """
+    """Also for a panic of Rust code, which is no Exception; logs the place of a bug of ours."""
     if not isinstance(error, RuntimeModelError):
-        log.error(labelled(responder.request_id, f"{text}: {place(error)}"))
+        log.error(f"{text}: {place(error)}", responder.request_id)
     failed = f"internal error: {type(error).__name__}"
     responder.fail(error if isinstance(error, Exception) else EngineError(failed))
 
@@ -73,9 +67,7 @@ class TritonResponder:
     """
 
     def __init__(self, request: Any, pb_utils: Any, *, decoupled: bool = False) -> None:
-        """``pb_utils`` is the module ``triton_python_backend_utils``; ``decoupled`` whether the
-        model may answer with many responses.
-        """
+        """``decoupled``: the model may answer with many responses."""
         parameters = request.parameters()
         self._ends_empty = decoupled and EMPTY_FINAL in parameters
         call = call_in(parameters)
@@ -119,7 +111,7 @@ class TritonResponder:
             except Exception as error:
                 # The caller has gone: only the operator can be told.
                 text = f"a response could not be sent: {type(error).__name__}: {reason(error)}"
-                log.warn(labelled(self.request_id, text))
+                log.warn(text, self.request_id)
 
 
 def strings(values: list[str]) -> Array:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..metrics.publishing import Family, Sample
-from .cache_salt import salt_of
+from ..metrics.publishing import Family, one_number
 from .plain_request import PlainRequest
+from .request_parameters import salt_of
 from .responder import Responder
 from .tensors import is_server_parameter
 
@@ -35,9 +35,7 @@ _TEXT_BYTES = 40  # memory of a text beyond its characters
 
 
 class ResponseCache:
-    """The answers of one instance of a model, in at most ``max_bytes`` of memory; the least
-    recently used is evicted first. Every method may be called from any thread.
-    """
+    """Evicts the least recently used answers beyond ``max_bytes``; safe from any thread."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -57,7 +55,13 @@ class ResponseCache:
         """Answers from memory, or calls ``pass_on`` with the request and keeps its answer."""
         outputs = tuple(requested_outputs)
         key = request_key(request, outputs)
-        found = self._look_up(key)
+        with self._lock:
+            found, _ = self._entries.get(key, (None, 0))
+            if found is None:
+                self._num_misses += 1
+            else:
+                self._num_hits += 1
+                self._entries.move_to_end(key)
         if found is None:
             pass_on(request, outputs, _CachingResponder(responder, self, key))
         else:
@@ -79,23 +83,14 @@ class ResponseCache:
     def families(self) -> Iterator[Family]:
         """Hits, misses and size, for MetricsPublisher."""
         numbers = (
-            ("hits_total", "Requests answered from the response cache", True, self._num_hits),
-            ("misses_total", "Requests that it had no answer for", True, self._num_misses),
-            ("entries", "Answers in the response cache", False, len(self._entries)),
-            ("bytes", "Memory that the response cache takes", False, self._num_bytes),
+            ("hits_total", "Requests answered from the response cache", self._num_hits),
+            ("misses_total", "Requests that it had no answer for", self._num_misses),
+            ("entries", "Answers in the response cache", len(self._entries)),
+            ("bytes", "Memory that the response cache takes", self._num_bytes),
         )
-        for name, help_text, counter, number in numbers:
-            yield Family(f"{_PREFIX}{name}", help_text, counter, (Sample({}, float(number)),))
-
-    def _look_up(self, key: bytes) -> Outputs | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                self._num_misses += 1
-                return None
-            self._num_hits += 1
-            self._entries.move_to_end(key)
-            return entry[0]
+        for name, about, number in numbers:
+            is_counter = name.endswith("_total")
+            yield one_number(f"{_PREFIX}{name}", about, number, counter=is_counter)
 
     def _evict(self, key: bytes) -> None:
         _, size = self._entries.pop(key, ({}, 0))
@@ -107,53 +102,29 @@ class _CachingResponder:
 
     def __init__(self, inner: Responder, cache: ResponseCache, key: bytes) -> None:
         self.request_id = inner.request_id
-        self._inner = inner
-        self._cache = cache
-        self._key = key
+        self.fail, self.is_cancelled = inner.fail, inner.is_cancelled
+        self._inner, self._cache, self._key = inner, cache, key
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
         assert final, "a model with a response cache answers once"
         self._cache.store(self._key, outputs)
         self._inner.send(outputs, final=final)
 
-    def fail(self, error: Exception) -> None:
-        self._inner.fail(error)
-
-    def is_cancelled(self) -> bool:
-        return self._inner.is_cancelled()
-
 
 def request_key(request: PlainRequest, requested_outputs: Iterable[str]) -> bytes:
-    """A digest of all that an answer depends on, and of the salt; each element is hashed with its
-    length. Raises RequestError for a salt that can't be one.
-    """
-    parameter_values = {
-        name: v for name, v in request.parameter_values.items() if not is_server_parameter(name)
-    }
-    head = json.dumps(
-        [
-            salt_of(request.parameter_values),
-            parameter_values,
-            sorted(requested_outputs),
-            sorted(request.inputs),
-        ],
-        sort_keys=True,
-    )
-    digest = hashlib.blake2b(head.encode(), digest_size=32)
+    """A digest of all that an answer depends on, and of the salt. Raises RequestError."""
+    values = request.parameter_values
+    own = {name: value for name, value in values.items() if not is_server_parameter(name)}
+    head = [salt_of(values), own, sorted(requested_outputs), sorted(request.inputs)]
+    digest = hashlib.blake2b(json.dumps(head, sort_keys=True).encode(), digest_size=32)
     for name in sorted(request.inputs):
         array = request.inputs[name]
         digest.update(f"|{array.dtype.name}{array.shape}".encode())
-        for part in _element_bytes(array):
-            digest.update(f"|{len(part)}|".encode() + part)
+        parts = array.reshape(-1).tolist() if array.dtype == np.object_ else [array.tobytes()]
+        for part in parts:
+            content = part.encode() if isinstance(part, str) else part
+            digest.update(f"|{len(content)}|".encode() + content)
     return digest.digest()
-
-
-def _element_bytes(array: Array) -> Iterator[bytes]:
-    if array.dtype != np.object_:
-        yield array.tobytes()
-        return
-    for item in array.reshape(-1).tolist():
-        yield item.encode() if isinstance(item, str) else item
 
 
 def _num_bytes_of(array: Array) -> int:

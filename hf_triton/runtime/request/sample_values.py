@@ -1,7 +1,5 @@
 """What to send to a model to try it out, by its task: values of its inputs, the same for the curl
-lines that `serve` prints and for the request that a load tries.
-
-Needs nothing but Python, and reads no file.
+lines that `serve` prints and for the request that a load tries. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,13 +33,9 @@ _BY_TASK: dict[str, dict[str, Value]] = {
 
 
 def sample_values(task: str, pipeline: str, first_input: str) -> dict[str, Value] | None:
-    """A value for each input that a request needs; None where the task is none of ours.
-
-    A pipeline's configuration declares first what it takes: an image, a sound, or a text in
-    ``inputs``.
-    """
+    """A value for each input that a request needs; None for a user's task."""
     if task == "pipeline":
-        return _of_pipeline(pipeline, first_input)
+        return _pipeline_values(pipeline, first_input)
     if task == "automatic-speech-recognition":
         return {"audio": sound()}
     if task in SAMPLE_FILES:
@@ -50,7 +44,7 @@ def sample_values(task: str, pipeline: str, first_input: str) -> dict[str, Value
     return _BY_TASK.get(task)
 
 
-def _of_pipeline(name: str, first_input: str) -> dict[str, Value]:
+def _pipeline_values(name: str, first_input: str) -> dict[str, Value]:
     if name == "document-question-answering":
         return {"image": picture(), "question": "What colour is it?"}
     files = {"image": picture, "audio": sound}

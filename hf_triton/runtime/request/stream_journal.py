@@ -1,7 +1,6 @@
 """Records the sent part of a stream in a file, so that another process can continue it after a
-crash. The receiving port creates the file and removes it when the request has ended. The first line
-names the answering model and its own choices; then each response adds a line with the choices'
-progress.
+crash. The port creates the file and removes it. The first line names the answering model and its
+own choices; then each response adds a line with the choices' progress.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OverloadedError
-from .abandoned_requests import Call
+from .request_parameters import Call
 
 _CANT_GO_ON = "the process that answered has died, and this stream can't go on in another"
 
 
 @dataclass
 class Told:
-    """What one choice's caller knows: its tokens, response by response, and the sum of their
-    log-probabilities.
-    """
+    """What one choice's caller knows: its tokens, response by response."""
 
     token_ids: list[list[int]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -43,10 +40,10 @@ class StreamJournal:
     def open(
         cls, call: Call, model: str, source: str, seeds: list[int | None]
     ) -> StreamJournal | None:
-        """That of a call to the Triton model ``model``, whose weights are those of ``source``; None
-        where no port made a file, or the caller has left. Of a call that is sent again the seeds
-        are those of the first time. Raises OverloadedError for one whose journal does not say what
-        its caller has, or that other weights have begun.
+        """The journal of a call to the Triton model ``model``, whose weights are those of
+        ``source``; None where no port made a file, or the caller has left. Of a call that is sent
+        again the seeds are those of the first time. Raises OverloadedError for one whose journal
+        does not say what its caller has, or that other weights have begun.
         """
         try:
             file = os.open(call.journal, os.O_RDWR | os.O_CLOEXEC)
@@ -57,10 +54,11 @@ class StreamJournal:
             first: dict[str, Any] = {"model": model, "source": source, "seeds": seeds}
             lines: list[bytes] = []
             if call.num_responses:
-                line, *lines = _read(file, call)
-                begun = json.loads(line)
-                if (begun["model"], begun["source"]) != (model, source):
+                found = os.pread(file, os.fstat(file).st_size, 0).split(b"\n")[:-1]
+                begun = json.loads(found[0]) if len(found) > call.num_responses else {}
+                if (begun.get("model"), begun.get("source")) != (model, source):
                     refuse_to_go_on(call)
+                lines = found[1 : call.num_responses + 1]
                 first["seeds"] = begun["seeds"]
             # A process' number always takes as much room: nothing behind it moves.
             head = json.dumps({**first, "pid": f"{os.getpid():10}"}).encode() + b"\n"
@@ -82,23 +80,19 @@ class StreamJournal:
 
     def add(self, choices: Iterable[tuple[list[int], float]]) -> None:
         """Says what the next response tells: new tokens of each choice, and the sum of all its
-        log-probabilities. Called before the response is sent.
+        log-probabilities. Called before the response is sent. Where no memory is left the stream
+        continues, but can no longer be resumed elsewhere.
         """
         line = json.dumps(list(choices)).encode() + b"\n"
         with self._lock, contextlib.suppress(OSError):
             if self._file >= 0 and os.write(self._file, line) == len(line):
                 return
-        self._give_up()
-
-    def _give_up(self) -> None:
-        """No memory is left: the stream continues, but can no longer be resumed elsewhere."""
         with self._lock, contextlib.suppress(OSError):
             if self._file >= 0:
                 os.ftruncate(self._file, 0)
         self.close()
 
     def close(self) -> None:
-        """Ends the journal; may be called from any thread."""
         with self._lock:
             file, self._file = self._file, -1
         if file >= 0:
@@ -106,14 +100,6 @@ class StreamJournal:
 
     def __del__(self) -> None:
         self.close()
-
-
-def _read(file: int, call: Call) -> list[bytes]:
-    """The lines of responses that the caller has received."""
-    lines = os.pread(file, os.fstat(file).st_size, 0).split(b"\n")[:-1]
-    if len(lines) <= call.num_responses:
-        refuse_to_go_on(call)
-    return lines[: call.num_responses + 1]
 
 
 def model_that_began(call: Call | None) -> str:

@@ -1,8 +1,5 @@
-"""Reads a request's tensors and parameters row by row, with the checks that Triton does not do.
-
-Triton has already refused undeclared inputs, wrong ranks and wrong data types. A value may come as
-a tensor or as a request parameter of the same name; both at once is an error, because one of them
-would be ignored.
+"""Reads a request's tensors and parameters row by row, with the checks that Triton does not do. A
+value may come as a tensor or as a parameter of the same name, not as both.
 """
 
 from __future__ import annotations
@@ -12,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..errors import RequestError
-from .cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
-from .empty_final import EMPTY_FINAL
 from .plain_request import RequestLike
+from .request_parameters import CACHE_SALT, CALLER, EMPTY_FINAL, read_parameters, salt_of
 
 Row = TypeVar("Row")
 Read = TypeVar("Read")
@@ -24,25 +20,17 @@ Read = TypeVar("Read")
 _SERVER_PARAMETERS = {
     *(CACHE_SALT, CALLER, EMPTY_FINAL),
     *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
-    *(
-        "binary_data_output",
-        "headers",
-        "triton_enable_empty_final_response",
-        "triton_final_response",
-    ),
+    *("binary_data_output", "headers"),
 }
-
-
 MAX_TEXTS = 2**16  # texts in one list
 MAX_LABELS = 1000  # the model computes the whole text once for each label
 _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error shows
 
 
 class RequestFields:
-    """The fields of one request. ``num_rows`` is 1 unless the client sent a batch."""
+    """A model is ``batched`` if max_batch_size is above 0; ``num_rows`` is 1 without a batch."""
 
     def __init__(self, request: RequestLike, *, batched: bool) -> None:
-        """``batched`` if max_batch_size is above 0."""
         self._request = request
         self._batched = batched
         self.parameters: dict[str, Any] = read_parameters(request.parameters())
@@ -75,18 +63,20 @@ class RequestFields:
         return True
 
     def optional_texts(self, name: str) -> list[str | None]:
-        """The text of each row, valid UTF-8; None where neither tensor nor parameter gives one."""
+        """The text of each row; None where neither tensor nor parameter gives one."""
         return self.values(name, text, None)
 
     def values(self, name: str, convert: Callable[[str, Any], Any], default: Any) -> list[Any]:
-        """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
-        given.
-        """
+        """One value per row from the tensor or the parameter ``name``."""
         if self.parameters.get(name) is None and not self.has_tensor(name):
             return [default] * self.num_rows
-        return self._read(
-            name, lambda row: convert(name, _only(name, row)) if len(row) else default
-        )
+
+        def read(row: Sequence[Any]) -> Any:
+            if len(row) > 1:
+                raise RequestError(f"{name}: got {len(row)} elements, allowed: one")
+            return convert(name, row[0]) if len(row) else default
+
+        return self._read(name, read)
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
@@ -95,21 +85,17 @@ class RequestFields:
     def lists(
         self, name: str, convert: Callable[[str, Any], Any], most: int = MAX_TEXTS
     ) -> list[list[Any]]:
-        """All values of each row; none where neither tensor nor parameter gives one. Raises
-        RequestError for more than ``most`` before any is looked at.
-        """
+        """All values of each row. Raises RequestError for more than ``most`` before any is read."""
         self._check_size(name, most)
         return self._read(name, lambda row: [convert(name, value) for value in row])
 
     def raw_lists(self, name: str) -> list[list[Any]]:
-        """All elements of each row as they came: bytes from a tensor, a text from a parameter.
-        Raises RequestError for too many.
-        """
+        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
         self._check_size(name, MAX_TEXTS)
         return [list(row) for row in self._rows_of(name)]
 
     def array(self, name: str) -> Any:
-        """The numpy array of a tensor, with all its dimensions; None where the request has none."""
+        """A tensor with all its dimensions; None where the request has none."""
         return self._request.tensor(name)
 
     def has_tensor(self, name: str) -> bool:
@@ -120,9 +106,7 @@ class RequestFields:
             self.parameters.pop(name, None)
 
     def check_parameters(self, known: Iterable[str]) -> None:
-        """Raises RequestError for a parameter that is none of ``known``, with the nearest one, and
-        for a ``cache_salt`` that can't be one.
-        """
+        """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
         if not self.parameters:
             return
         salt_of(self.parameters)
@@ -158,25 +142,18 @@ class RequestFields:
         return [[] if given is None else [given]] * self.num_rows
 
     def _rows(self, name: str, array: Any) -> list[Sequence[Any]]:
-        if self._list is not None:
-            return self._rows_of_list(name, array.ravel().tolist())
-        rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)
-        return list(rows.tolist())
-
-    def _rows_of_list(self, name: str, values: list[Any]) -> list[Sequence[Any]]:
-        if len(values) not in (1, self.num_rows):
+        if self._list is None:
+            rows = array.reshape(array.shape[0] if self._batched else 1, -1)
+            return list(rows.tolist())
+        if array.size not in (1, self.num_rows):
             allowed = f"1 or {self.num_rows}, as many as {self._list}"
-            raise RequestError(f"{name}: got {len(values)} elements, allowed: {allowed}")
-        rows: list[Sequence[Any]] = [[value] for value in values]
-        return rows * self.num_rows if len(values) == 1 else rows
+            raise RequestError(f"{name}: got {array.size} elements, allowed: {allowed}")
+        values = [[value] for value in array.ravel().tolist()]
+        return [*values] * self.num_rows if array.size == 1 else [*values]
 
 
 def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
-    """``read`` of each row of a request.
-
-    Raises:
-        RequestError: what ``read`` raises; where there are several rows, with the row in its text.
-    """
+    """Errors of ``read`` name the row, where there are several."""
     rows = list(rows)
     found = []
     for index, row in enumerate(rows):
@@ -191,19 +168,11 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
 
 
 def check_labels(labels: Sequence[str]) -> None:
-    """Raises RequestError for too many ``candidate_labels``; a single text may hold several, with
-    commas between.
-    """
+    """A single text may hold several labels, with commas between. Raises RequestError."""
     num_labels = labels[0].count(",") + 1 if len(labels) == 1 else len(labels)
     if num_labels > MAX_LABELS:
-        text = f"got {num_labels} labels, allowed: at most {MAX_LABELS}"
-        raise RequestError(f"candidate_labels: {text}")
-
-
-def _only(name: str, row: Sequence[Any]) -> Any:
-    if len(row) > 1:
-        raise RequestError(f"{name}: got {len(row)} elements, allowed: one")
-    return row[0]
+        allowed = f"allowed: at most {MAX_LABELS}"
+        raise RequestError(f"candidate_labels: got {num_labels} labels, {allowed}")
 
 
 def is_server_parameter(parameter: str) -> bool:
@@ -224,14 +193,12 @@ def text(name: str, value: Any) -> str:
 
 
 def integer(name: str, value: Any) -> int:
-    """An integer; a boolean, a text or a fraction is refused."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: an integer")
     return value
 
 
 def number(name: str, value: Any) -> float:
-    """An integer or a fraction."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: a number")
     try:
@@ -263,3 +230,18 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**30:
         return "an integer of more than 30 digits"
     return str(value)
+
+
+def timeout_ms(asked: int | None, default: int | None, ceiling: int | None) -> int | None:
+    """The request's time limit, at most the ceiling, which is also the default."""
+    if asked is None:
+        return ceiling if default is None else default
+    if asked < 1 or (ceiling is not None and asked > ceiling):
+        allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
+        raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
+    return int(asked)
+
+
+def check_on_timeout(asked: str) -> None:
+    if asked not in ("partial", "error"):
+        raise RequestError("on_timeout: got another text, allowed: partial or error")

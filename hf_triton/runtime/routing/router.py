@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,28 +20,26 @@ from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError, place, reason
 from ..link.engine_pool import EnginePool
 from ..link.frames import LinkRequest
+from ..metrics.histogram import SECONDS, Histogram, histogram_families
 from ..metrics.publishing import Family, MetricsPublisher, Sample
-from ..request.abandoned_requests import call_in
-from ..request.cache_salt import read_parameters
 from ..request.plain_request import RequestLike, read_plain
-from ..request.responder import Responder
+from ..request.request_parameters import call_in, read_parameters
+from ..request.responder import Array, Responder, status_and_text
 from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
 from ..weights.served_model import ServedModel
-from .arm_metrics import ArmMetrics, CountedResponder
 from .routing import REQUEST_ID, ROUTING_FILE, Arm, Routing, parse
 
 # hf_triton/serving/apply/session.py waits longer than this for a new routing.
 _CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 
+Labels = tuple[tuple[str, str], ...]
 AnswerLocally = Callable[[RequestLike, Iterable[str], Responder], None]
 
 
 class Router:
-    """Routes the requests of one instance. ``routing`` is None while there is none: then a request
-    costs nothing more than that look.
-    """
+    """Routes the requests of one instance. ``routing`` is None while there is none."""
 
     def __init__(
         self,
@@ -48,9 +47,7 @@ class Router:
         inputs: Iterable[str],
         publish: Callable[[Callable[[], Iterable[Family]]], MetricsPublisher],
     ) -> None:
-        """``inputs`` are the tensors that the model declares; ``publish`` starts to publish the
-        metric families that a function returns.
-        """
+        """``inputs`` are the declared tensors; ``publish`` publishes a function's families."""
         self.routing: Routing | None = None
         self._own, self._salt, self._inputs = served.name, served.public_name, frozenset(inputs)
         self._path, self._content, self._problem = served.folder / ROUTING_FILE, b"", ""
@@ -64,7 +61,6 @@ class Router:
         self._thread = threading.Thread(target=self._check_often, name="routing", daemon=True)
 
     def start(self) -> None:
-        """Reads the routing, and starts the thread that follows it."""
         self._check()
         self._thread.start()
 
@@ -78,9 +74,7 @@ class Router:
         *,
         may_stream: bool,
     ) -> None:
-        """Sends a request to its arm; the model's own is ``answer_locally``. ``routing`` is the one
-        that the caller found, which may be replaced meanwhile.
-        """
+        """Sends a request to its arm. ``routing`` may have been replaced meanwhile."""
         request, value = self._take_sticky_value(request, routing.sticky)
         # Another process may have begun to answer when it died.
         began = model_that_began(call_in(request.parameters()))
@@ -92,14 +86,10 @@ class Router:
         # A copy, because Triton frees its tensors after execute, and the own arm may have to answer
         # the request later.
         plain, outputs = read_plain(request, self._inputs), list(requested_outputs)
-        fall_back = partial(
-            self._fall_back, routing, arm, responder, partial(answer_locally, plain, outputs)
-        )
+        answer_here = partial(answer_locally, plain, outputs)
+        fall_back = partial(self._fall_back, routing, arm, responder, answer_here)
         passed = LinkRequest(
-            plain.inputs,
-            plain.parameters(),
-            outputs,
-            plain.request_id,
+            *(plain.inputs, plain.parameters(), outputs, plain.request_id),
             may_stream=may_stream,
             is_routed=True,
         )
@@ -116,16 +106,14 @@ class Router:
     def drain(self, timeout_s: float) -> None:
         """Waits at most ``timeout_s`` until other arms have answered the requests sent to them."""
         deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s and any(
-            pool.num_waiting for pool in list(self._pools.values())
-        ):
+        while any(pool.num_waiting for pool in list(self._pools.values())):
+            if time.monotonic() >= deadline_s:
+                break
             time.sleep(_DRAIN_STEP_S)
         self._is_closing = True
 
     def close(self) -> None:
-        """Answers requests that other arms have not answered with UNAVAILABLE, and ends every
-        thread.
-        """
+        """Answers what other arms have not answered with UNAVAILABLE, and ends every thread."""
         self._is_closing = True
         self._stopping.set()
         if self._thread.is_alive():
@@ -149,8 +137,7 @@ class Router:
             self._unreachable.add(arm.name)
             log.warn(f"arm {arm.name}: {arm.engine} is not there, its requests are answered here")
         if self._is_closing:
-            unloading = OverloadedError("the model is being unloaded: try again")
-            responder.fail(error or unloading)
+            responder.fail(error or OverloadedError("the model is being unloaded: try again"))
             return
         if own := routing.arm_of(self._own):
             responder = CountedResponder(responder, self._counts, own.name)
@@ -188,7 +175,7 @@ class Router:
                 log.error(f"{self._own}: {ROUTING_FILE}: {place(error)}")
 
     def _check(self) -> None:
-        """Applies the file where it has changed; one that is not there counts as empty."""
+        """Applies a changed file, empty if there is none; disconnects from unused arms."""
         problem = ""
         try:
             content = self._path.read_bytes() if self._path.exists() else b""
@@ -201,7 +188,10 @@ class Router:
             kept = "the routing before it stays" if self.routing else "nothing is routed"
             log.warn(f"{self._own}: {ROUTING_FILE}: {problem}; {kept}")
         self._problem = problem
-        self._close_unused()
+        used = {arm.engine for arm in self.routing.arms} if self.routing else set()
+        for engine in self._pools.keys() - used:
+            if not self._pools[engine].num_waiting:
+                self._pools.pop(engine).close()
 
     def _apply(self, routing: Routing | None) -> None:
         if routing is None:
@@ -216,13 +206,6 @@ class Router:
             self._publisher = self._publish(self._families)
         self.routing = routing
         log.info(f"{self._own}: {routing}")
-
-    def _close_unused(self) -> None:
-        """Disconnects from arms that the routing has no more, once they have answered."""
-        used = {arm.engine for arm in self.routing.arms} if self.routing else set()
-        for engine in self._pools.keys() - used:
-            if not self._pools[engine].num_waiting:
-                self._pools.pop(engine).close()
 
     def _families(self) -> Iterator[Family]:
         routing = self.routing
@@ -239,3 +222,79 @@ def _text(value: Any) -> str | None:
     """A sticky value as a text, the same from a tensor and from a parameter; None if empty."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return text or None
+
+
+_OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
+_BY_STATUS = {
+    "INVALID_ARG": "refused",
+    "UNSUPPORTED": "refused",
+    "NOT_FOUND": "refused",
+    "UNAVAILABLE": "unavailable",
+    "CANCELLED": "cancelled",
+}
+
+
+class ArmMetrics:
+    """Each arm's requests by outcome, and their durations. May be called from any thread."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._durations: dict[str, Histogram] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, arm: str) -> None:
+        """Publishes an arm from here on, with zeros."""
+        with self._lock:
+            self._outcomes.setdefault(arm, Counter(dict.fromkeys(_OUTCOMES, 0)))
+            self._durations.setdefault(arm, Histogram(SECONDS))
+
+    def ended(self, arm: str, outcome: str, seconds: float | None = None) -> None:
+        with self._lock:
+            self._outcomes[arm][outcome] += 1
+            if seconds is not None:
+                self._durations[arm].observe(seconds)
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return list(self._outcomes)
+
+    def families(self) -> Iterator[Family]:
+        with self._lock:
+            samples = [
+                Sample({"arm": arm, "outcome": outcome}, float(number))
+                for arm, outcomes in self._outcomes.items()
+                for outcome, number in outcomes.items()
+            ]
+            durations: dict[Labels, Histogram] = {
+                (("arm", arm),): found for arm, found in self._durations.items()
+            }
+            text = "Requests of each arm, by how they ended"
+            yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
+            text = "Seconds from a request to the whole answer of its arm"
+            yield from histogram_families("hf_triton_arm_duration_seconds", text, durations)
+
+
+class CountedResponder:
+    """Passes responses on to ``inner``, and counts the request of an arm once it has ended."""
+
+    def __init__(self, inner: Responder, metrics: ArmMetrics, arm: str) -> None:
+        self.request_id, self.is_cancelled = inner.request_id, inner.is_cancelled
+        self._inner, self._metrics, self._arm = inner, metrics, arm
+        self._began_s = time.monotonic()
+        self._open = [True]  # pop is atomic: the thread that gets the item counts
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        if final:
+            self._end("answered", time.monotonic() - self._began_s)
+        self._inner.send(outputs, final=final)
+
+    def fail(self, error: Exception) -> None:
+        self._end(_BY_STATUS.get(status_and_text(error)[0], "failed"), None)
+        self._inner.fail(error)
+
+    def _end(self, outcome: str, seconds: float | None) -> None:
+        try:
+            self._open.pop()
+        except IndexError:
+            return  # counted before
+        self._metrics.ended(self._arm, outcome, seconds)

@@ -1,7 +1,5 @@
-"""``routing.json``: the arms of a model and each one's share of the requests.
-
-An arm is a Triton model that gets a share of the requests. The file lies in the model's folder,
-outside of its version folder. Knows nothing of requests but a value by which they stay together.
+"""``routing.json``, in the model's folder: the arms of a model and each one's share of the
+requests. An arm is a Triton model that gets a share of the requests.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ class Arm:
 
 
 class Routing:
-    """The arms at one moment: never changed, only replaced. ``sticky`` is REQUEST_ID, or the name
-    of an input or a parameter.
-    """
+    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter."""
 
     def __init__(self, arms: Sequence[Arm], sticky: str | None) -> None:
         """Raises ValueError where the weights are no percentages of a whole."""
@@ -54,7 +50,6 @@ class Routing:
         return next(arm for arm in self.arms if arm.name == name)
 
     def arm_of(self, engine: str) -> Arm | None:
-        """The arm that this Triton model is."""
         return next((arm for arm in self.arms if arm.engine == engine), None)
 
     def weight_of(self, name: str) -> Fraction:

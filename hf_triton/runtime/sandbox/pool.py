@@ -1,25 +1,30 @@
-"""Calls functions in processes of a pool, each of which has a limit on its time and memory.
-
-For what works on bytes of a caller or of a model's files whose cost nobody can tell beforehand:
-decoders of images, chat templates, tokenizers, grammars. A call costs some 0.1 ms beyond the
-function.
+"""Calls functions in processes of a pool, each of which has a limit on its time and memory: for
+bytes whose cost nobody can tell beforehand. A call costs some 0.1 ms beyond the function.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import select
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hf_triton.python_env.find_environment import LIBRARY_PATH
 
 from ..errors import CancelledError, OverloadedError, RequestError
+from ..own_environment import python_program
 from . import worker
-from .fork_server import ForkServer, ForkServerError, name_of
 
 _MAX_BYTES = 512 * 2**20
 _MAX_KEPT_BYTES = 256 * 2**20  # of a process that waits for another call
@@ -30,6 +35,142 @@ _MAX_IDLE = 4
 _AT_ONCE = 64  # parts of questions that are sent by one call
 _SMALLEST_READ, _LARGEST_READ = 2**16, 2**20
 _KILLED = "the process for this went away before it answered: try again"
+_START_S = 60.0
+_REAPED_S = 0.1  # after a fork's socket has closed
+_MOST_ENDED = 1024
+_PROGRAM = (
+    "import sys; sys.path[:0] = sys.argv[3:]; "
+    "from hf_triton.runtime.sandbox.worker import main; main()"
+)
+
+
+class ForkServerError(Exception):
+    """The program does not start, or can't prepare what its forks share."""
+
+
+class ForkServer:
+    """One program and its forks, without torch, secrets, or descriptors of this process."""
+
+    def __init__(self, ready: Callable[..., object] | None) -> None:
+        """``ready`` is called in the program, before it forks."""
+        self._ready = "" if ready is None else name_of(ready)
+        self._program: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._ended: dict[int, bool] = {}  # by number: whether somebody else has killed it
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._program is None else self._program.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._program is not None and self._program.poll() is None
+
+    def start(self, content: bytes) -> None:
+        """Starts the program, in the place of one that ended; ``ready`` is called with ``content``,
+        if there is any. Raises ForkServerError: why it can't be prepared; no text where the program
+        does not start.
+        """
+        self.close()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there, os.fdopen(os.memfd_create("prepared"), "w+b") as file:
+            file.write(content)
+            file.seek(0)
+            arguments = [str(there.fileno()), self._ready, str(LIBRARY_PATH), *_import_folders()]
+            try:
+                self._program = subprocess.Popen(
+                    [python_program(), "-IS", "-c", _PROGRAM, *arguments],
+                    pass_fds=[there.fileno()],
+                    env=_environment(),
+                    stdin=file,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # a panic would print the caller's text there
+                )
+            except OSError as error:
+                here.close()
+                raise ForkServerError from error
+        self._control = here
+        here.settimeout(_START_S)
+        try:
+            answer = here.recv(4096)
+        except OSError:
+            answer = b""
+        here.settimeout(None)
+        if answer != b"\n":
+            self.close()
+            raise ForkServerError(answer.decode())
+
+    def fork(self, number: int) -> socket.socket:
+        """This end of the connection with another fork. Raises OSError where the program ended."""
+        self._note_ended(0.0)
+        here, there = socket.socketpair()
+        with there:
+            try:
+                if self._control is None:
+                    raise BrokenPipeError
+                order = worker.CONTROL.pack(worker.FORK, number)
+                socket.send_fds(self._control, [order], [there.fileno()], socket.MSG_NOSIGNAL)
+            except OSError:
+                here.close()
+                raise
+        return here
+
+    def was_killed(self, number: int) -> bool:
+        """Whether a fork whose socket has closed was killed by somebody else."""
+        until_s = time.monotonic() + _REAPED_S
+        while number not in self._ended and (left_s := until_s - time.monotonic()) > 0:
+            if not (self.runs and self._note_ended(left_s)):
+                return not self.runs
+        return self._ended.get(number, False)
+
+    def _note_ended(self, timeout_s: float) -> bool:
+        """Reads which forks have ended; False where none is told of in that time."""
+        with self._lock:
+            control = self._control
+            if control is None or not select.select([control], [], [], timeout_s)[0]:
+                return False
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.clear()
+            with contextlib.suppress(OSError):
+                while told := control.recv(worker.CONTROL.size, socket.MSG_DONTWAIT):
+                    kind, number = worker.CONTROL.unpack(told)
+                    self._ended[number] = kind == worker.KILL
+            return True
+
+    def order(self, kind: int, number: int) -> None:
+        """KILL ends a fork, YIELD lowers its priority. Takes no lock: a collection may call it."""
+        control = self._control
+        if control is not None:
+            with contextlib.suppress(OSError):
+                order = worker.CONTROL.pack(kind, number)
+                control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        self._control = self._program = None
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """``module:function`` as the program imports it."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _environment() -> dict[str, str]:
+    """No secret, and no threads: their stacks and allocators would count as memory."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    single = ("MALLOC_ARENA_MAX", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**kept, **dict.fromkeys(single, "1"), "PYTHONUTF8": "1"}
+
+
+def _import_folders() -> list[str]:
+    """Where this process finds its packages; never the working directory."""
+    folders = [folder for folder in sys.path if Path(folder).is_absolute()]
+    return [folder for folder in dict.fromkeys(folders) if Path(folder) != Path.cwd()]
 
 
 class SandboxError(Exception):
@@ -46,9 +187,7 @@ class Sandbox:
     """
 
     def __init__(self, ready: Callable[..., object] | None = None) -> None:
-        """``ready`` is called once, before there is a process, with the content that ``start`` is
-        given, if any: processes share what it imports and makes.
-        """
+        """``ready`` is called once, before there is a process, with ``start``'s content."""
         self._server = ForkServer(ready)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[Process] = []
@@ -68,14 +207,10 @@ class Sandbox:
         imported without torch.
 
         ``max_bytes`` is what it may take; ``has_left`` is asked now and then: if it is true, nobody
-        waits any more.
-
-        Raises:
-            RequestError: as the function raised it.
-            SandboxEndedError: it took longer than ``time_limit_s``, or more memory.
-            SandboxError: it raised anything else.
-            CancelledError: nobody waits for it.
-            OverloadedError: no process can be had, or somebody else has killed it.
+        waits any more. Raises RequestError: as the function raised it; SandboxEndedError: it took
+        longer than ``time_limit_s``, or more memory; SandboxError: it raised anything else;
+        CancelledError: nobody waits for it; OverloadedError: no process can be had, or somebody
+        else has killed it.
         """
         process = self._idle_one() or self.new_process()
         try:
@@ -96,15 +231,10 @@ class Sandbox:
 
     @property
     def runs(self) -> bool:
-        """Whether the program that processes are forked from is there."""
         return self._server.runs
 
     def start(self, content: bytes = b"") -> None:
-        """Starts the program that processes are forked from, where it does not run.
-
-        Raises:
-            ForkServerError: why ``ready`` failed; no text where the program does not start.
-        """
+        """Where the program does not run. Raises ForkServerError: why ``ready`` failed."""
         with self._lock:
             if not self._closed and not self._server.runs:
                 _end(self._server, self._idle)
@@ -183,15 +313,9 @@ class Process:
         return not self.has_ended and not poll.poll(0)
 
     def ask(
-        self,
-        function: Callable[..., bytes],
-        *given: bytes,
-        time_limit_s: float,
-        max_bytes: int = 0,
+        self, function: Callable[..., bytes], *given: bytes, time_limit_s: float, max_bytes: int = 0
     ) -> None:
-        """Asks for what a function makes of ``given``; does not wait. Without ``max_bytes`` the
-        limit of the question before holds.
-        """
+        """Does not wait. Without ``max_bytes`` the limit of the question before holds."""
         parts = [name_of(function).encode(), *given]
         head = worker.QUESTION.pack(time_limit_s, max_bytes, len(parts))
         head += struct.pack(f"<{len(parts)}Q", *map(len, parts))
@@ -199,11 +323,7 @@ class Process:
         self._send()
 
     def wait(self, timeout_s: float, has_left: Callable[[], bool]) -> tuple[int, bytearray]:
-        """The kind of the answer, and its bytes; one that takes long gets a low priority.
-
-        Raises:
-            SandboxEndedError, CancelledError: as ``Sandbox.call``.
-        """
+        """The kind of the answer, and its bytes; one that takes long gets a low priority."""
         until_s = time.monotonic() + timeout_s
         while (found := self.next_answer(_TURN_S)) is None:
             if not self.is_slow and not self._unsent and not self._heard_s:
@@ -216,9 +336,7 @@ class Process:
         return found
 
     def next_answer(self, timeout_s: float) -> tuple[int, bytearray] | None:
-        """The kind of the next answer and its bytes, after waiting for them that long; None where
-        they have not come. Raises SandboxEndedError where there is no process.
-        """
+        """The next answer, or None. Raises SandboxEndedError where there is no process."""
         until_s = time.monotonic() + timeout_s
         while not self._receive():
             poll = select.poll()

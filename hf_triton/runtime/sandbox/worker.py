@@ -62,15 +62,12 @@ def main() -> None:
 
 
 def _find_function(name: str) -> Callable[..., Any]:
-    """Imports the function named ``module:function``."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
 
 
 class _Forks:
-    """Forks, reaps and kills processes by the numbers that they are given."""
-
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._numbers: dict[int, int] = {}  # by process id
@@ -88,7 +85,17 @@ class _Forks:
             # Nothing is reaped meanwhile: a number of a process that is known is still its own.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             if kind == FORK:
-                self._fork(number, socket.socket(fileno=descriptors[0]))
+                pid, parent = 0, os.getpid()
+                # Where there is no room for another, its socket closes.
+                with (
+                    socket.socket(fileno=descriptors[0]) as connection,
+                    contextlib.suppress(OSError),
+                ):
+                    pid = os.fork()
+                    if not pid:
+                        self._run_fork(connection, parent)
+                if pid:
+                    self._numbers[pid] = number
             for pid in [pid for pid, known in self._numbers.items() if known == number]:
                 if kind == KILL:
                     self._killed.add(number)
@@ -97,15 +104,6 @@ class _Forks:
                     with contextlib.suppress(OSError):
                         os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-
-    def _fork(self, number: int, connection: socket.socket) -> None:
-        pid, parent = 0, os.getpid()
-        with connection, contextlib.suppress(OSError):  # no room for another: its socket closes
-            pid = os.fork()
-            if not pid:
-                self._run_fork(connection, parent)
-        if pid:
-            self._numbers[pid] = number
 
     def _run_fork(self, connection: socket.socket, parent: int) -> None:
         """All that a fork does; never returns."""
@@ -124,14 +122,12 @@ class _Forks:
     def _reap(self, signum: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                self._tell(self._numbers.pop(found[0], 0), found[1])
-
-    def _tell(self, number: int, status: int) -> None:
-        by_somebody = status == signal.SIGKILL and number not in self._killed
-        self._killed.discard(number)
-        with contextlib.suppress(OSError):  # nobody has asked for long
-            answer = CONTROL.pack(KILL if by_somebody else FORK, number)
-            self._control.send(answer, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                number = self._numbers.pop(found[0], 0)
+                by_somebody = found[1] == signal.SIGKILL and number not in self._killed
+                self._killed.discard(number)
+                with contextlib.suppress(OSError):  # nobody has asked for long
+                    answer = CONTROL.pack(KILL if by_somebody else FORK, number)
+                    self._control.send(answer, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def _answer_questions(connection: socket.socket) -> None:

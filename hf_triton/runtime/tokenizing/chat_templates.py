@@ -27,9 +27,7 @@ _MOST_CHARACTERS = 64 * 2**20
 
 
 def render_in_sandbox(owner: Any) -> None:
-    """From now on, in this process. Where ``owner`` has a chat template, the sandbox starts while
-    its model is loaded.
-    """
+    """From now on, in this process; the sandbox starts while the model is loaded."""
     from transformers.utils import chat_template_utils
 
     patched: Any = chat_template_utils
@@ -48,10 +46,7 @@ class _Compiled:
         self.environment = _cached_compile_jinja_template(chat_template).environment
 
     def render(self, **given: Any) -> str:
-        """
-        Raises:
-            RequestError: it takes too much time or memory.
-        """
+        """Raises RequestError: it takes too much time or memory."""
         return _rendered_elsewhere(self._template, json.dumps(given, default=_named).encode())
 
 

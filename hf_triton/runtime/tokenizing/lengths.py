@@ -27,9 +27,7 @@ def most_characters(max_tokens: int) -> int:
 
 
 def check_characters(field: str, num_characters: int, max_tokens: int, hint: str = "") -> None:
-    """Raises RequestError for a text that is far too long for ``max_tokens``; ``hint`` says what
-    else could be sent.
-    """
+    """Raises RequestError; ``hint`` says what else could be sent."""
     most = most_characters(max_tokens)
     if num_characters > most:
         raise RequestError(
@@ -60,10 +58,8 @@ def tokens_of_part(
 ) -> Tokens:
     """What ``tokenize`` makes of the text, or of a part that has its first ``num_tokens`` tokens,
     or with ``keeps_end`` its last, and more: for a text that is to be cut there. The tokens are
-    those of the whole text but where a word is longer than 128 tokens.
-
-    Raises:
-        RequestError: a text that is far too long has not so many tokens where they would be.
+    those of the whole text but where a word is longer than 128 tokens. Raises RequestError: a text
+    that is far too long has not so many tokens where they would be.
     """
     wanted = num_tokens + _SLACK_TOKENS
     size = _USUAL_CHARACTERS * wanted
@@ -78,9 +74,7 @@ def tokens_of_part(
 
 
 def give_memory_back(num_characters: int) -> None:
-    """Returns to the system what tokenising so many characters has used; else the process keeps
-    it: after 4 million 550 MB.
-    """
+    """Else the process keeps what tokenising has used: after 4 million characters 550 MB."""
     if num_characters >= _MUCH:
         with contextlib.suppress(AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,14 +1,16 @@
 """Chooses the files of a Hub repository that a model needs: one rule for server and `hf-triton
-fetch`.
-
-Knows names only: connects to no Hub and reads no file. Imports nothing of the runtime, so that the
-generator can use it without torch.
+fetch`. And the Hub token: read from the environment only (``HF_TOKEN``, or ``PRIVATE_REPO_TOKEN``
+as NVIDIA's tutorial names it), and kept out of logs and errors. Standard library only.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
+
+from ..errors import LoadError, reason
 
 _OTHER_FRAMEWORKS = (
     *("*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.mlmodel", "*.ot"),
@@ -21,37 +23,24 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
 ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS, _ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 ADAPTER_FILES = (ADAPTER_CONFIG, _ADAPTER_WEIGHTS, _ADAPTER_PICKLE)
-# Files of training, which serving does not read.
-_LEFT_BY_TRAINING = (
-    "training_args*",
-    "optimizer*",
-    "scheduler*",
-    "rng_state*",
-    "*.pkl",
-    "*.joblib",
-)
-
-
+# Serving does not read them.
+_TRAINING_FILES = ("training_args*", "optimizer*", "scheduler*", "rng_state*", "*.pkl", "*.joblib")
+TOKEN_VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN")
 _MOST_NAMED = 20
 _CONFIG = "config.json"
 _MODULES = "modules.json"  # of sentence-transformers: names the folder that has config.json
 
 
 class NotServableError(ValueError):
-    """The repository has no weights that may be loaded; the text says what it has, and what to
-    set.
-    """
+    """The repository has no weights that may be loaded; the text says what to set."""
 
 
 def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     """The files that a model needs of a repository with the files ``names``, sorted.
 
-    Weights are safetensors. A folder's pickles are taken where it has no safetensors, and only
-    with ``allow_pickle``: in the root, and in modules such as ``2_Dense/`` of
-    sentence-transformers.
-
-    Raises:
-        NotServableError: there are no weights, or only pickles without ``allow_pickle``.
+    Weights are safetensors. A folder's pickles are taken where it has no safetensors, and only with
+    ``allow_pickle``: in the root, and in modules such as ``2_Dense/`` of sentence-transformers.
+    Raises NotServableError: there are no weights, or only pickles without ``allow_pickle``.
     """
     names = list(names)
     kept = [name for name in names if not _matches(name, _OTHER_FRAMEWORKS)]
@@ -106,9 +95,7 @@ def choose_gguf_file(names: Iterable[str], gguf_file: str) -> list[str]:
 
 def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     """The files that an adapter, as PEFT saves it, needs of a repository with the files ``names``.
-
-    Raises:
-        NotServableError: it holds none, or only as a pickle without ``allow_pickle``.
+    Raises NotServableError: it holds none, or only as a pickle without ``allow_pickle``.
     """
     known = set(names)
     if ADAPTER_CONFIG not in known:
@@ -133,7 +120,7 @@ def needed_pickles(names: Iterable[str]) -> list[str]:
         name
         for name in known
         if _matches(name, _PICKLES)
-        and not _matches(name.rpartition("/")[2], _LEFT_BY_TRAINING)
+        and not _matches(name.rpartition("/")[2], _TRAINING_FILES)
         and _folder(name) not in safe
         and (not _folder(name) or name[0].isdigit())
     )
@@ -156,3 +143,37 @@ def _folder(name: str) -> str:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class UnusableTokenError(LoadError):
+    """The environment variable holds text that can't be a token."""
+
+
+def hub_token() -> str | bool:
+    """The environment's token, or False: with None huggingface_hub would look for one on disk.
+
+    Space around it is dropped: a Kubernetes Secret made from a file often ends with a line end.
+    Raises UnusableTokenError: it can't be sent in a header, and the error about that would quote
+    it.
+    """
+    for name in TOKEN_VARIABLES:
+        token = os.environ.get(name, "").strip()
+        if token and not re.fullmatch(r"[!-~]+", token):
+            raise UnusableTokenError(
+                f"{name} holds spaces, line ends or letters that no token has: set it anew"
+            )
+        if token:
+            return token
+    return False
+
+
+def error_line(error: BaseException) -> str:
+    """An error's type and text, without any token or password that the text may quote."""
+    text = str(error) or type(error).__name__
+    for name in TOKEN_VARIABLES:
+        token = os.environ.get(name, "").strip()
+        if token:
+            text = text.replace(token, f"${name}")
+    text = re.sub(r"://[^/\s]+@", "://***@", text)  # user names and passwords of URLs
+    # Cut to length last: a token that was cut in half would not be found.
+    return f"{type(error).__name__}: {reason(LoadError(text))}"

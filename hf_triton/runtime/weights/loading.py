@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..devices.device import Placement, choose_attention_kernels, fastest_dtype,
 from ..errors import LoadError, is_panic
 from ..log import info, warn
 from ..tokenizing.chat_templates import render_in_sandbox
-from .hub_token import error_line
+from .hub_files import error_line
 from .quantization import (
     is_of_a_package,
     quantization_config,
@@ -25,12 +26,11 @@ from .quantization import (
     weights_line,
 )
 from .served_model import ServedModel
-from .untrusted_files import FROM_PACKAGES
+from .untrusted_files import FROM_PACKAGES, read_headers, weight_bytes, within_files
 
 # Read in training alone, or by a head that would be missing, too.
 _UNREAD = re.compile(r"(^|\.)(pooler\.|masked_spec_embed$|mask_token$)")
 _NUM_NAMED = 3
-
 _MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
 
 
@@ -72,9 +72,7 @@ def load_tokenizer(
 
 
 def check_words(served: ServedModel, tokenizer: Any) -> None:
-    """Raises LoadError for a tokenizer of special tokens alone, and T5's space: transformers makes
-    one where its files are missing.
-    """
+    """Raises LoadError for special tokens alone: transformers makes such without its files."""
     try:
         vocabulary = tokenizer.get_vocab()
     except (AttributeError, NotImplementedError):  # there is none, or none that lists its words
@@ -99,26 +97,23 @@ def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
     """The torch module, to evaluate: in its dtype, on its device or spread by ``device_map``.
-
-    Raises:
-        LoadError: transformers can't load it, or the files lack weights of it.
+    Raises LoadError: transformers can't load it, or the files lack weights of it.
     """
     from transformers.utils.logging import disable_progress_bar
-
-    from .declared_size import check_headers, within_files
 
     disable_progress_bar()  # a log would get a line for each update
     choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
-    dtype = _dtype(served, files, config, placement)
+    dtype = _dtype(served, files, config, placement, read_headers(served.source, files))
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_report's
-    check_headers(served.source, files)
     with within_files(files):
         model, report = load_part(served, auto_class, files, device_map=device_map, **options)
     check_report(served, model, report)
-    if served.gguf_file is not None:
-        _forget_blocks(model)
+    if served.gguf_file is not None:  # its blocks are plain numbers now
+        model.hf_quantizer = None
+        for described in (model.config, model.config.get_text_config()):
+            vars(described).pop("quantization_config", None)
     elif "quantization_config" in options:
         repair_quantized_model(model)
     if getattr(model, "hf_quantizer", None) is not None:
@@ -126,11 +121,11 @@ def load_model(
     return model.eval()
 
 
-def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) -> Any:
+def _dtype(
+    served: ServedModel, files: Path, config: Any, placement: Placement, saved_in_files: Any
+) -> Any:
     """The torch dtype to load in; logs a line where there was a choice."""
     import torch
-
-    from .declared_size import saved_dtype, weight_bytes
 
     is_ours = placement.device == "cpu" and not is_of_a_package(served, config)
     if served.dtype != "auto":
@@ -140,7 +135,7 @@ def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) 
         return dtype
     if served.gguf_file is not None:  # its files name none to compute in
         return torch.float32 if placement.device == "cpu" else torch.bfloat16
-    saved = _configured_dtype(config) or saved_dtype(files)
+    saved = _configured_dtype(config) or saved_in_files
     if not is_ours or saved is None:
         return resolve_dtype(served.dtype, config, placement.device)
     dtype, why = fastest_dtype(saved, weight_bytes(files))
@@ -151,15 +146,7 @@ def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) 
     return dtype
 
 
-def _forget_blocks(model: Any) -> None:
-    """Drops GGUF's quantization config once its blocks are plain numbers."""
-    model.hf_quantizer = None
-    for config in (model.config, model.config.get_text_config()):
-        vars(config).pop("quantization_config", None)
-
-
 def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
-    """Further arguments of ``from_pretrained`` if the weights are to be quantized."""
     import torch
 
     quantization = quantization_config(served, config, torch.device(placement.device))
@@ -170,11 +157,7 @@ def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[s
 
 
 def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> Any:
-    """The torch module on the meta device, without weights: enough to inspect its layers.
-
-    Raises:
-        LoadError: as ``load_model``.
-    """
+    """The torch module on the meta device, without weights. Raises LoadError as ``load_model``."""
     import torch
 
     with _failing_in_one_line(served), torch.device("meta"):
@@ -182,9 +165,7 @@ def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> An
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
-    """The torch dtype that is asked for. ``auto`` is the checkpoint's; on a CPU, which lacks
-    float16, it is float32 for a float16 checkpoint.
-    """
+    """``auto`` is the checkpoint's; on a CPU float32 for float16, which it lacks."""
     import torch
 
     if dtype != "auto":
@@ -263,14 +244,17 @@ def tell_dropped_tokens(served: ServedModel, files: Path, tokenizer: Any) -> Non
 def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> None:
     """Refuses random weights, unless ``allow_missing_weights``; logs what the files have beside.
 
-    Transformers fills what is missing with random numbers and only warns: such a model would
-    answer otherwise at each start. What transformers ties or computes itself is not in its
-    report, and buffers come out of their code alike each time.
-
-    Raises:
-        LoadError: names the first tensors that the files lack, or have in another shape.
+    Transformers fills what is missing with random numbers and only warns: such a model would answer
+    otherwise at each start. What transformers ties or computes itself is not in its report, and
+    buffers come out of their code alike each time. Raises LoadError: names the first tensors that
+    the files lack, or have in another shape.
     """
-    missing, mismatched = _missing(model, report["missing_keys"]), _mismatched(report)
+    every = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    missing = [n for n in every if n in report["missing_keys"] and not _UNREAD.search(n)]
+    mismatched = [
+        f"{name} {list(found)} for {list(wanted)}"
+        for name, found, wanted in sorted(report["mismatched_keys"])
+    ]
     problems = [f"has no weights for {_listed(missing)}"] if missing else []
     problems += [f"has weights of another shape: {_listed(mismatched)}"] if mismatched else []
     if problems and not served.allow_missing_weights:
@@ -280,8 +264,10 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
         )
     for problem in problems:
         warn(f"{served.name}: {served.source} {problem}: they are random numbers")
-    if any(name.startswith("pooler.") for name in report["missing_keys"]):
-        _leave_out_pooler(served, model)
+    # A pipeline of a model without a head answers what the pooler makes, where a request asks.
+    is_random = any(name.startswith("pooler.") for name in report["missing_keys"])
+    if is_random and served.task == "pipeline" and not served.allow_missing_weights:
+        model.pooler = None
     if report["unexpected_keys"]:
         info(f"{served.name}: not used of the files: {_listed(sorted(report['unexpected_keys']))}")
 
@@ -297,25 +283,44 @@ def _kind_of(served: ServedModel, model: Any) -> str:
     return f"it is no model for {served.task}, or its files are incomplete"
 
 
-def _missing(model: Any, names: Collection[str]) -> list[str]:
-    """The missing parameters that answers depend on, in the model's order."""
-    every = (name for name, _ in model.named_parameters(remove_duplicate=False))
-    return [name for name in every if name in names and not _UNREAD.search(name)]
-
-
-def _leave_out_pooler(served: ServedModel, model: Any) -> None:
-    """A pipeline of a model without a head answers what the pooler makes, where a request asks."""
-    if served.task == "pipeline" and not served.allow_missing_weights:
-        model.pooler = None
-
-
-def _mismatched(report: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name} {list(found)} for {list(wanted)}"
-        for name, found, wanted in sorted(report["mismatched_keys"])
-    ]
-
-
 def _listed(names: list[str]) -> str:
     more = len(names) - _NUM_NAMED
     return ", ".join(names[:_NUM_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def load_processor(served: ServedModel, files: Path) -> Any:
+    """The model's processor: of text, and of images or sounds."""
+    from transformers import AutoProcessor
+
+    with without_videos():
+        processor = load_part(served, AutoProcessor, files, part="its processor: ")
+    check_words(served, getattr(processor, "tokenizer", None))
+    render_in_sandbox(processor)
+    return processor
+
+
+@contextmanager
+def without_videos() -> Iterator[None]:
+    """Where torchvision is not installed, which a processor's part for videos alone needs."""
+    if find_spec("torchvision") is not None:
+        yield
+        return
+    from transformers import ProcessorMixin
+    from transformers.models.auto.video_processing_auto import AutoVideoProcessor
+
+    patched: Any = AutoVideoProcessor
+    checked: Any = ProcessorMixin
+    load = patched.from_pretrained
+    check = checked.check_argument_for_proper_class
+
+    def check_all_but_videos(self: Any, name: str, argument: Any) -> Any:
+        is_left_out = name == "video_processor" and argument is None
+        return None if is_left_out else check(self, name, argument)
+
+    patched.from_pretrained = lambda *args, **kwargs: None
+    checked.check_argument_for_proper_class = check_all_but_videos
+    try:
+        yield
+    finally:
+        patched.from_pretrained = load
+        checked.check_argument_for_proper_class = check

@@ -1,8 +1,5 @@
 """Gets the files of a model and its adapters into the model's cache, or says in one line why they
-can't be used.
-
-A Hub model is cached in the model's folder of the repository; once it is complete there, no network
-is used. Files that models.lock pins are used only if they match it.
+can't be used. Once they are complete there, no network is used.
 """
 
 from __future__ import annotations
@@ -16,25 +13,32 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from ..errors import LoadError, reason
 from ..log import info, warn
 from ..regular_file import check_regular
-from .file_hashes import FileHashes
 from .hub_files import (
     ADAPTER_CONFIG,
     NotServableError,
     choose_adapter_files,
     choose_gguf_file,
     choose_model_files,
+    error_line,
     has_config,
+    hub_token,
     is_stored,
     needed_pickles,
     other_kind,
 )
-from .hub_token import error_line, hub_token
-from .locked_files import LockedFile, differences, missing_files, repository_folder, snapshot_folder
+from .locked_files import (
+    FileHashes,
+    LockedFile,
+    differences,
+    missing_files,
+    repository_folder,
+    snapshot_folder,
+)
 from .served_model import ServedAdapter, ServedModel
 from .untrusted_files import check_files
 
@@ -44,22 +48,20 @@ _LISTING_S = 60.0
 
 def model_files(served: ServedModel) -> Path:
     """The folder with the model's files: the local path, or the snapshot in the cache, downloaded
-    if it is not complete. A model that models.lock pins is checked against it at every load.
-
-    Raises:
-        LoadError: the files are missing, forbidden, unreachable, differ from models.lock, or can't
-            be used (untrusted_files.py).
+    if it is not complete. A model that models.lock pins is checked against it at every load. Raises
+    LoadError: the files are missing, forbidden, unreachable, differ from models.lock, or can't be
+    used (untrusted_files.py).
     """
     if served.local and served.gguf_file is not None:
         return _local_gguf(served, served.gguf_file)
     if served.local:
         _check(served, served.local_path)
         return _local_files(served)
-    locked = served.locked_files
-    find = _stored_snapshot if is_stored(served.model) else _cached_snapshot
-    files = (
-        find(served) or _download(served) if locked is None else _locked_snapshot(served, locked)
-    )
+    if served.locked_files is not None:
+        files = _locked_snapshot(served, served.locked_files)
+    else:
+        find = _stored_snapshot if is_stored(served.model) else _cached_snapshot
+        files = find(served) or _download(served)
     _check(served, files)
     return files
 
@@ -131,10 +133,8 @@ def _stored_snapshot(served: ServedModel) -> Path | None:
 
 
 def _is_complete(served: ServedModel, files: Path) -> bool:
-    """Whether a snapshot without a recorded list of files is as `hf-triton fetch` left it.
-
-    Raises:
-        LoadError: it holds pickles, which the model may not load.
+    """Whether a snapshot without a recorded list of files is as `hf-triton fetch` left it. Raises
+    LoadError: it holds pickles, which the model may not load.
     """
     present = _names_in(files)
     # huggingface_hub follows links on the way to the cache.
@@ -153,23 +153,17 @@ def _listed_files(served: ServedModel) -> list[str]:
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
+    place: dict[str, Any] = {"revision": served.revision, "cache_dir": served.cache_dir}
     try:
-        listed = get_cached_repo_tree(
-            served.model, revision=served.revision, cache_dir=served.cache_dir
-        )
+        return [file.path for file in get_cached_repo_tree(served.model, **place)]
     except CachedRepoTreeNotFoundError:  # made by `hf-triton fetch`: links to complete files only
         return []
-    return [file.path for file in listed]
 
 
 def _download(served: ServedModel) -> Path:
-    if is_stored(served.model):
-        _refuse_download(served)
+    _begin_download(served)
     from huggingface_hub import HfApi
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()
-    info(f"{served.name}: downloading {served.source}")
     try:
         listed = HfApi(token=hub_token()).model_info(
             served.model, revision=served.revision, timeout=_LISTING_S
@@ -187,12 +181,19 @@ def _download(served: ServedModel) -> Path:
         return found
 
 
-def _refuse_download(served: ServedModel) -> NoReturn:
-    """Raises LoadError: servers download from no object store, so that they need no credentials."""
-    raise LoadError(
-        f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: run "
-        f"`hf-triton fetch {served.public_name}`"
-    )
+def _begin_download(served: ServedModel, what: str = "") -> None:
+    """Raises LoadError for an object store: servers download from none, so that they need no
+    credentials.
+    """
+    if is_stored(served.model):
+        raise LoadError(
+            f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: "
+            f"run `hf-triton fetch {served.public_name}`"
+        )
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    info(f"{served.name}: downloading {what}{served.source}")
 
 
 def _users_snapshot(served: ServedModel) -> Path | None:
@@ -256,23 +257,13 @@ def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> P
 
 
 def _download_missing(served: ServedModel, missing: list[str]) -> None:
-    if is_stored(served.model):
-        _refuse_download(served)
+    _begin_download(served, f"{len(missing)} file{'s' * (len(missing) != 1)} of ")
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()
-    files = f"{len(missing)} file{'s' * (len(missing) != 1)}"
-    info(f"{served.name}: downloading {files} of {served.source}")
+    place: dict[str, Any] = {"revision": served.revision, "cache_dir": served.cache_dir}
 
     def download(name: str) -> None:
-        hf_hub_download(
-            served.model,
-            name,
-            revision=served.revision,
-            cache_dir=served.cache_dir,
-            token=hub_token(),
-        )
+        hf_hub_download(served.model, name, **place, token=hub_token())
 
     try:
         with ThreadPoolExecutor(_NUM_DOWNLOADS) as pool:
@@ -307,10 +298,8 @@ def _download_failure(served: ServedModel, error: Exception) -> str:
 
 
 def adapter_folders(served: ServedModel) -> dict[str, Path]:
-    """Each adapter's folder by its name, in the order of models.yaml.
-
-    Raises:
-        LoadError: names the adapter whose files are missing, forbidden, or differ from models.lock.
+    """Each adapter's folder by its name, in the order of models.yaml. Raises LoadError: names the
+    adapter whose files are missing, forbidden, or differ from models.lock.
     """
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
 

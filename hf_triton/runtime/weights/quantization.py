@@ -1,7 +1,5 @@
-"""Turns models.yaml's ``quantization`` into the quantization config of transformers.
-
-Says in one line what a method, or a checkpoint that was saved quantized, lacks on this machine. The
-quantized layers are those of torchao and bitsandbytes, or devices/int8_linear.py.
+"""Turns models.yaml's ``quantization`` into the quantization config of transformers, and says in
+one line what a method, or a checkpoint that was saved quantized, lacks on this machine.
 """
 
 from __future__ import annotations
@@ -35,10 +33,8 @@ _GIB = 2**30
 
 def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
     """The ``quantization_config`` of ``from_pretrained``; None if models.yaml asks for none. Also
-    checks that the packages are installed that an already quantized checkpoint needs.
-
-    Raises:
-        LoadError: this machine or this checkpoint can't be quantized so.
+    checks that the packages are installed that an already quantized checkpoint needs. Raises
+    LoadError: this machine or this checkpoint can't be quantized so.
     """
     saved = _saved_method(config)
     if saved is not None:
@@ -50,24 +46,22 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
         _require(f"{served.source} is quantized by {saved}", _CHECKPOINTS.get(saved, {}))
         return None
     if served.gguf_file is not None:
-        return _dequantized()
+        # Kernels for its blocks would come from the Hub; before 5.23 they are dequantized anyway.
+        import transformers
+
+        gguf_config = getattr(transformers, "GgufConfig", None)
+        return gguf_config and gguf_config(dequantize=True)
     if served.quantization is None:
         return None
     arguments = dict(served.quantization)
     method = arguments.pop("method")
-    if method.startswith("bitsandbytes"):
-        return _bitsandbytes(method, arguments)
-    return _torchao(method, arguments, device)
+    if not method.startswith("bitsandbytes"):
+        return _torchao(method, arguments, device)
+    _require(f"quantization: {method}", {"bitsandbytes": _BITSANDBYTES})
+    from transformers import BitsAndBytesConfig
 
-
-def _dequantized() -> Any:
-    """Makes transformers dequantize a .gguf file: kernels for its blocks would come from the Hub.
-    Releases of transformers before 5.23 do so anyway.
-    """
-    import transformers
-
-    config = getattr(transformers, "GgufConfig", None)
-    return config and config(dequantize=True)
+    bits = "load_in_8bit" if method == "bitsandbytes_8bit" else "load_in_4bit"
+    return BitsAndBytesConfig(**{bits: True}, **arguments)
 
 
 def require_gguf(served: ServedModel) -> None:
@@ -111,14 +105,6 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _bitsandbytes(method: str, arguments: dict[str, Any]) -> Any:
-    _require(f"quantization: {method}", {"bitsandbytes": _BITSANDBYTES})
-    from transformers import BitsAndBytesConfig
-
-    bits = "load_in_8bit" if method == "bitsandbytes_8bit" else "load_in_4bit"
-    return BitsAndBytesConfig(**{bits: True}, **arguments)
-
-
 def _torchao(method: str, arguments: dict[str, Any], device: torch.device) -> Any:
     _require(f"quantization: {method}", {"torchao": _TORCHAO})
     from torchao import quantization as torchao
@@ -159,11 +145,7 @@ def _check_int4(device: torch.device) -> None:
 
 
 def repair_quantized_model(model: Any) -> None:
-    """Replaces layers of a quantized torch module that torchao can't compute.
-
-    Raises:
-        LoadError: it has no layer that could be quantized.
-    """
+    """Replaces layers that torchao can't compute. Raises LoadError where nothing is quantized."""
     from torch import nn
 
     if not any(type(one) is not nn.Parameter for one in model.parameters()):
@@ -188,8 +170,9 @@ def weights_line(model: Any) -> str:
     line = f"weights quantized by {name}: {stored:.3f} GiB"
     if model.hf_quantizer.pre_quantized:
         return line
-    whole = sum(map(_num_weights, model.parameters())) * 2 / _GIB
-    return f"{line}, {whole:.3f} GiB in bfloat16"
+    states = ((getattr(one, "quant_state", None), one) for one in model.parameters())
+    shapes = (getattr(state, "shape", None) or one.shape for state, one in states)
+    return f"{line}, {2 * sum(map(math.prod, shapes)) / _GIB:.3f} GiB in bfloat16"
 
 
 def _num_bytes(tensor: Any) -> int:
@@ -198,8 +181,3 @@ def _num_bytes(tensor: Any) -> int:
     scales = getattr(getattr(tensor, "quant_state", None), "absmax", None)
     own = int(tensor.numel() * tensor.element_size())
     return own if scales is None else own + _num_bytes(scales)
-
-
-def _num_weights(parameter: Any) -> int:
-    shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
-    return int(math.prod(shape or parameter.shape))

@@ -1,8 +1,5 @@
 """Reads ``model.json``: the Hugging Face model that a Triton model serves, as the generator
-resolved it from an entry of models.yaml.
-
-Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from
-``options``).
+resolved it from an entry of models.yaml. A task builds its own ``Options`` from ``options``.
 """
 
 from __future__ import annotations
@@ -93,9 +90,7 @@ class ServedModel:
 
     @property
     def cache_dir(self) -> Path:
-        """The cache of the Hub's files: in the folder with the entry's name, so that it stays the
-        same when ``streaming`` is turned on or off.
-        """
+        """In the folder with the entry's name: it stays when ``streaming`` is turned on or off."""
         return self.folder.parent / self.public_name / "hf_cache"
 
     @property
@@ -118,9 +113,7 @@ class ServedModel:
 
 @lru_cache
 def _openable(path: bytes) -> str:
-    """A folder's path as this process can open it: Triton's Python encodes ASCII alone, so another
-    letter's path is a descriptor of the folder.
-    """
+    """Triton's Python encodes ASCII alone: another letter's path is a descriptor of the folder."""
     if path.isascii() or sys.getfilesystemencoding() == "utf-8":
         return os.fsdecode(path)
     try:
@@ -130,11 +123,7 @@ def _openable(path: bytes) -> str:
 
 
 def read_served_model(folder: Path, version: str) -> ServedModel:
-    """Reads ``<folder>/<version>/model.json``.
-
-    Raises:
-        LoadError: the file is missing, unreadable, or not as the generator writes it.
-    """
+    """Raises LoadError for a file that is not as the generator writes it."""
     path = folder / version / _FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -161,11 +150,8 @@ def parse_adapters(content: bytes) -> tuple[ServedAdapter, ...]:
 
 
 def _adapters(values: Any) -> tuple[ServedAdapter, ...]:
-    return tuple(ServedAdapter(**_part(one)) for one in values)
-
-
-def _part(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "locked_files": _locked(values.get("locked_files"))}
+    adapters = (ServedAdapter(**value) for value in values)
+    return tuple(replace(one, locked_files=_locked(one.locked_files)) for one in adapters)
 
 
 def _locked(files: Any) -> dict[str, LockedFile] | None:

@@ -1,6 +1,7 @@
 """Checks a model's folder before any of its files is read: refuses, by name, irregular files, links
-and paths that lead out of it, files of implausible size, and names of code on the Hub. Weights are
-not read here; declared_size.py compares them with the configuration.
+and paths that lead out of it, files of implausible size, and names of code on the Hub; and compares
+the model that a configuration describes with its weights while it is built: one with a thousand
+times as many layers would otherwise fill memory.
 """
 
 from __future__ import annotations
@@ -9,22 +10,24 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError, reason
 from ..regular_file import MOST_JSON_BYTES, check_regular, read_json
 from .hub_files import is_safe_path
 
+if TYPE_CHECKING:
+    import torch
+
 # What transformers, PEFT and sentence-transformers read whole.
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 # Their JSON is followed; that of vocabularies is checked by the library that reads it.
 _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_map.json")
-
 # If it is invalid, transformers ignores it, and answers would not end.
 _TAKEN_FOR_MISSING = "generation_config.json"
-
 _PATHS = ("configuration_files", "fast_tokenizer_files", "transformers_weights", "class_info_file")
 _IMPLEMENTATION = re.compile(r"(attn|experts)_implementation$")
 # What is in transformers itself. Any other name is one of a repository of code.
@@ -32,17 +35,24 @@ _BUILT_IN = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
 # transformers loads code from the Hub for them where their package is not installed.
 FROM_PACKAGES = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+# A byte of a file holds four weights of 2 bits, each is registered when it is made and when it is
+# read, and some models make a shared table several times before they tie it.
+_ELEMENTS_OF_A_BYTE = 8
+_TIMES_UNPACKED = 8  # blocks of GGUF become numbers
+_ALWAYS = 2**26  # elements: heads that a file may lack
+
 
 def check_files(folder: Path, *, trusts_code: bool) -> None:
-    """Opens small files of JSON alone.
-
-    Raises:
-        LoadError: names the first file that can't be used and why, with the key where it has one.
-    """
+    """Raises LoadError, which names the first file that can't be used, and the key."""
     root = folder.resolve()
     for path in _entries(folder):
         try:
-            _check_place(root, path)
+            target = path.resolve()
+            blobs = target.parent  # of the Hub's cache: all links of a snapshot lead there
+            is_blob = blobs.name == "blobs" and blobs.parent.name.startswith("models--")
+            if not is_blob and not target.is_relative_to(root):
+                raise ValueError("it is a link that leads out of the model's folder")
             if not path.is_dir():
                 _check_file(path, trusts_code=trusts_code)
         except FileNotFoundError:
@@ -59,15 +69,6 @@ def _entries(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links = [name for name in folders if Path(parent, name).is_symlink()]
         yield from (Path(parent, name) for name in sorted([*files, *links]))
-
-
-def _check_place(root: Path, path: Path) -> None:
-    """A link may lead to a blob of the Hub's cache, as all of a snapshot's do."""
-    found = path.resolve()
-    blobs = found.parent
-    is_blob = blobs.name == "blobs" and blobs.parent.name.startswith("models--")
-    if not is_blob and not found.is_relative_to(root):
-        raise ValueError("it is a link that leads out of the model's folder")
 
 
 def _check_file(path: Path, *, trusts_code: bool) -> None:
@@ -111,3 +112,57 @@ def _allowed(names: tuple[str, ...], value: str, *, trusts_code: bool) -> str | 
     if names and names[-1] == "audio_tokenizer_name_or_path":
         return "none; it loads another model of the Hub (trust_remote_code)"
     return None
+
+
+@contextmanager
+def within_files(files: Path) -> Iterator[None]:
+    """LoadError where a model is made that is many times larger than the folder's files."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook
+
+    num_bytes = weight_bytes(files)
+    config = next((path.name for path in files.rglob("*.gguf")), "config.json")
+    times = 1 if config == "config.json" else _TIMES_UNPACKED
+    left = num_bytes * _ELEMENTS_OF_A_BYTE * times + _ALWAYS
+
+    def count(_module: object, _name: str, parameter: torch.Tensor | None) -> None:
+        nonlocal left
+        left -= 0 if parameter is None else parameter.numel()
+        if left < 0:
+            raise LoadError(
+                f"{config}: the model that it describes is many times larger than its weights, "
+                f"which are {num_bytes} bytes"
+            )
+
+    counting = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        counting.remove()
+
+
+def read_headers(source: str, files: Path) -> torch.dtype | None:
+    """The dtype of the first numbers in safetensors. Raises LoadError for a broken file."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    dtypes = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+    found = None
+    for path in sorted(files.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = iter(file.keys())
+                while found is None and (name := next(names, None)) is not None:
+                    found = dtypes.get(file.get_slice(name).get_dtype())
+        except (SafetensorError, OSError, MemoryError) as error:
+            raise LoadError(f"{source}: {path.name}: {reason(error)}") from None
+    return found
+
+
+def weight_bytes(files: Path) -> int:
+    """The size of all files of weights in a model's folder."""
+    return sum(
+        Path(parent, name).stat().st_size
+        for parent, _, names in os.walk(files)
+        for name in names
+        if name.endswith(_WEIGHTS) and Path(parent, name).is_file()
+    )

@@ -12,7 +12,6 @@ from functools import partial
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, place, reason
-from hf_triton.runtime.request.request_ids import labelled
 
 from ..sequence.sequence import Recipient, Update
 
@@ -56,5 +55,5 @@ def _deliver(recipient: Recipient, action: Callable[[], None]) -> None:
         action()
     except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
         text = f"an output could not be delivered: {place(error)}"
-        log.error(labelled(recipient.request_id, text))
+        log.error(text, recipient.request_id)
         recipient.fail(EngineError(f"decoding the output failed: {reason(error)}"))

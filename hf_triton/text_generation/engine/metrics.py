@@ -6,9 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, histogram_families
+from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, RoundedTotal, histogram_families
 from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
-from hf_triton.runtime.metrics.rounded_total import RoundedTotal
 
 from ..sequence.sequence import Sequence
 

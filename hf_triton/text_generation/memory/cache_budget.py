@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_triton.runtime.request.abandoned_requests import VARIABLE
+from hf_triton.runtime.request.request_parameters import VARIABLE
 
 if TYPE_CHECKING:
     import torch

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
-from hf_triton.runtime.request.deadline import timeout_ms
 from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
-from hf_triton.runtime.request.tensors import RequestFields, each_row, shown
+from hf_triton.runtime.request.tensors import RequestFields, each_row, shown, timeout_ms
 
 from ..sequence.request_options import FILTERS, OPTIONS
 from ..sequence.sampling_params import SamplingParams, check_range

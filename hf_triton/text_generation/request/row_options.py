@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.deadline import check_on_timeout
-from hf_triton.runtime.request.tensors import RequestFields, shown, text
+from hf_triton.runtime.request.tensors import RequestFields, check_on_timeout, shown, text
 
 from ..sequence.request_options import OPTIONS
 from ..sequence.sampling_params import check_range

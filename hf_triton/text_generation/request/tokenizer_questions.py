@@ -14,8 +14,8 @@ from typing import Any
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_list, read_object
+from hf_triton.runtime.request.request_parameters import TOKENIZER_QUESTION
 from hf_triton.runtime.request.tensors import RequestFields, kind_of, shown, text
-from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.tokenizing.lengths import check_characters
 
 from .parsing import CheckedRequest, PromptReader

@@ -13,8 +13,7 @@ from functools import cache
 import torch
 
 from hf_triton.runtime.devices.device import to_device
-from hf_triton.runtime.kernels.kernel_loading import DRAW_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import Kernel, team_of
+from hf_triton.runtime.kernels.compiled_loops import Kernel, load_kernel, team_of
 
 from ..sequence.sampling_params import SamplingParams
 from .token_logprobs import MOST_LOGITS
@@ -121,7 +120,7 @@ def _kernel(dtype: torch.dtype) -> Kernel | None:
     if dtype not in (torch.float32, torch.bfloat16):
         return None
     try:
-        return load_kernel("draw", str(dtype).removeprefix("torch."), DRAW_KERNELS)
+        return load_kernel("draw", dtype)
     except ImportError:
         return None
 

@@ -20,8 +20,7 @@ from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import OverloadedError, RequestError, reason
-from hf_triton.runtime.sandbox.fork_server import ForkServerError
-from hf_triton.runtime.sandbox.pool import Sandbox
+from hf_triton.runtime.sandbox.pool import ForkServerError, Sandbox
 
 from .constraint import Constraint
 from .grammar import Following, Limits

@@ -11,7 +11,7 @@ import torch
 from hf_triton.encoder.fused.attention import Encoder, TextAttention, Texts
 from hf_triton.runtime.fused.parts import Attention, Embedding, Layer
 from hf_triton.runtime.fused.row_loops import RowLoops
-from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 
 _LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200)
 _LONGEST = 256

@@ -20,7 +20,7 @@ from hf_triton.pipeline.items import KINDS, ItemReader
 from hf_triton.pipeline.reception import to_json
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image, sound
-from hf_triton.runtime.media.resampling import resample
+from hf_triton.runtime.media.sounds import resample
 from tests.support.media_files import base64_text, picture, png, sound_file, tone
 
 LIMITS = MediaLimits(64e6, 600.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hf_triton.ports.call_files import Stream, new_name
-from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, call_text
+from hf_triton.runtime.request.request_parameters import CALL, VARIABLE, call_text
 from tests.scenarios.stub_endpoint import StubEndpoint
 
 Events = list[dict[str, Any]]

@@ -22,7 +22,7 @@ import torch
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.loading import ModelParts, load_parts, start_engine
 from hf_triton.text_generation.options import Options

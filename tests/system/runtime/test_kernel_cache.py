@@ -12,8 +12,9 @@ from tests.support.triton import ROOT
 COMPILE = """
 import sys
 sys.path[:0] = [".", "tests/stub"]
-from hf_triton.runtime.kernels.kernel_loading import load_kernel
-load_kernel("silu_mul", "float32")
+import torch
+from hf_triton.runtime.kernels.compiled_loops import load_kernel
+load_kernel("silu_mul", torch.float32)
 """
 
 

@@ -104,15 +104,14 @@ for path in (transformers.models.__file__, os.path.dirname(transformers.models._
 def test_nothing_is_left_where_a_value_cannot_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_triton.runtime.version_folder", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    disk_cache.put("imports", ("a key",), 1)
-    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    file.unlink()
+    file = disk_cache.path_of("imports", ("a key",))
+    assert file is not None
     file.mkdir()
-    disk_cache.put("imports", ("a key",), 1)
+    with pytest.raises(OSError, match="directory"):
+        disk_cache.put(file, ("a key",), 1)
     assert [*file.parent.iterdir()] == [file]
-    assert disk_cache.get("imports", ("a key",)) is None
+    assert disk_cache.get(file, ("a key",)) is None
 
 
 def test_the_releases_are_those_that_are_installed() -> None:

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights import file_hashes
+from hf_triton.runtime.weights import locked_files
 from tests.support.fake_hub import COMMIT, FakeHub
 from tests.unit.fetch.conftest import FILES
 from tests.unit.fetch.test_verify import damage_missing, damage_short
@@ -55,7 +55,7 @@ def test_hashing_is_done_once(work: Workplace, monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: Any) -> str:
         raise AssertionError("hashed again")
 
-    monkeypatch.setattr(file_hashes, "hash_file", refuse)
+    monkeypatch.setattr(locked_files, "hash_file", refuse)
     assert work.loaded() == work.snapshots()[0]
 
 
@@ -154,15 +154,15 @@ def test_a_hub_that_sends_something_else_is_refused_and_its_file_not_kept(
 
 def test_a_read_only_cache_is_served_from(work: Workplace) -> None:
     work.fetch()
-    (work.cache() / file_hashes.RECORD_FILE).unlink()
-    (work.cache() / file_hashes.RECORD_FILE).mkdir()  # root may write anywhere, but not to this
+    (work.cache() / locked_files.RECORD_FILE).unlink()
+    (work.cache() / locked_files.RECORD_FILE).mkdir()  # root may write anywhere, but not to this
     assert work.loaded() == work.snapshots()[0]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', '{"a": [1, 2, 3]}'])
 def test_a_damaged_record_only_means_hashing_again(work: Workplace, content: str) -> None:
     work.fetch()
-    Path(work.cache() / file_hashes.RECORD_FILE).write_text(content)
+    Path(work.cache() / locked_files.RECORD_FILE).write_text(content)
     work.loaded()
-    record = json.loads((work.cache() / file_hashes.RECORD_FILE).read_text())
+    record = json.loads((work.cache() / locked_files.RECORD_FILE).read_text())
     assert len(record) == len(FILES)

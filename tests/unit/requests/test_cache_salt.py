@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.abandoned_requests import CALL
-from hf_triton.runtime.request.cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
+from hf_triton.runtime.request.request_parameters import (
+    CACHE_SALT,
+    CALL,
+    CALLER,
+    read_parameters,
+    salt_of,
+)
 from tests.support.request_fields import fields
 
 WITHOUT_SALT = "cache_salt: got {}, allowed: a text of 1 to 256 characters"

@@ -11,8 +11,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError
-from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, call_in
-from hf_triton.runtime.request.empty_final import EMPTY_FINAL
+from hf_triton.runtime.request.request_parameters import CALL, EMPTY_FINAL, VARIABLE, call_in
 from hf_triton.runtime.request.responder import TritonResponder
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

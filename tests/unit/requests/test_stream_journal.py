@@ -10,7 +10,7 @@ import pytest
 
 from hf_triton.ports.call_files import Stream, first_text
 from hf_triton.runtime.errors import OverloadedError
-from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, Call, call_in, call_text
+from hf_triton.runtime.request.request_parameters import CALL, VARIABLE, Call, call_in, call_text
 from hf_triton.runtime.request.stream_journal import StreamJournal, Told, model_that_began
 
 NAME = "0123456789abcdef" * 2

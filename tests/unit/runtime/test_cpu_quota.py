@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.runtime.devices import cpu_quota as module
-from hf_triton.runtime.devices.cpu_quota import cpu_quota, num_cores
+from hf_triton.runtime.devices import device
+from hf_triton.runtime.devices.device import cpu_quota, num_cores
 
 _V1 = {"cpu.cfs_quota_us": "150000\n", "cpu.cfs_period_us": "100000\n"}
 
@@ -53,5 +53,5 @@ def test_a_part_of_a_core_counts_as_one(
     quota: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(module, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(device, "cpu_quota", lambda: quota)
     assert num_cores() == expected

@@ -1,28 +1,29 @@
-"""Reads a decoder layer off its recorded call: which norm was given what, and what was added up.
+"""Reads a model's layers off one recorded forward, from its embedding to its last norm: which norm
+was given what, and what was added up.
 
 Goes by what modules computed, not by what they are called: a norm whose output attention was given
-stands before attention, whatever its name.
+stands before attention, whatever its name. Whether the whole is right shows in the trial at load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 
-from ..parts import Layer, Linear, Mlp, Norm, UnsupportedLayersError
-from .attention import called, joined, read_attention
-from .norms import read_norm
-from .recording import Call, near, same
-from .rotary import Rotations
+from ..parts import Body, Embedding, Layer, Linear, Mlp, Norm, UnsupportedLayersError
+from .attention import Rotations, called, joined, read_attention
+from .recording import Call, near, read_norm, same
 
-Activation = Callable[[torch.Tensor], torch.Tensor]
-ACTIVATIONS: dict[str, Activation] = {
+Join = Callable[..., Linear]
+ACTIVATIONS: dict[str, Linear] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -31,31 +32,145 @@ ACTIVATIONS: dict[str, Activation] = {
 _SCALE = "residual_multiplier"
 
 
-def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Layer:
+def read_body(
+    model: Any, root: Call, made: torch.Tensor, span: tuple[int, int], join: Join
+) -> tuple[Body, list[Call]]:
+    """The layers whose last norm gives ``made``, and their calls; ``span``: the first position, and
+    how many there are. ``join`` makes one of linear layers that have one input. Raises
+    UnsupportedLayersError.
+    """
+    calls = _layer_calls(model, root)
+    rotations = Rotations(root, span[1])
+    layers = [_read_layer(call, rotations, join) for call in calls]
+    embedding = _embedding(model, root, calls[0], sum(span))
+    return Body(embedding, layers, _last_norm(root, calls[-1], made)), calls
+
+
+def _layer_calls(model: Any, root: Call) -> list[Call]:
+    """The calls of the modules of a list that attention is called in, one after the other."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    layers = {id(module) for modules in lists for module in modules}
+    found = []
+    for attending in root.walk():
+        if attending.attended:
+            call: Call | None = attending
+            while call is not None and id(call.module) not in layers:
+                call = call.parent
+            if call is None:
+                raise UnsupportedLayersError(f"{attending.kind} is in no list of layers")
+            found.append(call)
+    if not found:
+        raise UnsupportedLayersError(f"{root.kind} attends in a way of its own")
+    for before, after in itertools.pairwise(found):
+        if not same(before.output, after.input):
+            raise UnsupportedLayersError("its layers do not follow one another")
+    return found
+
+
+def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embedding:
+    """What makes the first layer's input."""
+    calls = list(itertools.takewhile(lambda call: call is not first, root.walk()))
+    tables = [call for call in calls if isinstance(call.module, nn.Embedding)]
+    own = [call for call in tables if call.module is model.get_input_embeddings()]
+    if len(own) != 1:
+        raise UnsupportedLayersError("its embedding is not computed once")
+    made, added = own[0].output, []
+    positions = types = None
+    for call in tables:
+        if call is own[0] or call.output.shape[-1] != made.shape[-1]:
+            continue  # an embedding of something else shows where the sum is compared
+        if (table := _positions(call, root.kwargs["position_ids"])) is not None:
+            positions = _only(positions, table)
+        elif (table := _types(call, root.kwargs.get("token_type_ids"))) is not None:
+            types = _only(types, table)
+        added.append(call.output)
+    if positions is not None and len(positions) < num_positions:
+        raise UnsupportedLayersError(f"it has {len(positions)} positions, not {num_positions}")
+    leaves = [leaf for call in calls for leaf in ([] if call.inner else call.leaves())]
+    for scale in dict.fromkeys((1.0, float(getattr(model.config, "embedding_multiplier", 1.0)))):
+        total = sum(added, made if scale == 1 else made * scale)
+        found = _after_embedding(total, leaves, first.input)
+        if found is not None:
+            return Embedding(own[0].module, positions, types, *found, scale)
+    raise UnsupportedLayersError(f"{first.kind} is given more than embeddings")
+
+
+def _positions(call: Call, position_ids: torch.Tensor) -> torch.Tensor | None:
+    """The table of a position embedding from position 0 on."""
+    weight: torch.Tensor = call.module.weight.detach()
+    weight = weight[getattr(call.module, "offset", 0) :].contiguous()
+    if len(weight) <= position_ids.max() or not same(weight[position_ids], call.output):
+        return None
+    return weight
+
+
+def _types(call: Call, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
+    """The table of an embedding of types of tokens, or of the one type that there is."""
+    weight: torch.Tensor = call.module.weight.detach()
+    if token_type_ids is not None and same(call.inputs[0], token_type_ids):
+        return weight
+    return None if call.inputs[0].any() else weight[:1]
+
+
+def _only(before: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
+    """The table, where there was none of its kind before."""
+    if before is not None:
+        raise UnsupportedLayersError("it adds up several tables of positions, or of types")
+    return table
+
+
+def _after_embedding(
+    total: torch.Tensor, leaves: Sequence[Call], made: torch.Tensor
+) -> tuple[Norm | None, Linear | None] | None:
+    """The norm and the product that make ``made`` of ``total``; None where something else does."""
+    norm, reached = None, total
+    for leaf in leaves:
+        if near(leaf.input, total) and (found := read_norm(leaf)) is not None:
+            norm, reached = found, leaf.output
+    if near(reached, made):
+        return norm, None
+    products = (leaf for leaf in leaves if same(leaf.input, reached) and same(leaf.output, made))
+    return next(((norm, leaf.module) for leaf in products), None)
+
+
+def _last_norm(root: Call, last: Call, made: torch.Tensor) -> Norm | None:
+    """The norm that makes ``made`` of the last layer's output."""
+    if same(made, last.output):
+        return None
+    for call in root.walk():
+        if same(call.input, last.output) and same(call.output, made) and not call.inner:
+            norm = read_norm(call)
+            if norm is not None:
+                return norm
+    raise UnsupportedLayersError("it does more with its last layer's output than a norm")
+
+
+def _read_layer(call: Call, rotations: Rotations, join: Join) -> Layer:
     """Raises UnsupportedLayersError where it computes anything else than a Layer does."""
     last_leaf = call.leaves()[-1]
     if same(last_leaf.output, call.output) and read_norm(last_leaf) is not None:
         return _read_normed_sums(call, rotations, join)
     attentions = [inner for inner in call.inner if inner.attended]
     if len(attentions) != 1:
-        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+        raise call.unsupported()
     (attention,) = attentions
     others = [c for c in call.inner if c is not attention and not c.changes_nothing]
     norms = _Norms(others)
+    if not norms.others:
+        raise UnsupportedLayersError("a layer has no MLP")
     scale = float(getattr(call.module, _SCALE, 1.0))
     attention_norm = norms.before(attention.input, call.input)
     added, attention_post_norm = norms.after(attention.output)
-    mlp_calls = norms.take_mlp()
-    given, made = mlp_calls[0].input, mlp_calls[-1].output
+    given, made = norms.others[0].input, norms.others[-1].output
     between = _sum(call.input, added, scale)
     is_parallel = not norms.stands_between(given, between)
     mlp_norm = norms.before(given, call.input if is_parallel else between)
     last, mlp_post_norm = norms.after(made)
-    if norms.unused or not near(_sum(between, last, scale), call.output):
-        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+    if norms.are_left or not near(_sum(between, last, scale), call.output):
+        raise call.unsupported()
     return Layer(
         attention=read_attention(attention, rotations, join),
-        mlp=_mlp(mlp_calls, join),
+        mlp=_mlp(norms.others, join),
         attention_norm=attention_norm,
         mlp_norm=mlp_norm,
         attention_post_norm=attention_post_norm,
@@ -65,7 +180,7 @@ def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) ->
     )
 
 
-def _read_normed_sums(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Layer:
+def _read_normed_sums(call: Call, rotations: Rotations, join: Join) -> Layer:
     """A layer of BERT's kind, whose parts may lie in modules of any kind."""
     leaves = call.leaves()
     between = [
@@ -73,22 +188,18 @@ def _read_normed_sums(call: Call, rotations: Rotations, join: Callable[..., Line
         for number in range(1, len(leaves) - 1)
         if read_norm(leaves[number]) is not None
         and leaves[number].input.numel() == call.input.numel()
-        and near(_sum(call.input, leaves[number - 1].output, 1), leaves[number].input)
+        and near(_sum(call.input, leaves[number - 1].output), leaves[number].input)
     ]
     if len(between) != 1:
         raise UnsupportedLayersError(f"{call.kind} has {len(between) + 1} norms of sums")
     (middle,), last = between, leaves[-1]
     given, made = leaves[middle].output, leaves[-2].output
     mlp = _dense(leaves[middle + 1 : -1], given, made, join)
-    if mlp is None or not near(_sum(given, made, 1), last.input):
-        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+    if mlp is None or not near(_sum(given, made), last.input):
+        raise call.unsupported()
     (attending,) = [inner for inner in call.walk() if inner.attended]
-    attention = replace(
-        attending,
-        inputs=[call.input],
-        outputs=[leaves[middle - 1].output],
-        inner=leaves[:middle],
-    )
+    outputs = [leaves[middle - 1].output]
+    attention = replace(attending, inputs=[call.input], outputs=outputs, inner=leaves[:middle])
     return Layer(
         attention=read_attention(attention, rotations, join),
         mlp=mlp,
@@ -99,13 +210,17 @@ def _read_normed_sums(call: Call, rotations: Rotations, join: Callable[..., Line
 
 
 class _Norms:
-    """A layer's norms, and its other calls."""
+    """A layer's norms, and its ``others``: the MLP's calls."""
 
     def __init__(self, calls: list[Call]) -> None:
-        self._all = [(call, norm) for call in calls if (norm := read_norm(call))]
+        read = [(call, read_norm(call)) for call in calls]
+        self._all = [(call, norm) for call, norm in read if norm is not None]
+        self.others = [call for call, norm in read if norm is None]
         self._used: set[int] = set()
-        norms = {id(call) for call, _ in self._all}
-        self._others = [call for call in calls if id(call) not in norms]
+
+    @property
+    def are_left(self) -> bool:
+        return len(self._used) < len(self._all)
 
     def before(self, given: torch.Tensor, hidden: torch.Tensor) -> Norm | None:
         """The norm that made ``given`` of ``hidden``; None where they are the same."""
@@ -136,60 +251,41 @@ class _Norms:
         makers = [call.input for call, _ in self._all if same(call.output, given)]
         return any(same(made, hidden) for made in [given, *makers])
 
-    def take_mlp(self) -> list[Call]:
-        """What is no norm: a module, or the layer's own linear layers."""
-        if not self._others:
-            raise UnsupportedLayersError("a layer has no MLP")
-        return self._others
 
-    @property
-    def unused(self) -> bool:
-        return len(self._used) < len(self._all)
-
-
-def _sum(hidden: torch.Tensor, delta: torch.Tensor, scale: float) -> torch.Tensor:
+def _sum(hidden: torch.Tensor, delta: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
     delta = delta.view(hidden.shape)
     return hidden + (delta if scale == 1 else delta * scale)
 
 
-def _names(call: Call) -> list[str]:
-    return sorted({inner.kind for inner in call.inner})
-
-
-def _mlp(calls: list[Call], join: Callable[..., Linear]) -> Mlp | Linear:
+def _mlp(calls: list[Call], join: Join) -> Mlp | Linear:
     """An Mlp, or the module as it is."""
-    given, made = calls[0].input, calls[-1].output
-    mlp = _dense([leaf for call in calls for leaf in call.leaves()], given, made, join)
+    leaves = [leaf for call in calls for leaf in call.leaves()]
+    mlp = _dense(leaves, calls[0].input, calls[-1].output, join)
     if mlp is not None:
         return mlp
     if len(calls) > 1:
         raise UnsupportedLayersError("a layer's own linear layers are no MLP")
-    return _as_rows(calls[0].module)
+    module = calls[0].module
 
-
-def _as_rows(module: Any) -> Linear:
-    """The module over (tokens, hidden): a mixture wants a batch of them."""
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def over_rows(x: torch.Tensor) -> torch.Tensor:
+        """x (tokens, hidden): a mixture wants a batch of them."""
         y = module(x.unsqueeze(0))
         rows: torch.Tensor = (y[0] if isinstance(y, tuple) else y).view(x.shape)
         return rows
 
-    return forward
+    return over_rows
 
 
-def _dense(
-    leaves: list[Call], given: torch.Tensor, made: torch.Tensor, join: Callable[..., Linear]
-) -> Mlp | None:
-    firsts = [leaf for leaf in leaves if same(leaf.input, given) and _is_weighted(leaf)]
-    acts = [leaf for leaf in leaves if not _is_weighted(leaf)]
+def _dense(leaves: list[Call], given: torch.Tensor, made: torch.Tensor, join: Join) -> Mlp | None:
+    firsts = [leaf for leaf in leaves if same(leaf.input, given) and _is_linear(leaf)]
+    acts = [leaf for leaf in leaves if not _is_linear(leaf)]
     lasts = [leaf for leaf in leaves if same(leaf.output, made)]
     if len(acts) != 1 or len(lasts) != 1 or len(leaves) != len(firsts) + 2:
         return None
     (act,), (last,) = acts, lasts
     outputs = [first.output for first in firsts]
     modules = [first.module for first in firsts]
-    activation: str | Linear | None = _activation(act)
+    activation = _activation(act)
     if len(firsts) == 2 and same(outputs[1], act.input):
         outputs, modules = outputs[::-1], modules[::-1]
     if len(firsts) == 1 and outputs[0].shape[-1] == 2 * last.input.shape[-1]:
@@ -202,13 +298,13 @@ def _dense(
     up, down = joined(join, modules), called(last.module)
     if not is_gated and isinstance(activation, str) and isinstance(modules[0], PrepackedLinear):
         both = modules[0].followed_by(activation)
-        up, activation = (up, activation) if both is None else (both, None)
+        if both is not None:
+            return Mlp(both, None, down, is_gated)
     return Mlp(up, activation, down, is_gated)
 
 
-def _is_weighted(call: Call) -> bool:
-    """Whether it is a linear layer: those that are prepacked have no parameters."""
-    return hasattr(call.module, "weight")
+def _is_linear(call: Call) -> bool:
+    return hasattr(call.module, "weight")  # those that are prepacked have no parameters
 
 
 def _activation(call: Call) -> str | Linear:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.generation_rules import has_rules

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_triton.runtime.python_program import python_program
+from hf_triton.runtime.own_environment import python_program
 
 VARIABLES = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # why a load failed; never a request

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from hf_triton.runtime.fused.parts import Body, Linear, UnsupportedLayersError
+from hf_triton.runtime.fused.parts import Body, Linear, UnsupportedLayersError, check_body
 from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
-from hf_triton.runtime.fused.reading.body import read_body
+from hf_triton.runtime.fused.reading.layers import read_body
 from hf_triton.runtime.fused.reading.recording import Call, near, record
 from hf_triton.runtime.fused.row_loops import RowLoops
-from hf_triton.runtime.fused.sizes import check_body
-from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 from hf_triton.text_generation.lora.linear import with_adapters, without_adapters
 from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.memory.paged_cache import PagedCache

@@ -7,8 +7,13 @@ from __future__ import annotations
 import torch
 
 from hf_triton.runtime.kernels import layout
-from hf_triton.runtime.kernels.kernel_loading import load_kernel
-from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of, kept_arguments
+from hf_triton.runtime.kernels.compiled_loops import (
+    Kernel,
+    ThreadTeam,
+    bits_of,
+    kept_arguments,
+    load_kernel,
+)
 
 from .attention import AttentionRule, attend_chunk, plain_attention
 from .step import PagedStep
@@ -35,8 +40,8 @@ class AttendLoop:
         num_pages, page_size, kv_heads, dim = keys.shape
         self._team, self._keys, self._values, self._rule = team, keys, values, rule
         self._sinks = None if rule.sinks is None else rule.sinks.float().contiguous()
-        dtype = str(keys.dtype).removeprefix("torch.")
-        self._place, self._attend = load_kernel("place", dtype), load_kernel("attend", dtype)
+        self._place = load_kernel("place", keys.dtype)
+        self._attend = load_kernel("attend", keys.dtype)
         groups = heads // kv_heads
         numbers = {
             layout.HEADS: heads,
@@ -108,7 +113,7 @@ class CompiledAttention:
     """See ``Attend``. Plain attention computes other rules. Raises ImportError without Numba."""
 
     def __init__(self) -> None:
-        load_kernel("attend", "float32")
+        load_kernel("attend", torch.float32)
         self._team = ThreadTeam(torch.get_num_threads())
         self._loops: dict[tuple[object, ...], AttendLoop] = {}
 

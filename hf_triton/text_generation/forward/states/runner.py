@@ -14,15 +14,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hf_triton.runtime.kernels.kernel_loading import STATE_KERNELS, load_kernel
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam, bits_of, load_kernel
 from hf_triton.runtime.kernels.layout import CHANNELS
-from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.step import PagedStep
 from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, UnsupportedStatesError, runs_of
 
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_DTYPES = (torch.float32, torch.bfloat16)
 _SILU = ("silu", "swish")
 
 
@@ -193,7 +192,7 @@ class StateFunctions(RowFunctions):
     def _run(self, name: str, dtype: torch.dtype, *arguments: int) -> None:
         if dtype not in _DTYPES:
             raise UnsupportedStatesError(f"it is {dtype}")
-        kernel = load_kernel(name, _DTYPES[dtype], STATE_KERNELS)
+        kernel = load_kernel(name, dtype)
         self._team.run(kernel, self.runs.data_ptr(), len(self.runs), *arguments)
 
 

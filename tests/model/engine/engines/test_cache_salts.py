@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hf_triton.runtime.metrics.rounded_total import RoundedTotal
+from hf_triton.runtime.metrics.histogram import RoundedTotal
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from tests.support.driving import Answers, running, setup

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.plan import settle_rotary
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError

@@ -8,8 +8,8 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError, RequestError
+from hf_triton.runtime.log import MAX_SHOWN, labelled
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.request_ids import MAX_SHOWN, labelled, shown
 from hf_triton.runtime.request.responder import TritonResponder
 from hf_triton.text_generation.engine.delivery import Delivery
 from hf_triton.text_generation.sequence.sequence import Update
@@ -37,7 +37,7 @@ def test_a_text_is_labelled_once_and_only_where_there_is_an_id() -> None:
     ],
 )
 def test_an_id_is_shown_on_one_line_and_not_in_whole(request_id: str, expected: str) -> None:
-    assert shown(request_id) == expected
+    assert labelled(request_id, "refused") == f"[request id: {expected}] refused"
 
 
 class _Request:

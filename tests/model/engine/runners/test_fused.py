@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.disk_cache import is_made_private
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
-from hf_triton.runtime.kernels import kernel_loading, thread_team
-from hf_triton.runtime.kernels.kernel_loading import load_kernel
-from hf_triton.runtime.kernels.thread_team import ThreadTeam
+from hf_triton.runtime.kernels import compiled_loops
+from hf_triton.runtime.kernels.compiled_loops import ThreadTeam, load_kernel
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
@@ -51,7 +50,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 def run(threads: ThreadTeam, name: str, dtype: torch.dtype, *arguments: int) -> None:
-    threads.run(load_kernel(name, str(dtype).removeprefix("torch.")), *arguments)
+    threads.run(load_kernel(name, dtype), *arguments)
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -120,8 +119,10 @@ def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
 
 def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    kernel = load_kernel("silu_mul", "float32")
-    monkeypatch.setattr(thread_team, "gomp_parallel", lambda _: lambda *args: sizes.append(args[2]))
+    kernel = load_kernel("silu_mul", torch.float32)
+    monkeypatch.setattr(
+        compiled_loops, "gomp_parallel", lambda _: lambda *args: sizes.append(args[2])
+    )
     team = ThreadTeam(4)
     for count in (1, 3, 8):
         monkeypatch.setattr(torch, "get_num_threads", partial(int, count))
@@ -291,7 +292,7 @@ def test_without_numba_the_engine_says_so_and_serves(
 
 
 def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_team, "gomp_parallel", lambda _: None)
+    monkeypatch.setattr(compiled_loops, "gomp_parallel", lambda _: None)
     assert ThreadTeam(8).num_threads == 1
 
 
@@ -312,16 +313,16 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
 def test_copies_that_load_at_once_compile_a_kernel_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    compiled, compile_one = [], kernel_loading._compiled
+    compiled, compile_one = [], compiled_loops._compiled
 
-    def counted(name: str, dtype: str, source: str) -> Any:
+    def counted(name: str, dtype: torch.dtype) -> Any:
         compiled.append(name)
-        return compile_one(name, dtype, source)
+        return compile_one(name, dtype)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel_loading, "_compiled", counted)
+    monkeypatch.setattr(compiled_loops, "_compiled", counted)
     with ThreadPoolExecutor() as copies:
-        list(copies.map(load_kernel.__wrapped__, ["argmax"] * 3, ["float32"] * 3))
+        list(copies.map(load_kernel.__wrapped__, ["argmax"] * 3, [torch.float32] * 3))
     assert compiled == ["argmax"]
 
 
@@ -351,9 +352,9 @@ def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", nobody)
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
-    kernel_loading._say_not_kept.cache_clear()
+    compiled_loops._say_not_kept.cache_clear()
     for name in ("silu_mul", "argmax"):
-        assert load_kernel.__wrapped__(name, "float32").address
+        assert load_kernel.__wrapped__(name, torch.float32).address
     (line,) = log_lines
     assert "compiles the kernels anew" in line
     assert "XDG_CACHE_HOME" in line

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from hf_triton.runtime.link import frames, protocol
-from hf_triton.runtime.link.connection import Connection
-from hf_triton.runtime.link.frames import Frame, LinkRequest
+from hf_triton.runtime.link.frames import Connection, Frame, LinkRequest
 from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
 from tests.support.triton import eventually
 
@@ -234,7 +233,7 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hf_triton.runtime.link.connection._MAX_QUEUED_BYTES", 100_000)
+    monkeypatch.setattr("hf_triton.runtime.link.frames._MAX_QUEUED_BYTES", 100_000)
     ours, theirs = socket.socketpair()
     ended = threading.Event()
     connection = Connection(ours, lambda _: None, lambda _: ended.set())

@@ -19,9 +19,9 @@ from torchao.quantization import (
 )
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from hf_triton.runtime.devices import int8_linear
+from hf_triton.runtime.devices import linear_layouts
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.int8_linear import Int8Linear, RowKernels
+from hf_triton.runtime.devices.linear_layouts import Int8Linear, digits_of
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
@@ -51,7 +51,7 @@ DIFFERENCES = {
 
 # Without VNNI a CPU saturates products of bytes; layers stay torchao's there, which is tested too.
 needs_exact_products = pytest.mark.skipif(
-    not int8_linear._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
+    not linear_layouts._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 
 
@@ -97,11 +97,11 @@ def test_digits_are_the_nearest_whole_numbers(num_digits: int, dtype: torch.dtyp
     torch.manual_seed(0)
     x = (torch.randn(7, 150) * torch.logspace(-30, 30, 7).unsqueeze(1)).to(dtype)
     x[3] = 0
-    digits, scales = RowKernels(2).digits(x[:, 10:90], num_digits)  # not contiguous
+    digits, scales = digits_of(x[:, 10:90], num_digits)  # not contiguous
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
-    numbers -= int8_linear.zero_point(num_digits)
+    numbers -= linear_layouts.ZERO_POINT[num_digits]
     wide = x[:, 10:90].double()
     assert (numbers - wide / scales.double().unsqueeze(1)).abs().max() <= 0.51
     # The largest of each row is the largest number.
@@ -155,7 +155,7 @@ def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
     log_lines: list[str],
 ) -> None:
     """Where products are not exact they stay torchao's."""
-    monkeypatch.setattr(int8_linear, "_multiplies_exactly", lambda: is_exact)
+    monkeypatch.setattr(linear_layouts, "_multiplies_exactly", lambda: is_exact)
     model = quantized(weights, method=method)
     assert log_lines == ["I tiny: weights quantized by torchao: 0.000 GiB, 0.000 GiB in bfloat16"]
     mlp = model.model.layers[0].mlp

@@ -1,0 +1,111 @@
+"""The parameters that Triton, the ports of ``serve`` and clients add to a request: the call that a
+port has passed on, the caller, the salt of cached results, a stream's empty last response, and a
+question for the tokenizer.
+
+A port tells a model by a file that the caller of a request has left: it makes the file when the
+caller leaves and removes it when the request is answered. The file's name ends with the name that
+the call has; a request that is sent again says so there. Triton is not told: before 25.06 it dies
+of calls that are cancelled as they end, up to 26.08 of streams that are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import RequestError
+
+# A client asks Triton for an empty last response, of which Triton tells a model nothing: the proxy
+# of the gRPC port says it. pytriton's clients drop the response that is marked as the last.
+EMPTY_FINAL = "hf-triton-empty-final"
+TOKENIZER_QUESTION = "tokenizer"  # asks a model's tokenizer instead of the model
+CALL = "hf-triton-call"
+CALLER = "hf-triton-caller"
+CACHE_SALT = "cache_salt"
+MAX_SALT_CHARACTERS = 256
+# In the environment of a server that `hf-triton serve` has started: what the files' paths begin
+# with.
+VARIABLE = "HF_TRITON_LEFT_CALLS"
+_MOST = 999_999_999
+# Whoever sends one can only end that request. Quotes within a value have backslashes before them.
+_NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
+_VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
+_CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')
+
+
+class Call(NamedTuple):
+    """A request that a port has passed on. ``text`` is the parameter's value; the ``left_file`` is
+    there once the caller has left, and a stream has a ``journal``. Of one that is sent again,
+    ``num_responses`` are what its caller has, and ``waited_ms`` is how long it has waited.
+    """
+
+    text: str
+    left_file: str
+    num_responses: int = 0
+    waited_ms: int = 0
+    journal: str = ""
+
+
+def call_in(parameters: str) -> Call | None:
+    """The call in these parameters, a JSON object; None where no port passed the request on."""
+    found = _CALL.search(parameters) if CALL in parameters else None
+    prefix = os.environ.get(VARIABLE) if found else None
+    if not (found and prefix):
+        return None
+    text, name, num_responses, waited_ms, journal = found.groups("")
+    journal = journal and journal_file(prefix, journal)
+    return Call(text, f"{prefix}{name}", int(num_responses or 0), int(waited_ms or 0), journal)
+
+
+def call_text(name: str, num_responses: int, waited_s: float, journal: str) -> str:
+    """All values for one request are of the same length; ``journal`` is empty without a stream."""
+    waited_ms = min(int(1000 * waited_s), _MOST)
+    return f"{name}-{min(num_responses, _MOST):09}-{waited_ms:09}-{journal}"
+
+
+def journal_file(prefix: str, name: str) -> str:
+    return f"{prefix}{name}.told"
+
+
+def read_parameters(text: str) -> dict[str, Any]:
+    """A request's parameters from their JSON object, without the call that it came with."""
+    # Nearly all have none; json.loads makes a decoder of its own for each call with a hook.
+    found: dict[str, Any] = {} if text in ("", "{}") else _DECODER.decode(text)
+    return found
+
+
+def _with_one_caller(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The caller is all values that stand under its name, in any case: a client that adds one of
+    its own becomes no other caller by it. HTTP headers arrive spelt as they were sent.
+    """
+    callers = [value for name, value in pairs if name.lower() == CALLER]
+    values = {name: value for name, value in pairs if name.lower() not in (CALLER, CALL)}
+    if not callers:
+        return values
+    return {**values, CALLER: callers if len(callers) > 1 else callers[0]}
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_with_one_caller)
+
+
+def salt_of(parameter_values: Mapping[str, Any]) -> str | None:
+    """What requests must have in common to share results: made of the caller, from a header that
+    Triton passes on as a parameter, and of the request's ``cache_salt``, as in vLLM; None where it
+    has neither. Raises RequestError: ``cache_salt`` is no text or has a length that is not allowed.
+    """
+    caller, given = parameter_values.get(CALLER), parameter_values.get(CACHE_SALT)
+    if given is not None and not (isinstance(given, str) and 0 < len(given) <= MAX_SALT_CHARACTERS):
+        # Quotes nothing: a known salt reveals who else uses it.
+        got = "a value of another type"
+        if isinstance(given, str):
+            got = f"{len(given)} characters" if given else "an empty text"
+        allowed = f"a text of 1 to {MAX_SALT_CHARACTERS} characters"
+        raise RequestError(f"{CACHE_SALT}: got {got}, allowed: {allowed}")
+    if caller is None and given is None:
+        return None
+    parts = json.dumps([caller, given])
+    return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
