@@ -157,7 +157,7 @@ class Port:
             connection.stop()
 
 
-class Door(NamedTuple):
+class Listener(NamedTuple):
     """Where a port listens, and what makes a ``new`` protocol for each of its clients; ``flag`` is
     in errors.
     """
@@ -170,21 +170,21 @@ class Door(NamedTuple):
 
 
 async def serve(
-    doors: Sequence[Door], host: str, stop: asyncio.Event, on_ready: Callable[[], None]
+    listeners: Sequence[Listener], host: str, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     """Serves until ``stop``; then accepts no client any more, and waits until what is under way has
     ended, GRACE_S at most. Raises ServerError where a port can't be listened on.
     """
-    loop, ports = asyncio.get_running_loop(), [door.port for door in doors]
+    loop, ports = asyncio.get_running_loop(), [listener.port for listener in listeners]
     servers = [
         await loop.create_server(
-            door.new,
-            sock=listening_socket(host, door.number, door.flag),
+            listener.new,
+            sock=listening_socket(host, listener.number, listener.flag),
             backlog=_BACKLOG,
-            ssl=door.tls,
-            ssl_handshake_timeout=_HANDSHAKE_S if door.tls else None,
+            ssl=listener.tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if listener.tls else None,
         )
-        for door in doors
+        for listener in listeners
     ]
     on_ready()
     while not stop.is_set():

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from hf_triton.ports.grpc.calls import grpc_door
+from hf_triton.ports.grpc.calls import grpc_listener
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
-from hf_triton.ports.openai.server import openai_door
-from hf_triton.ports.port import Door, serve, shared, tls_context
+from hf_triton.ports.openai.server import openai_listener
+from hf_triton.ports.port import Listener, serve, shared, tls_context
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import ProxySettings
 
@@ -28,7 +28,7 @@ async def serve_ports(
     """
     retries = retries or RetryCoordinator(settings.abandoned_requests)
     common = shared(settings.access, settings.admin_key, retries)
-    doors: list[Door] = []
+    listeners: list[Listener] = []
     async with AsyncExitStack() as stack:
         listen = settings.listen
         if listen.sockets:
@@ -37,12 +37,14 @@ async def serve_ports(
             # For scrapers of one's own network, as the health port is.
             metrics = HttpProxy(shared(), listen.metrics_socket)
             scraped = partial(HttpConnection, metrics)
-            doors += [
-                Door(proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port", tls),
-                Door(metrics, scraped, listen.metrics_port, "--metrics-port", None),
-                await stack.enter_async_context(grpc_door(listen, common)),
+            listeners += [
+                Listener(
+                    proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port", tls
+                ),
+                Listener(metrics, scraped, listen.metrics_port, "--metrics-port", None),
+                await stack.enter_async_context(grpc_listener(listen, common)),
             ]
         if settings.openai:
-            openai = openai_door(settings.openai, common)
-            doors.append(await stack.enter_async_context(openai))
-        await serve(doors, listen.host, stop, on_ready)
+            openai = openai_listener(settings.openai, common)
+            listeners.append(await stack.enter_async_context(openai))
+        await serve(listeners, listen.host, stop, on_ready)

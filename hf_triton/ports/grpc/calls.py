@@ -19,7 +19,7 @@ from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
-from hf_triton.ports.port import GRACE_S, Door, Shared, tls_context
+from hf_triton.ports.port import GRACE_S, Listener, Shared, tls_context
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.retries import UNREACHABLE, InFlight
 from hf_triton.ports.triton_calls import (
@@ -58,7 +58,7 @@ _CODES = {
 
 
 @contextlib.asynccontextmanager
-async def grpc_door(listen: Listen, shared: Shared) -> AsyncIterator[Door]:
+async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listener]:
     """What answers behind the port while the block runs; at its end no call is under way."""
     channel = triton_channel(listen.triton_grpc)
     calls = TritonCalls(channel, shared.retries)
@@ -74,7 +74,7 @@ async def grpc_door(listen: Listen, shared: Shared) -> AsyncIterator[Door]:
     await server.start()
     try:
         new = partial(ClientConnection, port, server_socket, handlers.by_peer)
-        yield Door(port, new, listen.grpc_port, "--grpc-port", tls)
+        yield Listener(port, new, listen.grpc_port, "--grpc-port", tls)
     finally:
         await server.stop(0)
         await calls.close()

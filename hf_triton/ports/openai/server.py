@@ -19,15 +19,15 @@ from hf_triton.ports.openai.playground.routes import Playground
 from hf_triton.ports.openai.responses.kept import KeptResponses
 from hf_triton.ports.openai.triton.catalog import Catalog, Repository
 from hf_triton.ports.openai.triton.client import Triton
-from hf_triton.ports.port import Door, Port, Shared, tls_context
+from hf_triton.ports.port import Listener, Port, Shared, tls_context
 from hf_triton.ports.settings import OpenAiPort
 
 _ABORT_S = 1.0  # for handlers that have not ended in time
 
 
 @contextlib.asynccontextmanager
-async def openai_door(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Door]:
-    """The port's door. Raises ServerError where a Triton that is elsewhere can't be reached."""
+async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
+    """The port's listener. Raises ServerError where a Triton that is elsewhere can't be reached."""
     access = replace(shared.access, cors=(*shared.access.cors, *settings.cors))
     callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
     port = Port(dataclasses.replace(shared, access=access, callers=callers))
@@ -56,7 +56,7 @@ async def openai_door(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Doo
         try:
             new = functools.partial(Connection, runner.server, port)
             tls = tls_context(port.access.tls)
-            yield Door(port, new, settings.port, "--openai-port", tls)
+            yield Listener(port, new, settings.port, "--openai-port", tls)
         finally:
             await runner.cleanup()
     finally:
