@@ -102,14 +102,12 @@ class Reception(PooledReception):
 
     def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
         inputs = [given for row in rows for given in row.inputs()]
-        done = partial(self._finish, rows, responder)
-        self._thread.submit([Work(inputs, done, responder.is_cancelled, responder.request_id)])
 
-    def _finish(
-        self, rows: list[ReadRow], responder: Responder, results: list[Any] | Exception
-    ) -> None:
-        deliver = partial(self._deliver, rows, results, responder)
-        self._requests.run_on(self._answering, responder, deliver)
+        def done(results: list[Any] | Exception) -> None:
+            deliver = partial(self._deliver, rows, results, responder)
+            self._requests.run_on(self._answering, responder, deliver)
+
+        self._thread.submit([Work(inputs, done, responder.is_cancelled, responder.request_id)])
 
     def _deliver(
         self, rows: list[ReadRow], results: list[Any] | Exception, responder: Responder

@@ -94,8 +94,15 @@ class OnnxSession:
         """
         import onnxruntime
 
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.enable_mem_pattern = False  # ONNX Runtime would keep memory for every shape
+        options.log_severity_level = 3
         wanted = providers(device)
-        self._session = onnxruntime.InferenceSession(path, session_options(), providers=wanted)
+        self._session = onnxruntime.InferenceSession(path, options, providers=wanted)
         if device.type == "cuda" and self.providers == ["CPUExecutionProvider"]:
             raise LoadError(f"onnxruntime could not load its CUDA libraries; {USE_TORCH}")
         self._device, self._dtype, self._size = device, dtype, size
@@ -122,19 +129,6 @@ class OnnxSession:
 
     def _place(self) -> tuple[str, int]:
         return self._device.type, self._device.index or 0
-
-
-def session_options() -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.enable_mem_pattern = False  # ONNX Runtime would keep memory for every shape
-    options.log_severity_level = 3
-    return options
 
 
 def providers(device: torch.device) -> list[Provider]:

@@ -224,21 +224,17 @@ def choice(report: Report) -> dict[str, object]:
     best = max(exact, key=exact.__getitem__)
     if exact[best] < exact.get("torch", 0.0) * _MIN_GAIN:
         best = "torch"  # the default, where nothing is clearly faster
-    found = {one.name: one for one in report.candidates}
-    text = f"Choose {best}, {_times(exact[best])}: write {_yaml(found[best])} in models.yaml"
+    found, times = {one.name: one for one in report.candidates}, "times as fast as plain PyTorch"
+    text = f"Choose {best}, {exact[best]:.2f} {times}: write {_yaml(found[best])} in models.yaml"
     # Rounded weights change the model's answers, so they are never recommended.
     for name in speedups.keys() - exact.keys():
         if speedups[name] > exact[best] * _MIN_GAIN:
             text += (
                 f"; where a difference of {found[name].difference:.2g} does not matter, "
-                f"{_yaml(found[name])} is {_times(speedups[name])}"
+                f"{_yaml(found[name])} is {speedups[name]:.2f} {times}"
             )
     options = found[best].options
     return {"engine": best, "options": options, "speedup": exact[best], "text": f"{text}."}
-
-
-def _times(speedup: float) -> str:
-    return f"{speedup:.2f} times as fast as plain PyTorch"
 
 
 def _yaml(one: Candidate) -> str:
