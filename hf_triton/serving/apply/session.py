@@ -116,7 +116,9 @@ class Session:
             wanted = plan_apply(plan, repository, self._target, force=options.force)
             wanted = self._look_for_room(wanted)
             if wanted.is_nothing and not options.dry_run:
-                self._recorder(wanted, is_whole=True)()
+                before = served_record.read(repository) or ServedRecord()
+                found = _record(wanted, self._applied, before, is_whole=True)
+                served_record.write(repository, found)
             if wanted.is_nothing or options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             specs = {spec.name: spec for spec in plan.specs}
@@ -163,19 +165,17 @@ class Session:
             raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
         return plan
 
-    def _recorder(self, plan: ApplyPlan, *, is_whole: bool) -> Callable[[], None]:
-        """Records what has been done of the plan so far, compared with the record of now."""
+    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool) -> None:
+        applied = self._applied
         before = served_record.read(self._repository) or ServedRecord()
 
         def record() -> None:
-            found = _record(plan, self._applied, before, is_whole=is_whole)
-            served_record.write(self._repository, found)
+            found = _record(plan, applied, before, is_whole=is_whole)
+            try:
+                served_record.write(self._repository, found)
+            except GeneratorError as error:  # such as a full disk
+                self._warn(f"{error}: a rollback will know nothing of this")
 
-        return record
-
-    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool) -> None:
-        record = self._recorder(plan, is_whole=is_whole)
-        applied = self._applied
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
@@ -198,19 +198,13 @@ class Session:
             if not self._stopping.is_set() and group.name not in applied.failures:
                 self._write_rest(group)
         if plan.removed and not self._stopping.is_set():
-            self._try(record)  # else the supervisor would load again what is unloaded
+            record()  # else the supervisor would load again what is unloaded
             if applied.routing:  # else requests would be routed to a model being unloaded
                 self._stopping.wait(ROUTING_IS_READ_S)
             common = (self._repository, self._target, settings)
             removed = plan.removed.values()
             self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
-        self._try(record)
-
-    def _try(self, record: Callable[[], None]) -> None:
-        try:
-            record()
-        except GeneratorError as error:  # such as a full disk
-            self._warn(f"{error}: a rollback will know nothing of this")
+        record()
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under

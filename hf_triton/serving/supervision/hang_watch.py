@@ -270,7 +270,13 @@ class HangWatch:
         """
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
         processes = {load: self._new_processes(*load, at_s) for load, at_s in loads.items()}
-        lacking = [load for load in loads if self._lacks(*load, len(processes[load]), repository)]
+        lacking = []
+        for load, pids in processes.items():
+            num_needed = model_config.num_processes(repository / load[0] / CONFIG_FILE)
+            # Where the version before goes on serving, a part of the new one's may be enough.
+            is_served = load not in self._answers.loading
+            if len(pids) < (min(1, num_needed) if is_served else num_needed):
+                lacking.append(load)
         unnoticed = [
             load
             for load, pids in processes.items()
@@ -279,9 +285,9 @@ class HangWatch:
         for load in self._loaded.longer_than(_LOADED_S, unnoticed):
             self._say(f"model '{load[0]}' has loaded unnoticed by Triton: its process is ended")
             self._loader.kill(load[0], processes[load])
-        pids = {stub.pid for stub in self._loader.stubs}
+        known = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
-        may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
+        may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, known))
         hung = self._loads.longer_than(_NO_PROCESS_S, lacking)
         self._num_looks += not may_come
         return hung[0][0] if hung else ""
@@ -294,14 +300,6 @@ class HangWatch:
             if (stub.model, stub.version) == (model, version)
             and started_s(stub.pid) >= began_s - _READ_LATE_S
         )
-
-    def _lacks(self, model: str, version: str, num_processes: int, repository: Path) -> bool:
-        """Whether a load has fewer processes of its own than it needs. Where the version before
-        goes on serving, a part of the new one's may be enough.
-        """
-        num_needed = model_config.num_processes(repository / model / CONFIG_FILE)
-        is_served = (model, version) not in self._answers.loading
-        return num_processes < (min(1, num_needed) if is_served else num_needed)
 
     def _server_processes(self) -> list[int]:
         """The tritonserver, which answers for both, and the guard."""

@@ -125,7 +125,18 @@ def _serve_until_stopped(
     try:
         supervisor.begin_to_load()
         ports.process.wait_until_it_listens()
-        with _watching(server, options, supervisor):
+        with contextlib.ExitStack() as stack:
+            if options.watched:
+                watch = Watch(
+                    options.watched,
+                    server.repository,
+                    Target(server.api, server.listen.address(server.listen.http_port)),
+                    lambda: supervisor.has_served and server.exit_code() is None,
+                    say,
+                )
+                say(f"watching {options.watched.config}: it is applied whenever it is saved")
+                watch.start()
+                stack.callback(watch.stop)
             supervisor.run()
     except StopRequested:
         code = _stop(server, health, supervisor, options.drain_s, ports)
@@ -134,30 +145,6 @@ def _serve_until_stopped(
         supervisor.loader.end()
         server.kill()
         raise
-
-
-@contextlib.contextmanager
-def _watching(
-    server: TritonServer, options: ServeOptions, supervisor: Supervisor
-) -> Iterator[None]:
-    """Applies changes of the watched files while the block runs, if there are any."""
-    if options.watched is None:
-        yield
-        return
-    listen = server.listen
-    watch = Watch(
-        options.watched,
-        server.repository,
-        Target(server.api, listen.address(listen.http_port)),
-        lambda: supervisor.has_served and server.exit_code() is None,
-        say,
-    )
-    say(f"watching {options.watched.config}: it is applied whenever it is saved")
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.stop()
 
 
 def _stop(

@@ -7,6 +7,7 @@ of which little is ever used; with a GPU, CUDA takes hundreds.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from pathlib import Path
 
@@ -36,34 +37,24 @@ def raise_all() -> None:
 
 def shortage_of_memory() -> str:
     """What may refuse memory here, and what to do; "" where nothing does."""
-    found = [_limit(*one) for one in _MEMORY_LIMITS] + [_overcommit()]
-    return "; ".join(filter(None, found))
-
-
-def _limit(limit: int, what: str, letter: str) -> str:
-    soft, _ = resource.getrlimit(limit)
-    if soft == resource.RLIM_INFINITY:
-        return ""
-    return (
-        f"{what} limited to {_gib(soft)} for each process (ulimit -{letter}), used or not: "
-        "lift that limit, and limit memory by a container or systemd's MemoryMax= instead"
-    )
-
-
-def _overcommit() -> str:
-    try:
-        if _OVERCOMMIT.read_text(encoding="ascii").strip() != _STRICT:
-            return ""
-        lines = dict(line.split(":", 1) for line in _MEMORY.read_text("ascii").splitlines())
-        most, taken = (
-            int(lines[name].split()[0]) << 10 for name in ("CommitLimit", "Committed_AS")
-        )
-    except (OSError, ValueError, KeyError):
-        return ""
-    return (
-        f"this machine promises {_gib(most)} of memory at most (vm.overcommit_memory is 2), of "
-        f"which {_gib(taken)} are promised, used or not: set it to 0, or add swap"
-    )
+    found = []
+    for limit, what, letter in _MEMORY_LIMITS:
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            found.append(
+                f"{what} limited to {_gib(soft)} for each process (ulimit -{letter}), used or not: "
+                "lift that limit, and limit memory by a container or systemd's MemoryMax= instead"
+            )
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if _OVERCOMMIT.read_text(encoding="ascii").strip() == _STRICT:
+            lines = dict(line.split(":", 1) for line in _MEMORY.read_text("ascii").splitlines())
+            names = ("CommitLimit", "Committed_AS")
+            most, taken = (int(lines[name].split()[0]) << 10 for name in names)
+            found.append(
+                f"this machine promises {_gib(most)} of memory at most (vm.overcommit_memory is "
+                f"2), of which {_gib(taken)} are promised, used or not: set it to 0, or add swap"
+            )
+    return "; ".join(found)
 
 
 def _gib(num_bytes: int) -> str:
