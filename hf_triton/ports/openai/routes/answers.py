@@ -246,9 +246,10 @@ class Writer:
         sent_s: float | None = None
 
         def encoded(added: list[Choice]) -> bytes:
-            written = list(map(self.encode, self.begin() if sent_s is None else ()))
-            written += (self.encode(event) for new in added for event in self.add(new))
-            return b"".join(written)
+            events = list(self.begin()) if sent_s is None else []
+            for new in added:
+                events += self.add(new)
+            return b"".join(map(self.encode, events))
 
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
@@ -342,7 +343,7 @@ def sse(event: Any) -> bytes:
 
 def named(event: Mapping[str, Any]) -> bytes:
     """One server-sent event under the name of its type."""
-    return f"event: {event['type']}\n".encode() + sse(event)
+    return f"event: {event['type']}\ndata: ".encode() + to_json(event) + b"\n\n"
 
 
 @dataclass(frozen=True)

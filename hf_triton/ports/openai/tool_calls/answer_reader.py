@@ -188,7 +188,10 @@ class FoundCalls:
             waits = not ends and len(text) - begin < MAX_HEAD
             return None if waits else Found((), begin)
         if self._parameters is not None:
-            return self._read_parameters(self._parameters, text, begin) if ends else None
+            if not ends:
+                return None
+            calls, end = self._parameters.read(text)
+            return self._found([(*call, "") for call in calls], max(begin, end))
         decoded = _decoded(text, head.end(), ends=ends)
         if not isinstance(decoded, tuple):
             return decoded
@@ -204,17 +207,6 @@ class FoundCalls:
         if not isinstance(value, list):
             return self._found([_named(value, text[begin:end])], end)
         return self._found([_named(*one) for one in _elements(text, begin)], end)
-
-    def _read_parameters(self, reader: ParameterCalls, text: str, begin: int) -> Found:
-        calls = reader.read(text)
-        if not calls or calls[0].arguments is None:
-            return Found((), max(begin, calls[0].end if calls else len(text)))
-        read = [calls[0]]
-        for call in calls[1:]:
-            if call.arguments is None or text[read[-1].end : call.begin].strip():
-                break
-            read.append(call)
-        return self._found([(call.name, call.arguments, "") for call in read], read[-1].end)
 
     def _read_python(self, text: str, begin: int, name: str, *, ends: bool) -> Found | None:
         end = end_of_brackets(text, begin)

@@ -2,8 +2,8 @@
 
 A call begins with its tool's name and ends with an end mark; white space alone stands between its
 parameters. A value may hold marks, whole calls too, as long as each has its counterpart in it.
-Everything else stays text, with all that follows if that could be within a value: a text that ends
-its own call could begin another, which the model has not made.
+What can't be read stays text, with all that follows, which could be within a value: a text that
+ends its own call could begin another, which the model has not made.
 
 Values have the types of the tool's JSON schema. A text stays a text where the schema takes texts
 and nothing else that it could be. ``null`` is null where the schema takes null, beside texts too:
@@ -38,15 +38,6 @@ _OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", li
 _DEEPEST = 32  # what a schema says further within is not looked at
 _INDEX = re.compile(r"\d{1,9}")
 _JOINING = {"anyOf": or_, "oneOf": or_, "allOf": and_}
-
-
-class ReadCall(NamedTuple):
-    """A call and where it stands; without arguments where it stays text."""
-
-    name: str
-    arguments: dict[str, Any] | None
-    begin: int
-    end: int
 
 
 class _Mark(NamedTuple):
@@ -84,23 +75,27 @@ class ParameterCalls:
         functions = [tool["function"] for tool in self._listed]
         return {one["name"]: types_of(one) for one in functions}
 
-    def read(self, text: str) -> list[ReadCall]:
-        """The calls of the rest of an answer, which begins with one; none where that can't be."""
+    def read(self, text: str) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+        """The calls that an answer's rest begins with, and where they end; without any, where that
+        ends which is none.
+        """
         marks = list(islice(self._marks(text), self._marks_left))
         self._marks_left -= len(marks)
-        calls, at = list[ReadCall](), 0 if self._marks_left else len(marks)
-        while at < len(marks) and marks[at].kind == "call":
-            name, begin = marks[at].name, marks[at].begin
+        calls, at, end = list[tuple[str, dict[str, Any]]](), 0, len(text)
+        goes_on = True
+        while self._marks_left and at < len(marks) and marks[at].kind == "call":
+            call = marks[at]
             try:
                 arguments, at = self._call(text, marks, at)
             except _BrokenError:
-                at = _after_broken(marks, at + 1)
-                end = marks[at].begin if at < len(marks) else len(text)
-                calls.append(ReadCall("", None, begin, end))
-            else:
-                known = arguments if name in self._tools else None
-                calls.append(ReadCall(name, known, begin, marks[at - 1].end))
-        return [] if any(mark.kind != "key" for mark in marks[at:]) else calls
+                return calls, end
+            if goes_on:
+                goes_on = call.name in self._tools and (call.follows or not calls)
+                end = marks[at - 1].end if goes_on or not calls else end
+                calls += [(call.name, arguments)] if goes_on else []
+        if not self._marks_left or any(mark.kind != "key" for mark in marks[at:]):
+            return [], len(text)
+        return calls, end
 
     def _marks(self, text: str) -> Iterator[_Mark]:
         end = 0
@@ -157,14 +152,6 @@ def _end_of_json(text: str, marks: list[_Mark], at: int) -> int:
     if found == len(marks) or marks[found].kind == "call":
         raise _BrokenError
     return found
-
-
-def _after_broken(marks: list[_Mark], begin: int) -> int:
-    """The call after one that can't be read; none where the rest may be within a parameter."""
-    end = next((n for n in range(begin, len(marks)) if marks[n].kind == "call"), len(marks))
-    kinds = [mark.kind for mark in marks[begin:end]]
-    is_whole = kinds.count("key") == kinds.count("close") and kinds.count("end") <= 1
-    return end if is_whole else len(marks)
 
 
 def typed(text: str, types: Types) -> Any:
