@@ -10,7 +10,7 @@ from functools import partial
 from hf_triton.ports.grpc.calls import grpc_listener
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
-from hf_triton.ports.openai.server import openai_listener
+from hf_triton.ports.openai.app import openai_listener
 from hf_triton.ports.port import Listener, serve, shared, tls_context
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import ProxySettings

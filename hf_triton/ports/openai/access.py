@@ -60,7 +60,10 @@ class AccessCheck:
         """Counts the request to its caller. Raises RefusedError (401, 429), ApiError."""
         if request.method in ("GET", "HEAD") and request.path in self._open_paths:
             return
-        headers = _authorizations(request)
+        # Anthropic's header is read as one of OpenAI's.
+        keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
+        keys = [*request.headers.getall("Authorization", []), *keys]
+        headers = list(dict.fromkeys(keys))
         if len(headers) > 1 and self._callers.have_keys:
             # Whoever stands before this port may have looked at another one.
             text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
@@ -84,12 +87,6 @@ class AccessCheck:
 
     async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
-
-
-def _authorizations(request: web.Request) -> list[str]:
-    """OpenAI's header, and Anthropic's in the form of OpenAI's; all of them where they differ."""
-    keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
-    return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, the key, and what each asks Triton for.
+"""OpenAI's port, from its start to its end: routes, the key, and what each asks Triton for.
 
 A client that goes takes its handler with it (aiohttp's handler_cancellation), and the handler its
 calls to Triton.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,9 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from aiohttp import web
+from msgspec import structs
 
+from generator.errors import ServerError
 from generator.spec.runtime_rules import CALLER
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
@@ -25,7 +27,13 @@ from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, routes_of, with_schema
 from hf_triton.ports.openai.access import AccessCheck, caller_of, id_of, send_id, trace_context
 from hf_triton.ports.openai.adapters import AdapterChanges
-from hf_triton.ports.openai.connections import check_encoding, followed, read_body, read_form
+from hf_triton.ports.openai.connections import (
+    Connection,
+    check_encoding,
+    followed,
+    read_body,
+    read_form,
+)
 from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.openapi import Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
@@ -46,12 +54,14 @@ from hf_triton.ports.openai.sending import (
     json_response,
     streamed,
 )
-from hf_triton.ports.openai.triton.catalog import Catalog
+from hf_triton.ports.openai.triton.catalog import Catalog, Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
-from hf_triton.ports.port import Port
+from hf_triton.ports.port import Listener, Port, Shared, tls_context
+from hf_triton.ports.settings import OpenAiPort
 from hf_triton.ports.triton_calls import LEFT
 
+_ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")
 Item = TypeVar("Item")
 _GENERATING = (
@@ -342,3 +352,49 @@ class OpenAiApp:
         except ApiError as error:
             placed = with_places(error, asked.media)
             raise (asked.names.of(error) if placed is error else placed) from None
+
+
+@contextlib.asynccontextmanager
+async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
+    """The port's listener. Raises ServerError where a Triton that is elsewhere can't be reached."""
+    access = structs.replace(shared.access, cors=(*shared.access.cors, *settings.cors))
+    callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
+    port = Port(replace(shared, access=access, callers=callers))
+    triton = Triton(settings.triton_address, port.retries)
+    media_hosts = MediaHosts(settings.media_hosts)
+    try:
+        if settings.repository is None:  # whoever started this looks after the other one
+            await _check(triton)
+        repository = Repository(settings.repository)
+        catalog = Catalog(triton, port.retries, repository)
+        playground = Playground(triton, port.retries, repository)
+        app = OpenAiApp(
+            triton,
+            port,
+            catalog,
+            media_hosts,
+            AdapterChanges(catalog, repository.folder, shared.admin_key, port.retries.is_coming),
+            KeptResponses(settings.keep_s),
+            playground if settings.has_playground else None,
+            metrics_socket=settings.metrics_socket,
+        )
+        runner = web.AppRunner(
+            app.application(), handler_cancellation=True, shutdown_timeout=_ABORT_S
+        )
+        await runner.setup()
+        try:
+            new = partial(Connection, runner.server, port)
+            tls = tls_context(port.access.tls)
+            yield Listener(port, new, settings.port, "--openai-port", tls)
+        finally:
+            await runner.cleanup()
+    finally:
+        await media_hosts.close()
+        await triton.close()
+
+
+async def _check(triton: Triton) -> None:
+    if reason := await triton.why_unreachable():
+        if "HTTP" in reason.upper() or "protocol" in reason.lower():
+            reason += "; is it Triton's gRPC port, by default 8001?"
+        raise ServerError(f"no Triton answers at {triton.address}: {reason}")

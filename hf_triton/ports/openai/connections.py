@@ -101,16 +101,12 @@ class Connection(web.RequestHandler):
             transport.abort()
 
 
-def connection_of(request: web.Request) -> Connection:
-    return cast(Connection, request.protocol)
-
-
 @web.middleware
 async def followed(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Tells the connection how far a request has got."""
-    connection = connection_of(request)
+    connection = cast(Connection, request.protocol)
     connection.begin(has_body=request.can_read_body)
     try:
         return await handler(request)
@@ -169,7 +165,7 @@ async def read_body(request: web.Request, bodies: Bodies) -> bytes:
             while piece := await _next_piece(request):
                 bodies.take(len(piece), len(data) + len(piece))
                 data += piece
-        connection_of(request).compute()
+        cast(Connection, request.protocol).compute()
         return bytes(data)
     except asyncio.TimeoutError:
         raise ApiError(408, "the body did not come in time") from None

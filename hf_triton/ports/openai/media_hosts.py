@@ -20,9 +20,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, top
 from hf_triton.ports.openai.schema.media import MediaPart
-from hf_triton.ports.openai.schema.names import top
 from hf_triton.ports.time_limit import timeout
 
 _MOST_BYTES = 32 * 2**20  # of a file

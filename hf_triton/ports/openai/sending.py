@@ -80,7 +80,7 @@ def _error(
 ) -> web.Response:
     body: Any = error.body()
     status = error.status
-    if messages.is_under(request.path):
+    if f"{request.path}/".startswith(f"{messages.PATH}/"):
         body = messages.error_body(error)
         body.request_id = id_of(request)
     elif is_hubs(request.path):

@@ -13,8 +13,7 @@ from hf_triton.ports.openai.app import _GENERATING
 from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.openai.schema.errors import ApiError, top
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.triton.client import of_text
 from hf_triton.runtime.errors import RequestError

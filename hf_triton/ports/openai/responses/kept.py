@@ -155,7 +155,7 @@ class EarlierResponses:
         return self._kept.put(response["id"], _Kept(self._owner, self._payer, items, data, ids))
 
     def delete(self, response_id: str) -> None:
-        self._found(response_id, _not_kept(404, "id"))
+        self.response(response_id)
         self._kept.drop(response_id)
 
     def _until(self, response_id: str, missing: ApiError) -> list[Json]:

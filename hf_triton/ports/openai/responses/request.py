@@ -24,9 +24,8 @@ from hf_triton.ports.openai.schema.body import (
     present,
     refused,
 )
-from hf_triton.ports.openai.schema.errors import bad_field
+from hf_triton.ports.openai.schema.errors import Placed, bad_field
 from hf_triton.ports.openai.schema.messages import joined
-from hf_triton.ports.openai.schema.names import Placed
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
 
 _EARLIER = "send previous_response_id, or the earlier items in input"

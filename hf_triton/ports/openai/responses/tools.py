@@ -16,8 +16,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from hf_triton.ports.openai.schema.body import Json, JsonList, convert, kind_of, short
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.names import Placed
+from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
 from hf_triton.ports.openai.schema.tools import Allowed, AllowedTools, ToolChoice
 
 # Of each there are releases, with a date behind the name.

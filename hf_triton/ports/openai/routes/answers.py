@@ -211,9 +211,10 @@ class Writer:
         """The last events."""
         return ()
 
-    def take(self, new: Choice) -> None:
+    def take(self, added: Sequence[Choice]) -> None:
         """Takes what a chunk adds to the object."""
-        self.add(new)
+        for new in added:
+            self.add(new)
 
     def result(self) -> Any:
         """The object, after ``end``."""
@@ -228,15 +229,10 @@ class Writer:
 
     async def whole(self, chunks: Chunks) -> Any:
         """The answer as one object. Raises ApiError."""
-
-        def take_all(added: list[Choice]) -> None:
-            for new in added:
-                self.take(new)
-
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
                 added = await self.answer.read(prompt, chunk)
-                await aside(chunk.num_bytes, partial(take_all, added))
+                await aside(chunk.num_bytes, partial(self.take, added))
         self.answer.check_complete()
         self.end()
         return await aside(self.answer.num_bytes, self.result)
@@ -307,8 +303,9 @@ class ChoicesWriter(Writer):
     def encode(self, event: Any) -> bytes:
         return sse(event) if event else _DONE
 
-    def take(self, new: Choice) -> None:
-        self._parts.setdefault(new.index, []).append(new)
+    def take(self, added: Sequence[Choice]) -> None:
+        for new in added:
+            self._parts.setdefault(new.index, []).append(new)
 
     def result(self) -> Struct:
         choices = [_joined(self._parts[index]) for index in sorted(self._parts)]

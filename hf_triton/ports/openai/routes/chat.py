@@ -17,10 +17,9 @@ from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Choice, ChoicesWriter, Endpoint, GenerationUsage
 from hf_triton.ports.openai.schema.body import Json, kind_of, present, read
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, Names, Placed, bad_field, places, renamed
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs
 from hf_triton.ports.openai.schema.media import take_media
-from hf_triton.ports.openai.schema.names import Names, Placed, places, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue, asked
 from hf_triton.ports.openai.schema.tools import Chosen, Named, read_tools
 from hf_triton.ports.openai.tool_calls.calls import Call, Function, whole_calls
@@ -144,7 +143,14 @@ def ask(chat: Chat) -> GenerationRequest:
     if chat.top_logprobs and not chat.logprobs:
         raise bad_field("top_logprobs", kind_of(chat.top_logprobs), "only with logprobs true")
     num_logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
-    read = asked(chat, [prompt], {**_lengths(chat), **constraint}, num_logprobs)
+    newer, older = chat.max_completion_tokens, getattr(chat, "max_tokens", None)
+    if newer is not None and older not in (None, newer):
+        allowed = f"the same as max_completion_tokens ({kind_of(newer)}), or one of them"
+        raise bad_field("max_tokens", kind_of(older), allowed)
+    # Clients send a length without knowing the model: it is clamped to the context.
+    length = {} if newer is None else {"max_tokens": newer}
+    sampling = {"clamp_max_tokens": True, **length, **constraint}
+    read = asked(chat, [prompt], sampling, num_logprobs)
     return replace(read, tools=tools, media=media, is_chat=True)
 
 
@@ -179,18 +185,6 @@ def _template_kwargs(chat: Chat) -> dict[str, Any]:
     if kwargs.get("continue_final_message") and chat.add_generation_prompt:
         raise bad_field("continue_final_message", "true", "only with add_generation_prompt false")
     return kwargs
-
-
-def _lengths(chat: Chat) -> dict[str, int]:
-    """Clients send a length without knowing the model: it is clamped to the context."""
-    newer = chat.max_completion_tokens
-    older = getattr(chat, "max_tokens", None)
-    if newer is None:
-        return {"clamp_max_tokens": True}
-    if older not in (None, newer):
-        allowed = f"the same as max_completion_tokens ({kind_of(newer)}), or one of them"
-        raise bad_field("max_tokens", kind_of(older), allowed)
-    return {"max_tokens": newer, "clamp_max_tokens": True}
 
 
 class ChatWriter(ChoicesWriter):

@@ -90,10 +90,6 @@ def _ask(body: CountRequest) -> GenerationRequest:
     return chat.ask_as(messages.as_chat(body), messages.NAMES, messages.PARTS)
 
 
-def is_under(path: str) -> bool:
-    return path == PATH or path.startswith(f"{PATH}/")
-
-
 def error_body(error: ApiError) -> MessageError:
     kind = _ERRORS.get(error.status, "api_error")
     return MessageError(ErrorText(kind, error.message, dict(error.details) or UNSET))

@@ -27,8 +27,7 @@ from hf_triton.ports.openai.schema.body import (
     read_object,
     short,
 )
-from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.names import Names, renamed
+from hf_triton.ports.openai.schema.errors import Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
 from hf_triton.ports.openai.triton.tensors import outputs_of, read_texts
 
@@ -215,18 +214,13 @@ def write(asked: SpeechRequest, response: Any) -> Heard | Transcript | str:
 
 
 def _value(name: str, given: list[bytes]) -> Any:
-    if name in _LISTS:
-        return [_text(name, one) for one in given]
-    if len(given) > 1:
+    if name not in _LISTS and len(given) > 1:
         raise bad_field(short(name), f"{len(given)} values", "one")
-    return given[0] if name == "file" else _text(short(name), given[0])
-
-
-def _text(name: str, value: bytes) -> str:
     try:
-        return value.decode("utf-8")
+        values = given if name == "file" else [one.decode() for one in given]
     except UnicodeDecodeError:
-        raise bad_field(name, "bytes that are not UTF-8", "a text") from None
+        raise bad_field(short(name), "bytes that are not UTF-8", "a text") from None
+    return values if name in _LISTS else values[0]
 
 
 def _time(seconds: float, point: str) -> str:

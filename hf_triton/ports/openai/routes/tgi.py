@@ -31,9 +31,8 @@ from hf_triton.ports.openai.schema.body import (
     read,
     refused,
 )
-from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, HubError, Names, bad_field, renamed
 from hf_triton.ports.openai.schema.logprobs import Entry
-from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")
@@ -207,13 +206,14 @@ class GenerationWriter(Writer):
                 last.details.input_length = self.answer.usage().prompt_tokens
         return found
 
-    def take(self, new: Choice) -> None:
-        if self.asked.echoes and new.positions is not None:
-            # The prompt's positions come before the answer's.
-            num_prompt = len(new.positions) - new.num_tokens
-            told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
-            self._prefill += [_token(one.sampled, one.sampled.text) for one in told]
-        self._tokens += self._events_of(new)
+    def take(self, added: Sequence[Choice]) -> None:
+        for new in added:
+            if self.asked.echoes and new.positions is not None:
+                # The prompt's positions come before the answer's.
+                num_prompt = len(new.positions) - new.num_tokens
+                told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
+                self._prefill += [_token(one.sampled, one.sampled.text) for one in told]
+            self._tokens += self._events_of(new)
 
     def result(self) -> Generated | list[Generated]:
         found = Generated(self._prefix + self._text)

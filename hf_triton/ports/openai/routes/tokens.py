@@ -16,8 +16,7 @@ from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, Writer
 from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, present, read
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.names import Names, renamed
+from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue
 
 _PROMPT = ("messages", "tools", "chat_template_kwargs")

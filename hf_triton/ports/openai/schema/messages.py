@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from hf_triton.ports.openai.schema.body import Integer, Json, also, instead, only, present, short
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.names import Placed
+from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
 from hf_triton.ports.openai.schema.tools import Chosen, Named
 

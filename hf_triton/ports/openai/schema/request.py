@@ -31,9 +31,8 @@ from hf_triton.ports.openai.schema.body import (
     read,
     refused,
 )
-from hf_triton.ports.openai.schema.errors import bad_field
+from hf_triton.ports.openai.schema.errors import Names, bad_field, sent_names
 from hf_triton.ports.openai.schema.media import MediaPart
-from hf_triton.ports.openai.schema.names import Names, sent_names
 from hf_triton.ports.openai.schema.tools import ToolChoice, Tools
 
 _NAME = "response_format"

@@ -16,8 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
-from hf_triton.ports.openai.schema.names import HEAD
+from hf_triton.ports.openai.schema.errors import HEAD, ApiError, of_refusal
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.tensors import (
     OUTPUTS,

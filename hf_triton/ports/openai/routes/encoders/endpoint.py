@@ -21,8 +21,7 @@ from msgspec import Meta, Struct
 from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.schema.body import only, read
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.names import Names, renamed
+from hf_triton.ports.openai.schema.errors import ApiError, Names, renamed
 from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
 from hf_triton.ports.openai.triton.catalog import TRUNCATED
 from hf_triton.ports.openai.triton.tensors import (

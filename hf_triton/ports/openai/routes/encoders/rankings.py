@@ -77,14 +77,14 @@ class Pairs(EncoderRequest, kw_only=True):
             return embed(texts, self.options, names, told, num_first=len(seconds))
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
         outputs, options = ("score", "logits", NUM_TOKENS), {**self.options, **raw}
-        return Batch(_each(firsts, seconds), outputs, self.names, seconds, options)
+        return Batch(_each(firsts, len(seconds)), outputs, self.names, seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""
         firsts, seconds = self.sides()
         found: dict[tuple[str, str], float] = {}
-        texts = zip(_each(firsts, seconds), seconds, strict=True)
-        pairs = zip(texts, _scores(answers, seconds), strict=True)
+        texts = zip(_each(firsts, len(seconds)), seconds, strict=True)
+        pairs = zip(texts, _scores(answers, len(seconds)), strict=True)
         # Of the same pair the same one, wherever in a batch it was computed.
         return [found.setdefault(pair, score) for pair, score in pairs]
 
@@ -93,24 +93,19 @@ class Pairs(EncoderRequest, kw_only=True):
         return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
 
 
-def _each(firsts: list[Any], seconds: list[str]) -> list[Any]:
-    return firsts * (len(seconds) if len(firsts) == 1 else 1)
+def _each(firsts: list[Any], num_seconds: int) -> list[Any]:
+    return firsts * (num_seconds if len(firsts) == 1 else 1)
 
 
-def _scores(answers: Answers, seconds: list[str]) -> list[float]:
-    if VECTORS in answers.rows:
-        vectors, num_seconds = answers.rows[VECTORS], len(seconds)
-        firsts = _each(vectors[num_seconds:], seconds)
-        told = answers.rows.get(OUTPUT)
+def _scores(answers: Answers, num_seconds: int) -> list[float]:
+    if vectors := answers.rows.get(VECTORS):
+        firsts, told = _each(vectors[num_seconds:], num_seconds), answers.rows.get(OUTPUT)
         compare = _SIMILARITIES.get(told[0][0] if told else "", _cosine)
         return list(map(compare, firsts, vectors[:num_seconds]))
     num_labels = len(answers.rows["logits"][0])
     if num_labels != 1:
-        raise bad_field(
-            "model",
-            f"a classifier of {num_labels} labels",
-            "one of a single label, a reranker, or an embedding model; /classify has labels",
-        )
+        allowed = "one of a single label, a reranker, or an embedding model; /classify has labels"
+        raise bad_field("model", f"a classifier of {num_labels} labels", allowed)
     return [row[0] for row in answers.rows["score"]]
 
 
