@@ -47,7 +47,8 @@ def test_a_stream_that_has_begun_ends_with_an_error(api: Translator) -> None:
     api.tell(echo_stream=READY)
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(api.completion, prompt="a b !waits", stream=True)
-        assert eventually(lambda: api.triton.num_waiting == 1)
+        known = api.retries._requests
+        assert eventually(lambda: any(one.has_begun for one in known.get("echo_stream", ())))
         api.tell(echo_stream=DIED)
         *_, last = asked.result(60).events
     assert "died while it answered" in last["error"]["message"]
