@@ -219,12 +219,14 @@ class GenerateEngine(Engine):
             self._pad_token_id,
             self._on_tokens,
         )
+        config = copy.deepcopy(self._generation_config)
+        config.update(max_new_tokens=self._most_steps(batch), **decoder_starts(batch))
         own = batch[0].source if batch[0].continues_prompt else None  # of a batch of one
         inputs = {} if own is None else own.on(self.setup.device, self.setup.model.dtype)
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
-            generation_config=self._config(self._most_steps(batch), **decoder_starts(batch)),
+            generation_config=config,
             logits_processor=LogitsProcessorList([choose]),
             stopping_criteria=StoppingCriteriaList([Finished(batch, self._gives_way)]),
             **inputs,
@@ -312,11 +314,6 @@ class GenerateEngine(Engine):
             mask.append([0] * left + [1] * len(prompt) + [0] * right)
         device = self.setup.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-    def _config(self, max_new_tokens: int, **changes: Any) -> Any:
-        config = copy.deepcopy(self._generation_config)
-        config.update(max_new_tokens=max_new_tokens, **changes)
-        return config
 
 
 def _is_held_to_its_batch(sequence: Sequence) -> bool:

@@ -147,8 +147,7 @@ class InFlightEngine(Engine):
             self.runner.name = name
         self._use_new_space(shares=False)
         self._warm_up()
-        # The model's own rules look at tokens that are known.
-        if setup.options.speculative_method == "ngram" and self._rules is None:
+        if setup.options.speculative_method == "ngram":
             self._drafter = self._new_drafter(runner, vocab_size)
         shares = setup.options.prefix_cache and self._plan.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
@@ -164,11 +163,15 @@ class InFlightEngine(Engine):
         warm_up(self._scheduler, self.runner, self._sampler, sources)
 
     def _new_drafter(self, runner: Runner, vocab_size: int) -> Drafter | None:
-        """None where the runner can't compute drafts; the log says so."""
+        """None where the runner can't compute drafts, which the log says, or the model has rules of
+        its own, which look at known tokens.
+        """
         if not runner.supports_drafts:
             log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
             return None
-        if not computes_drafts(self._scheduler, self._space, self.runner, vocab_size):
+        if self._rules is not None or not computes_drafts(
+            self._scheduler, self._space, self.runner, vocab_size
+        ):
             return None
         options, device = self.setup.options, self.setup.device.type
         num_rows = max(_DRAFTED_ROWS[device] * self.max_num_seqs, _FEWEST_DRAFTED_ROWS)

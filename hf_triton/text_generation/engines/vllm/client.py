@@ -70,7 +70,7 @@ class AsyncVllm:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self.name = f"vLLM {__version__}"
-        self._llm: Any = llm
+        self._llm, self._config = llm, llm.vllm_config  # which is read after a shutdown too
         self._adapters: list[tuple[ServedAdapter, int]] = []
         self._requests: dict[int, Any] = {}  # LoRARequests, by key
         self._keys = itertools.count(1)
@@ -84,15 +84,15 @@ class AsyncVllm:
 
     @property
     def max_model_len(self) -> int:
-        return int(self._llm.vllm_config.model_config.max_model_len)
+        return int(self._config.model_config.max_model_len)
 
     @property
     def max_num_seqs(self) -> int:
-        return int(self._llm.vllm_config.scheduler_config.max_num_seqs)
+        return int(self._config.scheduler_config.max_num_seqs)
 
     @property
     def num_cache_tokens(self) -> int:
-        cache = self._llm.vllm_config.cache_config
+        cache = self._config.cache_config
         return int(cache.num_gpu_blocks or 0) * int(cache.block_size or 0)
 
     @property
@@ -188,7 +188,7 @@ class AsyncVllm:
         return outputs if constraint is None else _refusing(outputs, constraint)
 
     def shutdown(self) -> None:
-        llm, self._llm = self._llm, _StoppedLLM(self._llm)
+        llm, self._llm = self._llm, None
         with contextlib.suppress(Exception):  # whatever is left ends with this process
             llm.shutdown()
 
@@ -207,13 +207,6 @@ async def _refusing(
         except refusal as error:
             why = reason(error)
             raise RequestError(f"{constraint.kind}: vLLM can't take it: {why}") from error
-
-
-class _StoppedLLM:
-    errored = False
-
-    def __init__(self, llm: Any) -> None:
-        self.vllm_config = llm.vllm_config
 
 
 def _prompt_maker() -> Callable[[list[int], str | None], Any]:

@@ -47,6 +47,7 @@ class Llm:
     """An AsyncLLM's adapters; one in a folder ``bad`` is refused."""
 
     loaded: dict[int, tuple[str, str]] = field(default_factory=dict)
+    vllm_config: Any = None
 
     async def add_lora(self, request: tuple[str, int, str]) -> None:
         name, number, folder = request
