@@ -18,7 +18,7 @@ class Places(argparse.Namespace):
     given_config: str | None
     given_repository: str | None
 
-    @cached_property
+    @property
     def repository(self) -> str:
         return self.given_repository or REPOSITORY
 
@@ -27,17 +27,15 @@ class Places(argparse.Namespace):
         """The file that was given, else that of the server that runs on the repository, else the
         usual one. Raises UsageError where servers have several, or theirs is gone.
         """
-        is_elsewhere = bool(getattr(self, "url", None))
-        return self.given_config or (CONFIG if is_elsewhere else self._of_servers()) or CONFIG
-
-    def _of_servers(self) -> str:
+        if self.given_config or getattr(self, "url", None):
+            return self.given_config or CONFIG
         from hf_triton.tritonserver.state_file import running_servers
 
         wanted = self.http_port if self.verb == "apply" else None
         servers = running_servers(Path(self.repository))
         ports = {one.config: one.http_port for one in servers if wanted in (None, one.http_port)}
         if not ports:
-            return ""
+            return CONFIG
         told = " and ".join(f"{config} (port {port})" for config, port in ports.items())
         if len(ports) > 1:
             raise UsageError(

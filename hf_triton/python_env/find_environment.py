@@ -47,7 +47,7 @@ class BrokenEnvironmentError(Exception):
 
 
 class Inside(NamedTuple):
-    """What an environment says of itself: its Python's version, and its packages' or None."""
+    """The version of an environment's Python, and of each package, or None."""
 
     python: tuple[int, int]
     versions: dict[str, str | None]
