@@ -51,7 +51,10 @@ def to_bytes(known: Manifest) -> bytes:
 
 def parse(raw: bytes) -> Manifest:
     """The manifest that ``raw`` holds. Raises ValueError for anything that we would not write."""
-    files = msgspec.json.decode(raw, type=_File).files
+    try:
+        files = msgspec.json.decode(raw, type=_File).files
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
     for path in files:
         if not is_safe_path(path):
             raise ValueError(f"{path!r} is not a path inside the model's folder")

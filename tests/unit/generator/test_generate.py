@@ -253,6 +253,7 @@ def test_weights_that_came_first_are_no_conflict(work: Path, run: Run) -> None:
         '{"files": {"../../secret": "%s"}}' % ("0" * 64),
         '{"files": {"hf_cache/x": "%s"}}' % ("0" * 64),
         "[" * 100_000,
+        '{"added": ' + "[" * 100_000,
     ],
 )
 def test_a_damaged_manifest_is_a_conflict(text: str, made: Path, run: Run) -> None:

@@ -146,6 +146,13 @@ def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
     assert running_servers(tmp_path) == []
 
 
+def test_a_record_or_a_state_that_is_nested_too_deep_is_none(tmp_path: Path) -> None:
+    for name in (RECORD_FILE, f"{STATE_PREFIX}8000.json"):
+        (tmp_path / name).write_text('{"added": ' + "[" * 100_000)
+    assert served_record.read(tmp_path) is None
+    assert running_servers(tmp_path) == []
+
+
 @pytest.mark.threat("yaml-file-kinds")
 def test_a_pipe_in_place_of_the_file_is_not_waited_for_by_who_watches_it(tmp_path: Path) -> None:
     config = tmp_path / "models.yaml"
