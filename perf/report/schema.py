@@ -107,6 +107,13 @@ class Results:
 
 
 @dataclass(frozen=True)
+class _Version:
+    """The schema version, which is read before all other fields."""
+
+    schema_version: int
+
+
+@dataclass(frozen=True)
 class _Measured:
     """The fields of report.json beside those of a Run."""
 
@@ -154,6 +161,10 @@ def _read(file: Path) -> Results:
     """Drops keys of later versions. Raises OSError, ValueError with the place and the fault."""
     data = read_regular(file, _MOST_BYTES)
     try:
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
+            raise ValueError(f"{file}: schema_version: got {version}, {expected}")
         run = msgspec.json.decode(data, type=Run)
         return Results(run, msgspec.json.decode(data, type=_Measured).measurements)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -51,7 +51,9 @@ def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     "text, said",
     [
         ("[]", "not a run: "),
-        ("{}", "missing required field `kind`"),
+        ("{}", "missing required field `schema_version`"),
+        ('{"schema_version": 99}', "got 99, expected at most 1; a newer hf-triton wrote it"),
+        ('{"schema_version": 1}', "missing required field `kind`"),
         ("{", "truncated"),
     ],
 )
