@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import signal
+import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from types import FrameType
+from typing import NoReturn
 
 from generator.errors import PerfError, UsageError
 from hf_triton.version import pip_install
@@ -74,9 +79,18 @@ def _signals_as_interrupts() -> Iterator[None]:
     if before[signal.SIGHUP] is signal.SIG_IGN:
         numbers.remove(signal.SIGHUP)
     for number in numbers:
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
         for number in numbers:
             signal.signal(number, before[number])
+
+
+def _interrupt(number: int, _: FrameType | None) -> NoReturn:
+    if number == signal.SIGHUP:  # the terminal is closed: a write to it would lose the report
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError, ValueError):
+                if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):  # no isatty any more
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise KeyboardInterrupt

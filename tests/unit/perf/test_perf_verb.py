@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import sys
@@ -93,6 +94,29 @@ def test_what_ends_a_program_ends_a_measurement_as_an_interrupt(
     monkeypatch.setattr(module, "run", lambda _: signal.raise_signal(number))
     assert cli.main(["perf", "sweep"]) == EXIT_INTERRUPTED
     assert signal.getsignal(number) is before
+
+
+def test_a_measurement_whose_terminal_is_closed_writes_its_report_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: ModuleType = importlib.import_module("perf.verbs.sweep")
+    terminal, slave = os.openpty()
+    done = []
+
+    def run(_: object) -> int:
+        os.close(terminal)
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr, flush=True)
+            done.append("report")
+        return EXIT_INTERRUPTED
+
+    monkeypatch.setattr(module, "run", run)
+    with os.fdopen(slave, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert cli.main(["perf", "sweep"]) == EXIT_INTERRUPTED
+    assert done == ["report"]
 
 
 def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.MonkeyPatch) -> None:
