@@ -78,7 +78,7 @@ class Measurer:
         export = self.folder / EXPORT_FILE
         try:
             if ended.code:
-                return replace(failed, first_error=ended.reason())
+                return replace(failed, first_error=_reason(planned, ended))
             records, windows = read_export(export, planned.streams, planned.counts_tokens)
         except ExportError as error:
             if shutil.disk_usage(self.folder).free < _FULL_BYTES:
@@ -128,6 +128,16 @@ class Measurer:
             return "the server stopped answering" if silent else ""
 
         return analyzer.run(self.analyzer, command, self.folder, timeout_s, give_up)
+
+
+def _reason(planned: Planned, ended: Ended) -> str:
+    """Why a load failed; for /generate perf_analyzer reports the status code alone."""
+    reason = ended.reason()
+    if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
+        payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
+        said = planned.server.refusal(f"/v2/models/{planned.target.model}/generate", payload)
+        reason += f"; asked alone, the server says {said or 'nothing wrong: it is the load'}"
+    return reason
 
 
 def read_export(

@@ -77,6 +77,31 @@ def test_a_failed_load_is_kept_with_its_error_and_tried_again(
 
 
 @pytest.mark.parametrize(
+    "refusal, said",
+    [
+        ("text_input: too long", 'HTTP 400: {"error": "text_input: too long"}'),
+        ("", "nothing wrong: it is the load"),
+    ],
+)
+def test_why_generate_was_refused_is_asked_of_the_server(
+    options: MakeOptions,
+    analyzer: FakeAnalyzer,
+    fake_triton: FakeTriton,
+    refusal: str,
+    said: str,
+) -> None:
+    given = options(SCENARIO.replace("http-infer", "http-generate").replace("[1, 2]", "1"))
+    analyzer.go_wrong("fail OpenAI response returns HTTP code 400")
+    fake_triton.refusal = refusal
+
+    assert sweeping.run(given) == 1
+
+    (found,) = read_measurements(given.folder)
+    asked = "OpenAI response returns HTTP code 400; asked alone, the server says"
+    assert found.first_error == f"{asked} {said}"
+
+
+@pytest.mark.parametrize(
     "how, then", [("unstable", "--stability-percentage 999999"), ("nothing", "count_windows")]
 )
 def test_windows_that_are_of_no_use_are_measured_again_and_marked(
