@@ -168,6 +168,6 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Recorder(Logger):
         lines: ClassVar[list[str]] = []
 
-    monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
-    monkeypatch.setattr(log, "_names", [])
+    monkeypatch.setattr(log, "triton_logger", lambda: Recorder)
+    monkeypatch.setattr(log, "names", [])
     return Recorder.lines

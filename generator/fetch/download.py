@@ -22,7 +22,7 @@ from generator.fetch.hub_client import (
 from generator.fetch.model_cache import ModelCache
 from generator.spec.runtime_rules import is_stored
 
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 
 
 class PartialFile:
@@ -38,7 +38,7 @@ class PartialFile:
         except OSError as error:
             raise disk_error(error, path) from error
         self._start()
-        while block := os.pread(self._descriptor, _BLOCK, self.size):  # of an earlier fetch
+        while block := os.pread(self._descriptor, BLOCK, self.size):  # of an earlier fetch
             self._hash(block)
         if self.size > expected.size:
             self.restart()

@@ -34,7 +34,7 @@ _NAMES = (
 )
 _FORBIDDEN = 403  # a bucket that may be read but not listed answers so for missing objects
 _ABSENT = (_FORBIDDEN, 404, 410)
-_BLOCK = 1 << 23
+BLOCK = 1 << 23
 # Fields that change with an object: of S3, Azure, Google, web servers.
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
 _NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
@@ -142,8 +142,8 @@ def open_file(
 def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[bytes]:
     """Yields blocks; the last one only after the object is found unchanged."""
     place = f"{_place(folder)}/{path}"
-    for start in range(offset, file.size, _BLOCK):
-        end = min(start + _BLOCK, file.size)
+    for start in range(offset, file.size, BLOCK):
+        end = min(start + BLOCK, file.size)
         block: bytes = _asked(folder, methodcaller("cat_file", place, start=start, end=end))
         if len(block) > end - start:
             raise FetchError("the server sends whole files where parts are asked for (HTTP Range)")
@@ -188,7 +188,7 @@ def _store(folder: str) -> _Store:
 
 
 @lru_cache
-def _file_system(scheme: str) -> Any:
+def file_system(scheme: str) -> Any:
     import fsspec
 
     store = STORES[scheme]
@@ -200,7 +200,7 @@ def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
     """The store's answer. Raises FetchError, in one line that says what to do."""
     store = _store(folder)
     try:
-        return question(_file_system(folder.partition("://")[0]))
+        return question(file_system(folder.partition("://")[0]))
     except ImportError:
         raise FetchError(
             f"needs a package that is not installed: pip install '{store.requirement}'"

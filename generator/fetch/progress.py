@@ -7,7 +7,7 @@ import threading
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-_LINE_EVERY_S = 30.0
+LINE_EVERY_S = 30.0
 _LINE = "{desc}: {n_fmt} of {total_fmt}\n"
 
 
@@ -15,10 +15,10 @@ class Progress:
     def __init__(self) -> None:
         self._bars: dict[str, tqdm] = {}
         self.lock = threading.RLock()
-        self._looks = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": _LINE_EVERY_S}
+        self._looks = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": LINE_EVERY_S}
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        every_s = _LINE_EVERY_S if self._looks else 0.2
+        every_s = LINE_EVERY_S if self._looks else 0.2
         sizes = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
         with self.lock:
             self._bars[title] = tqdm(

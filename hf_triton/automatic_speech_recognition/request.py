@@ -22,7 +22,7 @@ from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from .options import Options
 from .transcript import Samples, Wanted
 
-_OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
+OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "language": (text, None),
     "task": (text, None),
     "return_timestamps": (lambda name, value: _timestamps(name, value), ""),
@@ -34,7 +34,7 @@ _SHARED = (
     *("stream", "max_tokens", "temperature", "top_k", "top_p", "seed"),
     *("timeout_ms", "on_timeout"),
 )
-_SOUNDS = ("audio", "samples")
+SOUNDS = ("audio", "samples")
 _MIB = 1024 * 1024
 _VERBOSE = "verbose"
 _TIMES = {**dict.fromkeys(("none", "false"), ""), "true": "segments"}
@@ -72,13 +72,13 @@ class SpeechReader:
     check: Callable[[Wanted], None]
 
     def read(self, fields: RequestFields) -> list[SpeechRow]:
-        fields.check_parameters((*_OPTIONS, *_SHARED, *_SOUNDS))
-        num_rows = fields.count_rows(*_SOUNDS)
+        fields.check_parameters((*OPTIONS, *_SHARED, *SOUNDS))
+        num_rows = fields.count_rows(*SOUNDS)
         files, array = fields.raw_lists("audio"), fields.array("samples")
         arrays: list[Samples | None] = [None] * num_rows
         if array is not None:
             arrays = [*np.asarray(array, dtype=np.float32).reshape(num_rows, -1)]
-        columns = {name: fields.values(name, *option) for name, option in _OPTIONS.items()}
+        columns = {name: fields.values(name, *option) for name, option in OPTIONS.items()}
         columns |= {name: read_option(fields, name) for name in _SHARED}
         rows = [{name: column[n] for name, column in columns.items()} for n in range(num_rows)]
         num_bytes = sum(len(file) for row in files for file in row)

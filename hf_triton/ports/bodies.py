@@ -7,7 +7,7 @@ import zlib
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import MIB
 
-_ALL_MIB = 512  # but two of the largest requests at least
+ALL_MIB = 512  # but two of the largest requests at least
 SMALL_BYTES = 65_536  # of a request that there is always room for
 ENCODINGS = (b"gzip", b"deflate")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
@@ -20,7 +20,7 @@ class Bodies:
 
     def __init__(self, max_mib: int) -> None:
         self.num_bytes, self.max_bytes = 0, max_mib * MIB
-        self._all_bytes = max(_ALL_MIB, 2 * max_mib) * MIB
+        self._all_bytes = max(ALL_MIB, 2 * max_mib) * MIB
         self._allowed = f"{max_mib} MiB (max_body_mib in models.yaml's server:)"
 
     def has_room(self, num_bytes: int, request_bytes: int) -> bool:

@@ -30,7 +30,7 @@ GONE = "tritonserver ended while it had this request; try again"
 UNREACHABLE = "no connection to Triton; try again"
 STARTING = "tritonserver does not answer: it is being started; try again"
 WAIT_S = 300.0
-_TELL_AFTER_S = 0.1  # so often at most
+TELL_AFTER_S = 0.1  # so often at most
 _SLACK_S = 1.0  # beyond its own time: a model that knows how long it has waited ends it itself
 NOTICED_S = 10.0  # after a death, until a supervisor on a busy machine knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -210,7 +210,7 @@ class RetryCoordinator:
     def _tell_soon(self) -> None:
         if self._telling is None and any(model.residence for model in self._models.values()):
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(_TELL_AFTER_S, self._tell)
+            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
 
     def _tell(self) -> None:
         self._telling, demand = None, {}

@@ -16,12 +16,12 @@ MAX_SHOWN = 64  # characters of a request's id
 _LABEL = "[request id: "
 _ENDS_LABEL = frozenset('"\\]')
 _fallback = logging.getLogger("hf_triton")
-_names: list[str] = []
+names: list[str] = []
 
 
 def begin(name: str) -> None:
     """Sets the name of the Triton model that all following lines begin with."""
-    _names[:] = [name]
+    names[:] = [name]
 
 
 def info(message: str) -> None:
@@ -55,18 +55,18 @@ def _shown(character: str) -> str:
 
 
 def _write(message: str, method: str, fall_back: Callable[[str], object]) -> None:
-    getattr(_triton_logger(), method, fall_back)(_named(message))
+    getattr(triton_logger(), method, fall_back)(_named(message))
 
 
 def _named(message: str) -> str:
     """A streaming model's two folders may both write the name that models.yaml has."""
-    if not _names or message.startswith(f"{_names[0]}: "):
+    if not names or message.startswith(f"{names[0]}: "):
         return message
     said = message.partition(": ")[0]
-    return message if _names[0].startswith(f"{said}_") else f"{_names[0]}: {message}"
+    return message if names[0].startswith(f"{said}_") else f"{names[0]}: {message}"
 
 
-def _triton_logger() -> Any:
+def triton_logger() -> Any:
     """Triton's logger, or None outside of the server."""
     try:
         import triton_python_backend_utils as pb_utils

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
-_TIMEOUT_S = 4.0
+TIMEOUT_S = 4.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it asks this machine
 
 
@@ -36,7 +36,7 @@ def why_unready(environment: Mapping[str, str]) -> str:
 def _ask(url: str) -> str:
     """Empty for a good answer, else what it says. Raises OSError where there is none."""
     try:
-        with _OPENER.open(url, timeout=_TIMEOUT_S):
+        with _OPENER.open(url, timeout=TIMEOUT_S):
             return ""
     except urllib.error.HTTPError as error:
         with error:

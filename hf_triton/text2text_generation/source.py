@@ -240,7 +240,7 @@ class SourceTokenizer:
         return found
 
 
-_FIELDS = RowFields(
+FIELDS = RowFields(
     ("text_input",), ("source_lang", "target_lang"), {"truncate": (lenient_boolean, None)}
 )
 
@@ -249,7 +249,7 @@ _FIELDS = RowFields(
 class SourceReader(PromptReader):
     """Parses requests for one encoder-decoder. ``beams`` is the option ``num_beams``."""
 
-    fields: ClassVar[RowFields] = _FIELDS
+    fields: ClassVar[RowFields] = FIELDS
 
     source: SourceTokenizer = field(kw_only=True)
     languages: Languages = field(kw_only=True)

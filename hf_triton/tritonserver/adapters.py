@@ -32,7 +32,7 @@ _POLL_S = 0.02
 # Adapters of the Hub may have to be downloaded first.
 _READ_WITHIN_S = 600.0
 # A process that has just died is started again.
-_SHOWN_WITHIN_S = 30.0
+SHOWN_WITHIN_S = 30.0
 
 
 class AdaptersRefusedError(ServerError):
@@ -103,7 +103,7 @@ def _wait_served(plan: ModelPlan, model: str) -> None:
                     raise AdaptersRefusedError(refusal)
             return
         waited_s = time.monotonic() - began
-        if not found and waited_s > _SHOWN_WITHIN_S:
+        if not found and waited_s > SHOWN_WITHIN_S:
             message = f"{plan.name}: none of its processes says that it follows {path.name}"
             raise ServerError(message)
         if waited_s > _READ_WITHIN_S:

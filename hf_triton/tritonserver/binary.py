@@ -80,7 +80,7 @@ def embedded(scratch: str = "") -> Binary:
     libraries = home.parent.parent / "nvidia_pytriton.libs"
     backends = _backends_folder(home, scratch)
     flags = (f"--backend-directory={backends}", f"--cache-directory={home / 'caches'}")
-    paths = [*_libpython_folder(libraries), str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    paths = [*libpython_folder(libraries), str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {
         **_python_environment(),
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
@@ -114,7 +114,7 @@ def _check_glibc() -> None:
         )
 
 
-def _libpython_folder(libraries: Path) -> list[str]:
+def libpython_folder(libraries: Path) -> list[str]:
     """The folder of this interpreter's shared library, which the stub is linked against.
 
     For Python 3.13 the wheel brings the library along, under a name of its own.

@@ -28,7 +28,7 @@ from hf_triton.tritonserver.listen import HeldPorts
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 
 _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
-_START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
 _BEAT_EVERY_S, _BEAT = 1.0, b"."
 _MAX_UNWRITTEN = 1 << 16
@@ -104,7 +104,7 @@ class ChildProcess:
 
     def wait_until_it_listens(self) -> None:
         """Raises ServerError where it ends before, or takes too long."""
-        if not self._read(_START_TIMEOUT_S):
+        if not self._read(START_TIMEOUT_S):
             self.kill()
             raise ServerError(f"{self.name} did not start (see above)")
         self._note_listening()
@@ -172,7 +172,7 @@ class ChildProcess:
             if self._read():
                 self._note_listening()
                 return f"{self.name} is back"
-            if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
+            if time.monotonic() - self._heard_at_s > START_TIMEOUT_S:
                 return self.end_now("did not start in time")
         return None
 

@@ -36,7 +36,7 @@ _START_TIMEOUT_S = 60.0
 # Triton waits at most so long for requests in flight and for models to unload: ten models, each a
 # Python process with torch, take half a minute on two busy cores.
 _EXIT_TIMEOUT_S = 60
-_STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
+STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
 _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
@@ -242,7 +242,7 @@ class TritonServer:
         ``is_stuck`` returns True. Returns the exit code, 0 after a graceful stop.
         """
         self._process.terminate()
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while self.exit_code() is None and time.monotonic() < deadline and not is_stuck():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_POLL_S)

@@ -116,7 +116,7 @@ class StubEnds:
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[int, Stub]] = {}  # by process: descriptor
         self._ends: dict[int, tuple[float, Stub, End]] = {}
-        self._num_out_of_memory = _num_out_of_memory()
+        self._num_out_of_memory = num_out_of_memory()
         threading.Thread(target=self._note, daemon=True).start()
 
     def watched(self, stubs: Iterable[Stub]) -> frozenset[Stub]:
@@ -143,7 +143,7 @@ class StubEnds:
     def _note(self) -> None:
         while True:
             ended = {descriptor for descriptor, _ in self._epoll.poll()}
-            num = _num_out_of_memory()
+            num = num_out_of_memory()
             is_memory = None if num is None else num != self._num_out_of_memory
             self._num_out_of_memory = num
             for pid, (descriptor, stub) in list(self._watched.items()):
@@ -153,7 +153,7 @@ class StubEnds:
                     os.close(descriptor)
 
 
-def _num_out_of_memory() -> int | None:
+def num_out_of_memory() -> int | None:
     """How many processes the kernel has killed for lack of memory; None where it does not tell."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = _VMSTAT.read_text().splitlines()

@@ -76,11 +76,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 128,
     },
 }
-_LENGTHS = (3, 40, 600, 1, 513, 255, 600, 300)  # the long ones begin alike
+LENGTHS = (3, 40, 600, 1, 513, 255, 600, 300)  # the long ones begin alike
 _ROOM = {"max_model_len": 700, "max_num_batched_tokens": 128, "kv_cache_gib": 0.1}
 # Of the logits' range, as in the runners' trials: after a near tie texts may differ.
 _NEAR = {torch.float32: 1e-3, torch.bfloat16: 8e-2}
-_NUM_SEQS, _PROMPT, _NUM_TOKENS = (1, 64, 256), 128, 64
+_NUM_SEQS, _PROMPT, NUM_TOKENS = (1, 64, 256), 128, 64
 
 
 class _Caller:
@@ -147,7 +147,7 @@ def random_model(family: str, shape: str, device: torch.device, dtype: torch.dty
 def _load() -> list[tuple[list[int], int]]:
     draw = random.Random(1)
     head, *prompts = (
-        [draw.randrange(1, _VOCABULARY) for _ in range(length)] for length in (512, *_LENGTHS)
+        [draw.randrange(1, _VOCABULARY) for _ in range(length)] for length in (512, *LENGTHS)
     )
     prompts = [[*head, *one[512:]] if len(one) > 512 else one for one in prompts]
     return [(prompt, draw.choice((2, 9, 20))) for prompt in prompts]
@@ -260,9 +260,9 @@ def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
             draw = random.Random(count)
             prompts = [[draw.randrange(1, 500) for _ in range(_PROMPT)] for _ in range(count)]
             _took_s(engine, prompts, 2)
-            took_s = _took_s(engine, prompts, _NUM_TOKENS) - _took_s(engine, prompts, 1)
-            read = weights + count * (_PROMPT + _NUM_TOKENS / 2) * per_token
-            tokens_s, bound = count * (_NUM_TOKENS - 1) / took_s, count * copied_s / read
+            took_s = _took_s(engine, prompts, NUM_TOKENS) - _took_s(engine, prompts, 1)
+            read = weights + count * (_PROMPT + NUM_TOKENS / 2) * per_token
+            tokens_s, bound = count * (NUM_TOKENS - 1) / took_s, count * copied_s / read
             of = f"{tokens_s / bound:.0%} of what reading allows"
             found.append(f"{count} sequences {tokens_s:,.0f} tokens/s, {of}")
         return f"{'; '.join(found)}; run by {engine.runner.name}", ""

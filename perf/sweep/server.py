@@ -26,7 +26,7 @@ from perf.processes import free_listen, our_environment, running
 from perf.sweep.metrics import Sample, parse_metrics
 from perf.sweep.scenario import Addresses
 
-_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
 DEFAULT = Addresses("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")
 _LOCAL = re.compile(r"127\.[\d.]+|localhost|\[::1\]")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -93,7 +93,7 @@ class TritonView:
     def _get(self, path: str, address: str | None = None) -> bytes | None:
         url = f"http://{address or self.addresses.http}{path}"
         try:
-            with _OPENER.open(url, timeout=_TIMEOUT_S) as response:
+            with _OPENER.open(url, timeout=TIMEOUT_S) as response:
                 body: bytes = response.read()
         except (OSError, ValueError):
             return None

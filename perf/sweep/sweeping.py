@@ -37,7 +37,7 @@ from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 
 # Seconds a server may take to recover; longer under `hf-triton serve`, which reloads its models.
-_RECOVERY_S, _HEALED_S = 20.0, 300.0
+RECOVERY_S, _HEALED_S = 20.0, 300.0
 _BAR = "{n}/{total} loads |{bar:20}| {elapsed} {desc}"
 
 
@@ -196,7 +196,7 @@ def _measure(
     def recovery_s(server: TritonView) -> float:
         # Asked when a server has gone: its supervisor may be gone too.
         healed = options.serve or server.addresses in supervised(options.repository)
-        return _HEALED_S if healed else _RECOVERY_S
+        return _HEALED_S if healed else RECOVERY_S
 
     bar = tqdm(total=len(found), initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0)
     try:

@@ -50,8 +50,8 @@ def generation_parameters(fields: RowFields) -> frozenset[str]:
 
 PARAMETERS = {
     "text-generation": generation_parameters(CHAT_FIELDS),
-    "text2text-generation": generation_parameters(source._FIELDS),
-    "automatic-speech-recognition": {*speech._OPTIONS, *speech._SOUNDS},
+    "text2text-generation": generation_parameters(source.FIELDS),
+    "automatic-speech-recognition": {*speech.OPTIONS, *speech.SOUNDS},
     "feature-extraction": {*embedding.INPUTS} - {"input_type"},  # prompt_name says the same
     "text-classification": {*classification.INPUTS},
     "token-classification": {*tagging.INPUTS},
@@ -66,7 +66,7 @@ def test_every_parameter_is_a_tensor_or_in_one(tag: str) -> None:
     for model in triton_models(spec):
         config: Any = model_config.parse(render_config(model, TASKS[tag]))
         tensors = {tensor.name for tensor in config.input}
-        inside = sampling_json._OPTIONS if sampling_json.FIELD in tensors else {}
+        inside = sampling_json.JSON_OPTIONS if sampling_json.FIELD in tensors else {}
         assert PARAMETERS[tag] - tensors - inside.keys() == set()
 
 

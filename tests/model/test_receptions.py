@@ -329,9 +329,9 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
         assert [caller.answer() for caller in callers] == [[5], [1], [2]]
         return {caller.answered_by for caller in callers}
 
-    monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 60.0)
+    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 60.0)
     assert answered_by() == {"encoder-engine"}
-    monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 0.0)
+    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 0.0)
     assert answered_by() == {"delivery_0"}
     lone = encoder.ask("lone")
     assert lone.answer() == [4]

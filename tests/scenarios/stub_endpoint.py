@@ -18,7 +18,7 @@ from hf_triton.runtime.link import protocol
 from hf_triton.runtime.metrics import publishing
 
 _REPOSITORY_NUMBERS = itertools.count(1)
-_PUBLISH_EVERY_S = 0.1  # a real model's metrics: 1 s
+PUBLISH_EVERY_S = 0.1  # a real model's metrics: 1 s
 
 
 class StubEndpoint:
@@ -28,10 +28,10 @@ class StubEndpoint:
     one server's processes know, which here is the repository's number.
     """
 
-    settled_s = 5 * _PUBLISH_EVERY_S
+    settled_s = 5 * PUBLISH_EVERY_S
 
     def __init__(self, repository: Path) -> None:
-        publishing._PUBLISH_EVERY_S = _PUBLISH_EVERY_S
+        publishing.PUBLISH_EVERY_S = PUBLISH_EVERY_S
         self._repository = repository
         self._server_identity = f"stub-{os.getpid()}-{next(_REPOSITORY_NUMBERS)}"
         self._models: dict[str, StubServer] = {}

@@ -24,7 +24,7 @@ from ..texts.encoding import Encoding
 from .metrics import EncoderMetrics
 
 # Sending an answer takes as long, most of it waiting for the server.
-_SEND_S = 0.0003
+SEND_S = 0.0003
 
 Array = npt.NDArray[Any]
 Work = reception.Work[Encoding, Array]
@@ -125,7 +125,7 @@ class EncoderEngine:
         thread that reads requests, and fewer of them would be computed together.
         """
         self.thread.take_in()
-        return (num_computed == 1 and not self._queue) or cpu_s < num_computed * _SEND_S
+        return (num_computed == 1 and not self._queue) or cpu_s < num_computed * SEND_S
 
     def _computed_apart(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
         """As ``_computed``; texts with NaN are repeated alone, because a mask hides no NaN."""

@@ -38,7 +38,7 @@ from hf_triton.tritonserver.listen import Listen
 _MAX_AT_ONCE = 64  # requests of one stream
 _MAX_CALLS = 1024  # of one connection at once
 _MAX_PENDING = 1 << 30  # calls; those of each connection have their limit
-_HANDSHAKE_MS = 10_000
+HANDSHAKE_MS = 10_000
 _PING_EVERY_MS = 1000  # so often a client may ask whether its connection lives
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 # A model that is told in vain sends no more than a flag.
@@ -91,7 +91,7 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         # Of a flood's calls that wait for this process, gRPC would cancel others' at random.
         ("grpc.server.max_pending_requests", _MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY_MS),
     ]

@@ -64,7 +64,7 @@ from hf_triton.ports.triton_calls import LEFT
 _ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")
 Item = TypeVar("Item")
-_GENERATING = (
+GENERATING = (
     *(completions.COMPLETIONS, chat.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
@@ -141,7 +141,7 @@ class OpenAiApp:
         return app
 
     def _routes(self) -> list[Route]:
-        generating = (routes_of((one.path,), self._generating(one), one) for one in _GENERATING)
+        generating = (routes_of((one.path,), self._generating(one), one) for one in GENERATING)
         encoding = (routes_of(one.paths, self._encoding(one), one) for one in ENCODING)
         return [
             *self._about.routes(),

@@ -24,8 +24,8 @@ from hf_triton.ports.openai.schema.errors import ApiError, top
 from hf_triton.ports.openai.schema.media import MediaPart
 from hf_triton.ports.time_limit import timeout
 
-_MOST_BYTES = 32 * 2**20  # of a file
-_TIMEOUT_S = 10.0
+MOST_BYTES = 32 * 2**20  # of a file
+TIMEOUT_S = 10.0
 _MOST_REDIRECTS = 3
 _MOST_AT_ONCE = 16  # of all requests
 _MOST_OF_A_REQUEST = 16
@@ -61,12 +61,12 @@ class MediaHosts:
         if part.address is None:
             return part
         try:
-            async with self._slots, timeout(_TIMEOUT_S):
+            async with self._slots, timeout(TIMEOUT_S):
                 file = await self._get(part.address)
         except _RefusedError as error:
             raise _error(part, str(error)) from None
         except asyncio.TimeoutError:
-            raise _error(part, f"it did not come within {_TIMEOUT_S:g} seconds") from None
+            raise _error(part, f"it did not come within {TIMEOUT_S:g} seconds") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _error(part, f"it could not be fetched ({type(error).__name__})") from None
         return replace(part, file=file, address=None)
@@ -147,8 +147,8 @@ async def _body(answer: Any) -> bytes:
     data = bytearray()
     async for chunk in answer.content.iter_chunked(2**16):
         data += chunk
-        if len(data) > _MOST_BYTES:
-            raise _RefusedError(f"got more, allowed: {_MOST_BYTES >> 20} MiB")
+        if len(data) > MOST_BYTES:
+            raise _RefusedError(f"got more, allowed: {MOST_BYTES >> 20} MiB")
     if not data:
         raise _RefusedError("an empty file")
     return bytes(data)

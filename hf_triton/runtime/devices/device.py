@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # psutil reports the machine's memory, not the container's limit.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
-_CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
+CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
 # Of cgroups of version 2, and of version 1's controller for processor time.
 _ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
 _NO_PRODUCTS = "this processor has no instructions to multiply bfloat16"
@@ -179,7 +179,7 @@ def free_cpu_bytes() -> int:
         limit, used = int(_CGROUP_LIMIT.read_text()), int(_CGROUP_USED.read_text())
         reclaimable = 0
         with suppress(OSError):
-            fields = dict(line.split() for line in _CGROUP_STAT.read_text().splitlines())
+            fields = dict(line.split() for line in CGROUP_STAT.read_text().splitlines())
             reclaimable = int(fields.get("inactive_file", 0))
         free = min(free, max(0, limit - used + reclaimable))
     return free

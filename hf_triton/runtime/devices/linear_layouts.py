@@ -147,7 +147,7 @@ class Int8Linear(PrepackedLinear):
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         tensor: Any = weight
         is_supported = is_int8(weight) and self.in_features <= _MAX_INPUTS
-        if not is_supported or not _multiplies_exactly():
+        if not is_supported or not multiplies_exactly():
             raise RuntimeError("no exact integer product for this weight")
         self._num_digits = 2 if tensor.act_quant_kwargs is None else 1
         self._matmul = _Int8Matmul(tensor.qdata, tensor.scale.reshape(-1).float())
@@ -189,7 +189,7 @@ class _Int8Matmul:
 
 
 @cache
-def _multiplies_exactly() -> bool:
+def multiplies_exactly() -> bool:
     """Without VNNI, x86 adds two products in 16 bits and saturates (``vpmaddubsw``)."""
     for left, right in ((255, 127), (255, -128)):
         x = torch.full((8, 64), left, dtype=torch.uint8)

@@ -29,7 +29,7 @@ from ..weights.served_model import ServedModel
 HOOKS_FILE = "hooks.py"
 # With a request, the outputs that it lists, and its responder.
 TakeRequest = Callable[[Any, Iterable[str], Responder], None]
-_CLOSE_S = 5.0
+CLOSE_S = 5.0
 _MIB = 2**20
 
 
@@ -133,7 +133,7 @@ class Intake:
         """After the engine has stopped: sends what hooks still hold, and ends every thread."""
         self._router.close()
         if self._hooking is not None:
-            self._hooking.close(_CLOSE_S)
+            self._hooking.close(CLOSE_S)
         if self._listener is not None:
             self._listener.close()
         if self._publisher is not None:

@@ -14,7 +14,7 @@ from hf_triton.runtime.kernels.compiled_loops import load_kernel, team_of
 _DTYPES = (torch.float32, torch.bfloat16)
 # Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's
 # products of matrices.
-_MANY = {torch.float32: 24, torch.bfloat16: 6}
+MANY = {torch.float32: 24, torch.bfloat16: 6}
 
 
 def grouped_experts(
@@ -73,7 +73,7 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
     bias = getattr(module, f"{name}_bias").detach() if module.has_bias else None
     per_row = pairs.count // len(x) if len(x) else 1
     out = x.new_zeros(pairs.count, weight.shape[1])
-    if pairs.count >= _MANY[x.dtype] * pairs.num_experts:
+    if pairs.count >= MANY[x.dtype] * pairs.num_experts:
         starts = pairs.starts.tolist()
         for expert in range(pairs.num_experts):
             own = pairs.order[starts[expert] : starts[expert + 1]]

@@ -188,7 +188,7 @@ def _conditions() -> tuple[Any, ...]:
 def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
     """Keeps a compiled function, where it can be loaded without Numba."""
     if path is None:
-        _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
+        say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
         return
     try:
         library = function._library  # noqa: SLF001
@@ -200,7 +200,7 @@ def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
             raise ValueError(f"they call {', '.join(missing)}")
         disk_cache.put(path, key, (function.native_name, code))
     except Exception as error:  # whatever another Numba raises
-        _say_not_kept(f"{type(error).__name__}: {reason(error)}")
+        say_not_kept(f"{type(error).__name__}: {reason(error)}")
 
 
 def _loaded(name: str, code: bytes) -> Kernel:
@@ -221,7 +221,7 @@ def _loaded(name: str, code: bytes) -> Kernel:
 
 
 @cache
-def _say_not_kept(why: str) -> None:
+def say_not_kept(why: str) -> None:
     log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
 
 

@@ -18,7 +18,7 @@ from . import frames, protocol
 from .frames import Array, Connection, Frame, LinkRequest
 from .protocol import LinkError
 
-_DISCOVER_EVERY_S = 1.0
+DISCOVER_EVERY_S = 1.0
 _UNLOADING = "the model is being unloaded: try again"
 
 
@@ -268,7 +268,7 @@ class EnginePool:
 
     def _discover_often(self) -> None:
         while not self._closing:
-            self._wake.wait(_DISCOVER_EVERY_S)
+            self._wake.wait(DISCOVER_EVERY_S)
             self._wake.clear()
             self._discover()
 

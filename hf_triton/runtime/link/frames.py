@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 MAX_FRAME_BYTES = 256 * 2**20
 # Far above what an engine admits at once; a peer that has stopped reading gets no more.
-_MAX_QUEUED_BYTES = 2 * MAX_FRAME_BYTES
+MAX_QUEUED_BYTES = 2 * MAX_FRAME_BYTES
 REQUEST, ANSWER, ERROR, CANCEL, DRAIN = range(1, 6)
 FINAL = 1  # a flag of an answer
 UNLOADING = 1  # a flag of an error: it is neither the request's fault nor a full queue's
@@ -39,11 +39,11 @@ _MAY_STREAM, _IS_ROUTED = 1, 2  # flags of a request
 # 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
 # frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
 # The bytes that follow, the fields, the tensors among them, kind, flags, number.
-_HEAD = struct.Struct("=IIIBBQ")
+HEAD = struct.Struct("=IIIBBQ")
 _INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-_DTYPES = [np.dtype(name) for name in ("bool", "float16", "float32", "float64", *_INTEGERS)]
-_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
-_BYTES = len(_DTYPES)  # the code of tensors of bytes: a field for each element
+DTYPES = [np.dtype(name) for name in ("bool", "float16", "float32", "float64", *_INTEGERS)]
+CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+BYTES = len(DTYPES)  # the code of tensors of bytes: a field for each element
 
 
 class FrameTooLargeError(Exception):
@@ -115,18 +115,18 @@ def encode(frame: Frame) -> bytes:
     if size > MAX_FRAME_BYTES:
         raise FrameTooLargeError(size)
     counts = len(fields), len(frame.tensors)
-    head = _HEAD.pack(size, *counts, frame.kind, frame.flags, frame.number)
+    head = HEAD.pack(size, *counts, frame.kind, frame.flags, frame.number)
     return b"".join((head, lengths, *fields))
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
     """The next frame; None if the peer has closed the connection. Raises LinkError, OSError."""
-    head = stream.read(_HEAD.size)
+    head = stream.read(HEAD.size)
     if not head:
         return None
-    if len(head) < _HEAD.size:
+    if len(head) < HEAD.size:
         raise LinkError("a frame ended early")
-    size, num_fields, num_tensors, kind, flags, number = _HEAD.unpack(head)
+    size, num_fields, num_tensors, kind, flags, number = HEAD.unpack(head)
     if size > MAX_FRAME_BYTES:
         raise LinkError(f"a frame of {size} bytes, allowed: at most {MAX_FRAME_BYTES}")
     body = stream.read(size)
@@ -154,7 +154,7 @@ def _fields(body: bytes, num_fields: int) -> Iterator[bytes]:
 
 def _packed(name: str, array: Array) -> list[bytes]:
     is_bytes = array.dtype == np.object_
-    code = _BYTES if is_bytes else _CODES[array.dtype]
+    code = BYTES if is_bytes else CODES[array.dtype]
     head = [name.encode(), struct.pack(f"=B{array.ndim}Q", code, *array.shape)]
     if not is_bytes:
         return [*head, array.tobytes()]
@@ -166,10 +166,10 @@ def _unpacked(fields: Iterator[bytes]) -> tuple[str, Array]:
     """Raises ValueError, struct.error, StopIteration."""
     name, head = next(fields).decode(), next(fields)
     code, *shape = struct.unpack(f"=B{(len(head) - 1) // 8}Q", head)
-    if code > _BYTES:
+    if code > BYTES:
         raise LinkError("a tensor of no known data type")
-    if code < _BYTES:  # a copy, because numbers must lie aligned
-        return name, np.frombuffer(next(fields), _DTYPES[code]).reshape(shape).copy()
+    if code < BYTES:  # a copy, because numbers must lie aligned
+        return name, np.frombuffer(next(fields), DTYPES[code]).reshape(shape).copy()
     elements = list(itertools.islice(fields, math.prod(shape)))
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
@@ -206,7 +206,7 @@ class Connection:
     def send(self, data: bytes) -> bool:
         """Queues an encoded frame; False if the peer has gone or does not read."""
         with self._changed:
-            full = self._queued_bytes and self._queued_bytes + len(data) > _MAX_QUEUED_BYTES
+            full = self._queued_bytes and self._queued_bytes + len(data) > MAX_QUEUED_BYTES
             if self._closing or self._broken or full:
                 if full:
                     self._hang_up()

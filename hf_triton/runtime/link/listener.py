@@ -18,7 +18,7 @@ from .frames import Array, Connection, Frame, FrameTooLargeError, LinkRequest, r
 from .protocol import LinkError
 
 _BACKLOG = 16
-_FLUSH_S = 2.0
+FLUSH_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EngineListener:
         """Drains, sends the answers that are queued, and ends every thread."""
         self.drain()
         for caller in list(self._callers):
-            caller.connection.close(flush_s=_FLUSH_S)
+            caller.connection.close(flush_s=FLUSH_S)
 
     def dispatch(self, request: ForwardedRequest) -> None:
         """Passes a request to the engine, unless the model is being unloaded."""

@@ -29,7 +29,7 @@ _NOT_OPENED = "send the file's bytes or base64: paths and addresses are not open
 _HEAD = 256  # bytes
 _LEAST_S = 0.01
 # Of a process, beyond the file: a JPEG 2000 image takes 20 bytes a pixel while it is decoded.
-_LEAST_BYTES, _BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
+LEAST_BYTES, BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
 Samples = npt.NDArray[np.float32]
 _sandbox = lru_cache(Sandbox)
@@ -70,7 +70,7 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
     from .images import SIZE, decode_image, make_ready
 
     asked = str(limits.image_pixels).encode()
-    most_bytes = int(_BYTES_PER_PIXEL * max(0, limits.image_pixels))
+    most_bytes = int(BYTES_PER_PIXEL * max(0, limits.image_pixels))
     found = _decoded(make_ready, field, decode_image, asked, value, most_bytes)
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
@@ -120,7 +120,7 @@ def _decoded(
 ) -> bytearray:
     file = file_bytes(field, value)
     reading, began_s = current_reading(), time.monotonic()
-    max_bytes = _LEAST_BYTES + most_bytes
+    max_bytes = LEAST_BYTES + most_bytes
     try:
         with _named(field):
             return _sandbox(make_ready).call(

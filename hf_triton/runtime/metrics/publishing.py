@@ -14,7 +14,7 @@ from typing import Any
 from .. import log
 from ..errors import reason
 
-_PUBLISH_EVERY_S = 1.0
+PUBLISH_EVERY_S = 1.0
 _ALL_EVERY = 10  # times: another process of the same version may have set its own, or zeros
 _STILL_S = 0.02
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -92,7 +92,7 @@ class MetricsPublisher:
     def _run(self) -> None:
         is_last, num = False, 0
         while not is_last:
-            is_last, num = self._closing.wait(_PUBLISH_EVERY_S), num + 1
+            is_last, num = self._closing.wait(PUBLISH_EVERY_S), num + 1
             if not self._try_publish(gauges_too=num % _ALL_EVERY == 0, is_last=is_last):
                 return
 

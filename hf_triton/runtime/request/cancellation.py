@@ -12,7 +12,7 @@ from ..errors import place
 # is_cancelled takes 45 microseconds here on 24.10, and several times that in the server: asking for
 # a tenth of the time cost 22 % of a core at 32 callers. So asking takes at most one part in 50.
 _PAUSES_FOR_A_ROUND = 50
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 1.0
+_SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 1.0
 _LONGEST_PAUSE_FOR_ONE_S = 0.01  # however slowly the server answers
 _ASKED_AFTER_S = 0.05
 
@@ -45,7 +45,7 @@ class CancellationWatch:
                 num_asked = self._ask_all()
             except Exception as error:  # the next round's requests may be asked about
                 log.warn(f"could not ask whether callers have left: {place(error)}")
-                time.sleep(_LONGEST_PAUSE_S)
+                time.sleep(LONGEST_PAUSE_S)
                 continue
             if not num_asked:
                 self._came.wait()
@@ -62,7 +62,7 @@ def pause_s(num_asked: int, round_s: float, step_s: float = 0.0) -> float:
     As short as costs next to nothing, but not shorter than a step of the engine, ``step_s``: about
     50 milliseconds at 32 callers, a second at 1,000.
     """
-    longest_s = min(_LONGEST_PAUSE_FOR_ONE_S * num_asked, _LONGEST_PAUSE_S)
+    longest_s = min(_LONGEST_PAUSE_FOR_ONE_S * num_asked, LONGEST_PAUSE_S)
     cheap_s = max(_PAUSES_FOR_A_ROUND * round_s, step_s)
     return max(_SHORTEST_PAUSE_S, min(cheap_s, longest_s))
 

@@ -16,7 +16,7 @@ from .cancellation import CancellationWatch, has_left
 from .responder import Responder
 
 _FEWEST_THREADS, _MOST_THREADS = 4, 8
-_MAX_WAITING = {"files": 512 * 2**20, "texts": 64 * 2**20}  # bytes, or characters
+MAX_WAITING = {"files": 512 * 2**20, "texts": 64 * 2**20}  # bytes, or characters
 DECODING_S = 30.0  # of the files of one request; some formats take seconds for a large image
 _UNLOADED = "the model is being unloaded: try again later"
 
@@ -47,12 +47,12 @@ class Reading:
         return None
 
 
-_current: ContextVar[Reading | None] = ContextVar("reading", default=None)
+current: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 def current_reading() -> Reading:
     """The request that this thread reads; on other threads one that is never given up."""
-    return _current.get() or Reading()
+    return current.get() or Reading()
 
 
 class FileThreads:
@@ -78,7 +78,7 @@ class FileThreads:
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            most = _MAX_WAITING[self._what]
+            most = MAX_WAITING[self._what]
             if self._num_waiting and self._num_waiting + num_bytes > most:
                 raise OverloadedError(f"too many {self._what} wait to be read: try again later")
             self._num_waiting += num_bytes
@@ -97,7 +97,7 @@ class FileThreads:
 
     def _run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin]) -> None:
         fail: Fail | None = None
-        _current.set(reading)
+        current.set(reading)
         try:
             begin = read() if reading in self._open else None
             if begin and (fail := self._open.pop(reading, None)):
@@ -108,7 +108,7 @@ class FileThreads:
             if fail := fail or self._open.pop(reading, None):
                 fail(error)
         finally:
-            _current.set(None)
+            current.set(None)
             with self._lock:
                 self._num_waiting -= num_bytes
 

@@ -31,7 +31,7 @@ from ..weights.served_model import ServedModel
 from .routing import REQUEST_ID, ROUTING_FILE, Arm, Routing, parse
 
 # hf_triton/serving/apply/session.py waits longer than this for a new routing.
-_CHECK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 
 Labels = tuple[tuple[str, str], ...]
@@ -168,7 +168,7 @@ class Router:
         return replace(read_plain(request, self._inputs), parameter_values=parameters), value
 
     def _check_often(self) -> None:
-        while not self._stopping.wait(_CHECK_EVERY_S):
+        while not self._stopping.wait(CHECK_EVERY_S):
             try:
                 self._check()
             except Exception as error:

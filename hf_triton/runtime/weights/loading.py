@@ -31,7 +31,7 @@ from .untrusted_files import FROM_PACKAGES, read_headers, weight_bytes, within_f
 # Read in training alone, or by a head that would be missing, too.
 _UNREAD = re.compile(r"(^|\.)(pooler\.|masked_spec_embed$|mask_token$)")
 _NUM_NAMED = 3
-_MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
+MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
 
 
 def load_config(served: ServedModel, files: Path, changes: Mapping[str, Any] | None = None) -> Any:
@@ -89,7 +89,7 @@ class WordCache(dict[str, str]):
     """
 
     def __setitem__(self, word: str, pieces: str) -> None:
-        if len(self) < _MOST_WORDS and len(word) <= _LONGEST_WORD:
+        if len(self) < MOST_WORDS and len(word) <= _LONGEST_WORD:
             super().__setitem__(word, pieces)
 
 

@@ -92,7 +92,7 @@ def is_of_a_package(served: ServedModel, config: Any) -> bool:
 
 
 def _require(what: str, packages: dict[str, str]) -> None:
-    missing = [name for module, name in packages.items() if not _is_installed(module)]
+    missing = [name for module, name in packages.items() if not is_installed(module)]
     if missing:
         quoted = " ".join(f"'{name}'" if ">" in name else name for name in missing)
         raise LoadError(
@@ -101,7 +101,7 @@ def _require(what: str, packages: dict[str, str]) -> None:
         )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 

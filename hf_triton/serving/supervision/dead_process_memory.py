@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _REGION = re.compile(r"hf_triton_(\d+)_\d+_")  # the number of its serve, then its port
 _OF_PROCESS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Triton's end of its name
 _OLD_S = 600.0
@@ -42,7 +42,7 @@ class Leftovers:
 
 def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
     """``prefix`` is that of a server's regions, ``living`` are its models' processes."""
-    folder = os.statvfs(_SHARED_MEMORY)
+    folder = os.statvfs(SHARED_MEMORY)
     size = folder.f_blocks * folder.f_frsize
     used: set[str] = set()
     for pid in living:
@@ -50,7 +50,7 @@ def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
             used |= {line.split(maxsplit=5)[-1] for line in lines}
     num_processes = num_bytes = 0
-    for region in _SHARED_MEMORY.glob(f"{prefix}*"):
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             seen = region.stat()
             if str(region) not in used:
@@ -64,7 +64,7 @@ def remove_of_dead_servers() -> None:
     """Removes the shared memory of this user's servers that were killed together with their guards.
     A process that uses a region made minutes ago has opened it, and needs its name no more.
     """
-    for region in _SHARED_MEMORY.glob("hf_triton_*"):
+    for region in SHARED_MEMORY.glob("hf_triton_*"):
         with contextlib.suppress(OSError):
             name, seen = _REGION.match(region.name), region.lstat()
             is_ours = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > _OLD_S

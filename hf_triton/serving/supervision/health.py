@@ -31,7 +31,7 @@ _PHASE_REASONS: Mapping[Phase, str] = {
 # A server that should run and gives no answer for so long hangs: longer than the supervisor waits
 # before it ends one.
 _HUNG_AFTER_S = 60.0
-_SLOWEST_CLIENT_S = 5.0
+SLOWEST_CLIENT_S = 5.0
 _MOST_CONNECTIONS = 64
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -39,7 +39,7 @@ _HEAD = (
     "HTTP/1.1 {0.value} {0.phrase}\r\nContent-Type: {1}\r\nContent-Length: {2}\r\n"
     "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
-_METRICS = {
+METRICS = {
     "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),
     "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
     "hf_triton_model_restarts_total": ("counter", "Times the model was loaded after a death."),
@@ -182,7 +182,7 @@ class Health:
         with self._lock:
             samples = list(self._samples())
         lines = []
-        for name, (kind, help_text) in _METRICS.items():
+        for name, (kind, help_text) in METRICS.items():
             own = [str(sample) for sample in samples if sample.family == name]
             if own:
                 lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *own]
@@ -239,7 +239,7 @@ class HealthPort:
         self._close_oldest(_MOST_CONNECTIONS)
         writer.transport.set_write_buffer_limits(0)  # what is drained is sent
         try:
-            async with timeout(_SLOWEST_CLIENT_S):
+            async with timeout(SLOWEST_CLIENT_S):
                 await self._respond(reader, writer)
             writer.close()
         except (asyncio.TimeoutError, OSError):

@@ -28,10 +28,10 @@ from hf_triton.tritonserver.triton_texts import READY
 
 # The other processes of an unloaded model end at once, unless they still answer requests: they may,
 # as long as there is memory for the new processes beside them.
-_SURVIVORS_END_S = 3.0
+SURVIVORS_END_S = 3.0
 _SURVIVORS_MAY_ANSWER_S = 30.0
 _NUM_LOG_LINES = 8
-_TRIED_AGAIN_S = 1.0
+TRIED_AGAIN_S = 1.0
 _POLL_S = 0.1
 _NOT_READY = "loaded, but not ready"  # Triton reports success for an ensemble whose step failed
 
@@ -212,7 +212,7 @@ class ModelLoader:
                 if str(error) != said:
                     said = str(error)
                     self._say(f"model '{self._model_of(folder)}': {error}")
-            ended.wait(_TRIED_AGAIN_S)
+            ended.wait(TRIED_AGAIN_S)
         return None
 
     def _load(self, folder: str, survivors: Pids, ended: threading.Event) -> str | None:
@@ -236,7 +236,7 @@ class ModelLoader:
         """None also if somebody else has loaded it, or it is not to be served any more."""
         with locked_model(self._served.repository / folder):
             self._served.look_again()
-            self._wait_for_end(folder, survivors, _SURVIVORS_END_S)
+            self._wait_for_end(folder, survivors, SURVIVORS_END_S)
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None
             with self._lock:

@@ -36,7 +36,7 @@ from .delivery import Delivery
 from .metrics import EngineMetrics, families
 
 # Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
-_MOST_LOGITS = 2**28
+MOST_LOGITS = 2**28
 _USUAL_TOKENS = 128  # of an output, where nobody says how many
 
 
@@ -196,7 +196,7 @@ class Engine(ABC):
         config = self.setup.model.config
         if config.is_encoder_decoder:
             raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
-        most = _MOST_LOGITS // int(config.get_text_config().vocab_size)
+        most = MOST_LOGITS // int(config.get_text_config().vocab_size)
         if num_prompt_tokens > most and not self._chunked_prefill(with_source=with_source):
             raise RequestError(
                 f"prompt_logprobs: the prompt has {num_prompt_tokens} tokens; this model, which "

@@ -13,7 +13,7 @@ from ..sequence.sequence import Sequence
 
 FINISH_REASONS = ("stop", "length", "timeout", "cancelled", "error")
 _PREFIX = "hf_triton_"
-_GAUGES = {
+GAUGES = {
     "num_running": "Sequences that are being generated",
     "num_waiting": "Sequences that wait to be started",
     "kv_cache_bytes": "Bytes of the cache of keys and values",
@@ -110,7 +110,7 @@ def families(
     drafts: bool = False,
 ) -> Iterator[Family]:
     """``gauges`` are in use at this moment; ``adapters`` are names that requests may give."""
-    for name, help_text in _GAUGES.items():
+    for name, help_text in GAUGES.items():
         if name in gauges:
             yield one_number(f"{_PREFIX}{name.removeprefix('num_')}", help_text, gauges[name])
     counted = {

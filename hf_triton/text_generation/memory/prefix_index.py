@@ -20,7 +20,7 @@ from ..sequence.sequence import Sequence, TokenLogprobs
 TokenIds = np.ndarray[Any, np.dtype[np.int32]]
 
 MIN_TOKENS = 32  # a state of fewer saves less than it costs
-_MOST_KNOWN = 2**16  # tokens of prompts whose log-probabilities are kept; some 25 MB
+MOST_KNOWN = 2**16  # tokens of prompts whose log-probabilities are kept; some 25 MB
 _Start = tuple[object, ...]
 
 
@@ -157,7 +157,7 @@ class KnownPrompts:
         self._by_start.setdefault(start, deque()).append(entry)
         self._starts.append(start)
         self._num_tokens += sequence.num_prompt_tokens
-        while self._num_tokens > _MOST_KNOWN:
+        while self._num_tokens > MOST_KNOWN:
             oldest = self._starts.popleft()
             token_ids, _ = self._by_start[oldest].popleft()
             self._num_tokens -= len(token_ids)

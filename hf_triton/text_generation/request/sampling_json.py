@@ -43,10 +43,10 @@ def read_sampling_parameters(text: str) -> dict[str, Any]:
             options.update(found)
         elif name in _NEUTRAL:
             _check_neutral(name, value)
-        elif name not in _OPTIONS:
+        elif name not in JSON_OPTIONS:
             raise RequestError(_unknown(name))
         elif value is not None:
-            option, convert = _OPTIONS[name]
+            option, convert = JSON_OPTIONS[name]
             if option in KINDS:
                 _check_given_once(set_by, option, name)
             options[option] = convert(f"{FIELD}: {name}", value)
@@ -183,7 +183,7 @@ _OWN: dict[str, _Convert] = {
     **dict(_CONSTRAINTS.values()),
     "json_schema": schema_text,
 }
-_OPTIONS: dict[str, tuple[str, _Convert]] = {
+JSON_OPTIONS: dict[str, tuple[str, _Convert]] = {
     **{
         option.called or name: (name, _OWN.get(name) or CONVERSIONS[option.kind])
         for name, option in OPTIONS.items()
@@ -219,9 +219,9 @@ def _check_neutral(name: str, value: Any) -> None:
 
 
 def _unknown(name: str) -> str:
-    names = sorted((*_OPTIONS, *_NEUTRAL))
+    names = sorted((*JSON_OPTIONS, *_NEUTRAL))
     near = difflib.get_close_matches(short(name), names, 1)
     near = [_OFTEN_MEANT[name]] if name in _OFTEN_MEANT else near
     hint = f", did you mean {near[0]}?" if near else ";"
-    newest = sorted(known for known in _OPTIONS if not known.startswith("guided_"))
+    newest = sorted(known for known in JSON_OPTIONS if not known.startswith("guided_"))
     return f"{FIELD}: {short(name)}: unknown name{hint} allowed: {', '.join(newest)}"

@@ -28,7 +28,7 @@ CPU = Placement("cpu", {"": "cpu"})
 
 
 @pytest.mark.skipif(
-    not linear_layouts._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
+    not linear_layouts.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 @pytest.mark.parametrize("method", ["int8", "int8_dynamic"])
 def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Path) -> None:

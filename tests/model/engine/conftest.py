@@ -51,7 +51,7 @@ def own_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """
     name = f"test-{os.getpid()}-{next(_identities)}"
     monkeypatch.setattr(protocol, "server_identity", lambda: name)
-    monkeypatch.setattr("hf_triton.runtime.link.listener._FLUSH_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.link.listener.FLUSH_S", 60.0)
     with driving.no_thread_left():
         yield name
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
-from hf_triton.ports.openai.app import _GENERATING
+from hf_triton.ports.openai.app import GENERATING
 from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING
@@ -102,7 +102,7 @@ class Door:
         parse_request(fields(lists, parameters), MODEL)
 
 
-DOORS = [Door(one.path, one) for one in _GENERATING if one.operation.body]
+DOORS = [Door(one.path, one) for one in GENERATING if one.operation.body]
 DOORS += [Door(one.paths[0], one) for one in ENCODING if len(one.operation.bodies) == 1]
 
 

@@ -16,8 +16,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gpu, "_LENGTHS", (3, 40, 530, 1, 513))
-    monkeypatch.setattr(gpu, "_NUM_TOKENS", 4)
+    monkeypatch.setattr(gpu, "LENGTHS", (3, 40, 530, 1, 513))
+    monkeypatch.setattr(gpu, "NUM_TOKENS", 4)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the command sets it for its process
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

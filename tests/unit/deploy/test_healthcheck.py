@@ -18,7 +18,7 @@ from tests.support.triton import free_ports
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(healthcheck, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(healthcheck, "TIMEOUT_S", 60.0)
 
 
 @contextlib.contextmanager

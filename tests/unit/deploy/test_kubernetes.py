@@ -83,7 +83,7 @@ def check_deployment(entry: Any, names: set[tuple[str, str]], rendered: Rendered
 def test_a_pod_has_time_to_drain_and_to_stop(deploy: Deploy) -> None:
     rendered = deploy("kubernetes")
     (drain_s,) = rendered.server()["lifecycle"]["preStop"]["exec"]["command"][1:]
-    longest_stop_s = process._STOP_TIMEOUT_S + child_process.STOP_TIMEOUT_S
+    longest_stop_s = process.STOP_TIMEOUT_S + child_process.STOP_TIMEOUT_S
     assert rendered.pod()["terminationGracePeriodSeconds"] > int(drain_s) + longest_stop_s
 
 

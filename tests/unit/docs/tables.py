@@ -20,7 +20,7 @@ from hf_triton.ports.openai.schema.body import fields_of
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.response_cache import ResponseCache
 from hf_triton.serving.supervision import health
-from hf_triton.text_generation.engine.metrics import _GAUGES, EngineMetrics
+from hf_triton.text_generation.engine.metrics import GAUGES, EngineMetrics
 from hf_triton.text_generation.engine.metrics import families as of_engines
 from tests.support.triton import ROOT
 from tests.unit.generator import regenerate
@@ -89,11 +89,11 @@ def _metric_rows(metrics: Iterable[tuple[str, str, str, list[str]]]) -> str:
 
 def _engine_families() -> Iterator[Family]:
     metrics = EngineMetrics()
-    yield from of_engines(metrics, dict.fromkeys(_GAUGES, 0), ["name"], drafts=True)
+    yield from of_engines(metrics, dict.fromkeys(GAUGES, 0), ["name"], drafts=True)
 
 
 def _health_rows() -> str:
-    return _metric_rows((name, kind, told, []) for name, (kind, told) in health._METRICS.items())
+    return _metric_rows((name, kind, told, []) for name, (kind, told) in health.METRICS.items())
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {

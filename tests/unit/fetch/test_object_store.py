@@ -48,8 +48,8 @@ class FakeStore:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     store = FakeStore()
-    monkeypatch.setattr(object_store, "_file_system", lambda scheme: store)
-    monkeypatch.setattr(object_store, "_BLOCK", 1000)
+    monkeypatch.setattr(object_store, "file_system", lambda scheme: store)
+    monkeypatch.setattr(object_store, "BLOCK", 1000)
     monkeypatch.setattr(hub_client, "WAITS_S", (0.0, 0.0))
     for name, content in FILES.items():
         store.put(name, content)
@@ -183,7 +183,7 @@ def test_a_package_that_is_missing_is_named(
     def missing(scheme: str) -> None:
         raise ImportError(scheme)
 
-    monkeypatch.setattr(object_store, "_file_system", missing)
+    monkeypatch.setattr(object_store, "file_system", missing)
     work.write("tiny", model="gs://models/tiny")
     told = "needs a package that is not installed: pip install 'gcsfs>=2025.3,<2028'"
     assert told in work.refused("fetch")

@@ -29,7 +29,7 @@ def test_a_log_gets_a_line_now_and_then(
 ) -> None:
     Progress().begin("a", 1000, 500)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(fetch_progress, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(fetch_progress, "LINE_EVERY_S", 0.0)
     progress = Progress()
     progress.begin("a", 1000, 500)
     progress.add("a", 100)

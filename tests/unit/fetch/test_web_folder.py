@@ -88,11 +88,11 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
         def handle_error(self, request: object, client_address: object) -> None:
             """A client may leave before it has read all."""
 
-    monkeypatch.setattr(object_store, "_BLOCK", 1000)
+    monkeypatch.setattr(object_store, "BLOCK", 1000)
     monkeypatch.setattr(hub_client, "WAITS_S", ())
     with serving_http(Folder, server_class=Server) as port:
         files = Files(f"http://127.0.0.1:{port}")
-        monkeypatch.setattr(object_store, "_file_system", lambda scheme: files)
+        monkeypatch.setattr(object_store, "file_system", lambda scheme: files)
         yield found
 
 

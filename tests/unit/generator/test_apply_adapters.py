@@ -61,7 +61,7 @@ def test_what_one_process_refuses_is_taken_back_for_all(
 def test_where_nobody_follows_the_list_it_is_taken_back(
     tmp_path: Path, processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapters, "_SHOWN_WITHIN_S", 0.1)
+    monkeypatch.setattr(adapters, "SHOWN_WITHIN_S", 0.1)
     processes.append(Process(tmp_path, 0, lambda _content: None))
     processes[0].end()
     with pytest.raises(ServerError, match="none of its processes says that it follows adapters"):

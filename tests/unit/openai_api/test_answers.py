@@ -225,7 +225,7 @@ def test_what_is_long_is_read_and_written_on_a_thread(
     told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
     (loop,) = set(threads)
     threads.clear()
-    monkeypatch.setattr(answers, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(answers, "LARGE_BYTES", 1)
     reply = api.completion(**asked)
     assert told == [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
     assert threads

@@ -157,7 +157,7 @@ def test_a_larger_body_is_read_where_models_yaml_allows_it(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, port = starter.triton()
-    monkeypatch.setattr("hf_triton.ports.bodies._ALL_MIB", 1)
+    monkeypatch.setattr("hf_triton.ports.bodies.ALL_MIB", 1)
     api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=3))
     spaces = b" " * (2 * 2**20)  # more than all large ones have otherwise
     reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": "a"' + spaces + b"}")
@@ -260,7 +260,7 @@ def test_connections_leave_descriptors_for_the_rest(
 def test_large_bodies_together_are_bounded_and_small_ones_are_read(
     starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_triton.ports.bodies._ALL_MIB", 1)
+    monkeypatch.setattr("hf_triton.ports.bodies.ALL_MIB", 1)
     api = of_one_mib(starter)  # two of which have room
     part = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 990_000
     held = [opened(api, closing, part) for _ in range(2)]

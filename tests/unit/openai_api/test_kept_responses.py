@@ -117,7 +117,7 @@ def test_a_caller_pushes_out_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.find("first", "alice")
     assert kept.find("b39", "bob")
     assert kept.find("b0", "bob") is None
-    monkeypatch.setattr(kept_responses, "_ALL_BYTES", 2**20)
+    monkeypatch.setattr(kept_responses, "ALL_BYTES", 2**20)
     put(kept, "carol", "c", 10)
     assert kept.find("first", "alice"), "who has most loses first"
     assert kept.find("b39", "bob") is None

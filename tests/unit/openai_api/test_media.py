@@ -79,7 +79,7 @@ def test_files_become_tensors_in_the_order_of_the_chat(
 
 
 def test_base64_is_decoded_piece_by_piece_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "_PIECE", 4)
+    monkeypatch.setattr(media, "PIECE", 4)
     file = bytes(range(256))
     assert media._file("f", base64.b64encode(file).decode(), is_url=False) == file
     for wrong in ("QQ==QUJD", "QUJ", "QU D", "=QUJ"):
@@ -174,7 +174,7 @@ def test_what_may_not_be_fetched_is_refused(
     files: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(media_hosts, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(media_hosts, "TIMEOUT_S", 0.3)
     address = address.replace("FILES", files)
     address = address.replace("LOCALHOST", files.replace("127.0.0.1", "localhost"))
     found = said(asked(fetching, image(address)))
@@ -188,7 +188,7 @@ def test_a_file_beyond_the_limit_and_too_many_addresses_are_refused(
 ) -> None:
     one = image(f"http://{files}/file")
     assert said(asked(fetching, *[one] * 17)).startswith("messages: got more addresses")
-    monkeypatch.setattr(media_hosts, "_MOST_BYTES", len(FILE) - 1)
+    monkeypatch.setattr(media_hosts, "MOST_BYTES", len(FILE) - 1)
     assert "got more, allowed: 0 MiB" in said(asked(fetching, one))
 
 

@@ -96,7 +96,7 @@ async def test_requests_of_a_stream_are_answered_in_turn_where_each_has_one_answ
 async def test_messages_that_do_not_end_fill_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "_ALL_MIB", 1)
+    monkeypatch.setattr(bodies, "ALL_MIB", 1)
     async with grpc_port(tmp_path, access=Access(max_body_mib=1)) as (triton, stub):
         host, _, number = triton.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(number))

@@ -75,6 +75,6 @@ async def test_bytes_that_drip_are_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the beginning of the protocol comes."""
-    monkeypatch.setattr(calls, "_HANDSHAKE_MS", 100)
+    monkeypatch.setattr(calls, "HANDSHAKE_MS", 100)
     async with grpc_port(tmp_path) as (triton, _):
         assert h2.DATA not in await kinds(triton, h2.PREFACE[:5]), "and it ends"

@@ -32,7 +32,7 @@ class Port:
     """A port's requests; ``said`` is what the supervisor was told last."""
 
     def __init__(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retries, "_TELL_AFTER_S", 0.0)
+        monkeypatch.setattr(retries, "TELL_AFTER_S", 0.0)
         self.said: Demand = {}
         self.retries = RetryCoordinator(say=self._take)
         tell(self.retries, model)

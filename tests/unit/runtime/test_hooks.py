@@ -391,7 +391,7 @@ def test_a_hook_that_never_returns_ends_with_the_model(tmp_path: Path) -> None:
 def test_responses_in_hand_are_sent_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_triton.runtime.engine.intake._CLOSE_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.engine.intake.CLOSE_S", 60.0)
     with driving(tmp_path, post("import time; time.sleep(0.3)")) as driver:
         caller = driver.start("x")
     assert caller.text == "x"

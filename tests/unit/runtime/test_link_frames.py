@@ -39,7 +39,7 @@ def test_a_file_travels_at_its_own_size() -> None:
 _texts = st.text(max_size=8)
 _elements = st.one_of(st.binary(max_size=9), _texts.map(str.encode))
 _numbers = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3).flatmap(
-    lambda shape: st.sampled_from(frames._DTYPES).flatmap(lambda t: arrays(t, shape))
+    lambda shape: st.sampled_from(frames.DTYPES).flatmap(lambda t: arrays(t, shape))
 )
 _tensors = st.one_of(
     _numbers,
@@ -106,11 +106,11 @@ def _raw(fields: list[bytes], num_tensors: int = 0, missing: int = 0) -> bytes:
     """A frame of these fields, or of more than there are."""
     lengths = struct.pack(f"={len(fields)}I", *map(len, fields))
     body = b"".join([lengths, *fields])
-    head = frames._HEAD.pack(len(body), len(fields) + missing, num_tensors, frames.ANSWER, 0, 0)
+    head = frames.HEAD.pack(len(body), len(fields) + missing, num_tensors, frames.ANSWER, 0, 0)
     return head + body
 
 
-_OF_FLOATS, _OF_BYTES = frames._CODES[np.dtype("float32")], frames._BYTES
+_OF_FLOATS, _OF_BYTES = frames.CODES[np.dtype("float32")], frames.BYTES
 
 
 @pytest.mark.threat("link-socket")
@@ -118,8 +118,8 @@ _OF_FLOATS, _OF_BYTES = frames._CODES[np.dtype("float32")], frames._BYTES
     "data",
     [
         b"\0\0",
-        frames._HEAD.pack(0, 1, 0, 2, 0, 0),
-        frames._HEAD.pack(2**32 - 1, 2**32 - 1, 0, 2, 0, 0),
+        frames.HEAD.pack(0, 1, 0, 2, 0, 0),
+        frames.HEAD.pack(2**32 - 1, 2**32 - 1, 0, 2, 0, 0),
         _raw([b"text"], missing=1),
         _raw([b"\xff"]),
         _raw([b"x"], num_tensors=1),

@@ -136,9 +136,9 @@ def test_a_sound_takes_as_much_memory_as_its_samples_in_the_end() -> None:
 @pytest.fixture
 def reading() -> Iterator[Reading]:
     reading = Reading()
-    token = file_threads._current.set(reading)
+    token = file_threads.current.set(reading)
     yield reading
-    file_threads._current.reset(token)
+    file_threads.current.reset(token)
 
 
 SLOW = bombs.jpeg_of_scans(256)  # half a second
@@ -157,8 +157,8 @@ def test_what_takes_longer_than_a_requests_files_may_is_given_up(reading: Readin
 
 @pytest.mark.threat("media-bombs")
 def test_what_takes_more_memory_than_it_may_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_LEAST_BYTES", 2**20)
-    monkeypatch.setattr(decoding, "_BYTES_PER_PIXEL", 1)
+    monkeypatch.setattr(decoding, "LEAST_BYTES", 2**20)
+    monkeypatch.setattr(decoding, "BYTES_PER_PIXEL", 1)
     file = packed(Image.new("L", (7000, 7000)), "PNG")
     with pytest.raises(RequestError, match=r"^image: decoding it takes .* and 62 MiB$"):
         image("image", file, LIMITS)

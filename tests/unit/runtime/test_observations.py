@@ -118,7 +118,7 @@ def test_a_long_label_is_cut() -> None:
 def test_hooks_count_on_metrics_of_their_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_PUBLISH_EVERY_S", 0.01)
+    monkeypatch.setattr(publishing, "PUBLISH_EVERY_S", 0.01)
     hooks = (
         "from hf_triton.hooks import observe\n"
         "def preprocess(request):\n"

@@ -152,7 +152,7 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
     assert child.revive() is None
     assert child.revive() is None
     assert child.silent_s == 0, "it has not begun to"
-    monkeypatch.setattr(child_process, "_START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(child_process, "START_TIMEOUT_S", 0.0)
     line = child.revive()
     assert line is not None
     assert line.startswith("the child did not start in time and is started again in 1 s")

@@ -55,7 +55,7 @@ def test_too_many_are_what_a_container_has_no_room_for(
 def test_shared_memory_of_dead_servers_is_removed_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_process_memory, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(dead_process_memory, "SHARED_MEMORY", tmp_path)
     dead = 2**22 + 1
     kept = [f"hf_triton_{os.getpid()}_8000_a", "hf_triton_mine_8000_a", f"other_{dead}_8000_a"]
     old = [*kept, f"hf_triton_{dead}_8000_a", f"hf_triton_{dead}_8000_beat_7"]
@@ -72,7 +72,7 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
     def stop() -> None:
         raise ServerError("far enough")
 
-    monkeypatch.setattr(dead_process_memory, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(dead_process_memory, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(limits, "raise_all", stop)
     region = tmp_path / f"hf_triton_{2**22 + 1}_8000_a"
     region.touch()

@@ -71,7 +71,7 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
 def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(
     number: int, num_out_of_memory: list[int | None], end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stubs, "_num_out_of_memory", iter(num_out_of_memory).__next__)
+    monkeypatch.setattr(stubs, "num_out_of_memory", iter(num_out_of_memory).__next__)
     ends = StubEnds()
     with subprocess.Popen(
         [sys.executable, "-c", REAPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -79,7 +79,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(Restarts, "died", died_at_once)
     monkeypatch.setattr(Restarts, "killed", killed_at_once)
     monkeypatch.setattr(Restarts, "failed", failed_at_once)
-    monkeypatch.setattr(model_loader, "_SURVIVORS_END_S", 0.0)
+    monkeypatch.setattr(model_loader, "SURVIVORS_END_S", 0.0)
     return delays
 
 
@@ -266,7 +266,7 @@ def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path:
 def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_loader, "_TRIED_AGAIN_S", 0.01)
+    monkeypatch.setattr(model_loader, "TRIED_AGAIN_S", 0.01)
     server = FakeServer("a")
     clinic = Clinic(tmp_path, server, "a")
     unload = server.unload

@@ -38,7 +38,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     """Hangs up on nobody who is slow because the machine is."""
-    monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 60.0)
+    monkeypatch.setattr(served_over_http, "SLOWEST_CLIENT_S", 60.0)
     listen, clock = free_ports(), Clock()
     health = Health(clock)
     with health_port(listen, health):
@@ -154,7 +154,7 @@ def test_of_too_many_connections_the_oldest_is_closed(told: Told) -> None:
 
 @pytest.mark.threat("health-port")
 def test_a_client_that_drips_is_hung_up_on(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 0.5)
+    monkeypatch.setattr(served_over_http, "SLOWEST_CLIENT_S", 0.5)
     port = int(told.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=0.1) as client:
 

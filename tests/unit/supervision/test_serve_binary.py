@@ -32,7 +32,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Name: nvidia-pytriton\nVersion: 0.7.0\n")
     monkeypatch.setattr(metadata, "distribution", lambda name: metadata.PathDistribution(info))
-    monkeypatch.setattr(server_binary, "_libpython_folder", lambda libraries: ["/lib/python"])
+    monkeypatch.setattr(server_binary, "libpython_folder", lambda libraries: ["/lib/python"])
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

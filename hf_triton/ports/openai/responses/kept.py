@@ -21,7 +21,7 @@ from hf_triton.ports.openai.schema.body import (
 from hf_triton.ports.openai.schema.errors import ApiError
 
 _MOST_BYTES = 32 * 2**20  # of one caller
-_ALL_BYTES = 256 * 2**20
+ALL_BYTES = 256 * 2**20
 _LEAST_BYTES = 32 * 2**10  # that each counts, which bounds how many there are
 
 
@@ -66,7 +66,7 @@ class KeptResponses:
             self._num_bytes[new.payer] += new.num_bytes
             self._by_item.update(dict.fromkeys(new.item_ids, response_id))
             self._drop_beyond(new.payer, _MOST_BYTES)
-            while self._num_bytes.total() > _ALL_BYTES:
+            while self._num_bytes.total() > ALL_BYTES:
                 [(payer, num_bytes)] = self._num_bytes.most_common(1)
                 self._drop_beyond(payer, num_bytes - 1)
         return True

@@ -39,7 +39,7 @@ Chunks = AsyncGenerator[tuple[int, Chunk], None]
 _DONE = b"data: [DONE]\n\n"
 SILENT_S = 10.0  # clients give a stream up after a minute or more
 _ENCODER = msgspec.json.Encoder()
-_LARGE_BYTES = 2**18  # take a hundredth of a second and more
+LARGE_BYTES = 2**18  # take a hundredth of a second and more
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
 _FINISH_REASONS = {"timeout": "length"}
 
@@ -188,7 +188,7 @@ def to_json(value: Any) -> bytes:
 
 async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
     """What ``work`` gives; from a thread where so many bytes would hold other callers up."""
-    return work() if num_bytes < _LARGE_BYTES else await asyncio.to_thread(work)
+    return work() if num_bytes < LARGE_BYTES else await asyncio.to_thread(work)
 
 
 class Writer:

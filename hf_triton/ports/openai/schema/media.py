@@ -16,7 +16,7 @@ _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
 # What the field of a part may have beside the file. It says how carefully to look, or what the file
 # says itself, and is not needed.
 _BESIDE = ("detail", "format")
-_PIECE = 1 << 20  # characters; a multiple of 4
+PIECE = 1 << 20  # characters; a multiple of 4
 _DATA_URL = re.compile(r"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 # A model's error about an element of a tensor: ``image[1]: the PNG image is cut short``.
@@ -91,7 +91,7 @@ def _file(field: str, value: str, *, is_url: bool) -> bytes:
         raise bad_field(field, "something else", "a data: URL in base64, or an address by http")
     packed = value[prefix.end() :] if prefix else value
     # Piece by piece: nothing else in this process runs during one.
-    pieces = (packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE))
+    pieces = (packed[at : at + PIECE] for at in range(0, len(packed), PIECE))
     try:
         if "=" in packed[:-2]:
             raise ValueError("padding before the end")

@@ -36,7 +36,7 @@ from .lengths import max_lengths
 from .logits_processor import BeamProcessor, Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
-_TURN = 128  # steps that a batch has while others wait
+TURN = 128  # steps that a batch has while others wait
 
 
 class GenerateEngine(Engine):
@@ -204,7 +204,7 @@ class GenerateEngine(Engine):
 
     def _gives_way(self) -> bool:
         """Whether the unfinished batch ends so that others get their turn."""
-        if self._num_steps < _TURN or not self._waiting:
+        if self._num_steps < TURN or not self._waiting:
             return False
         return not any(map(_is_held_to_its_batch, self._batch))
 

@@ -54,8 +54,8 @@ from .trial import computes_drafts, warm_up
 _DRAFTED_ROWS = {"cpu": 4, "cuda": 1}
 _FEWEST_DRAFTED_ROWS = 32
 # The logits of a step's prompts, where all are wanted: 128 MiB in float32.
-_MOST_LOGITS = 2**25
-_LOOK_EVERY_S = 0.1  # whether the engine still runs
+MOST_LOGITS = 2**25
+LOOK_EVERY_S = 0.1  # whether the engine still runs
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
@@ -116,7 +116,7 @@ class InFlightEngine(Engine):
         self._plan = make_plan(setup)
         self.size = self._plan.size
         vocab_size = int(setup.model.config.get_text_config().vocab_size)
-        self._max_num_scored = max(1, _MOST_LOGITS // vocab_size)
+        self._max_num_scored = max(1, MOST_LOGITS // vocab_size)
         self._max_num_batched_tokens = max_num_batched_tokens(
             setup.options, setup.device, self.max_num_seqs
         )
@@ -250,7 +250,7 @@ class InFlightEngine(Engine):
             self._change = change
             self.thread.wake()
         try:
-            while not change.taken.wait(_LOOK_EVERY_S):
+            while not change.taken.wait(LOOK_EVERY_S):
                 self.thread.check_running()
         except OverloadedError:
             with self.thread.condition:

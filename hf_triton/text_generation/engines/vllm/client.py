@@ -74,7 +74,7 @@ class AsyncVllm:
         self._adapters: list[tuple[ServedAdapter, int]] = []
         self._requests: dict[int, Any] = {}  # LoRARequests, by key
         self._keys = itertools.count(1)
-        self._params, self._prompt = SamplingParams, _prompt_maker()
+        self._params, self._prompt = SamplingParams, prompt_maker()
         self._structured = StructuredOutputsParams
         fields = set(SamplingParams.__struct_fields__)
         self._has_interval = "stream_interval" in fields
@@ -209,7 +209,7 @@ async def _refusing(
             raise RequestError(f"{constraint.kind}: vLLM can't take it: {why}") from error
 
 
-def _prompt_maker() -> Callable[[list[int], str | None], Any]:
+def prompt_maker() -> Callable[[list[int], str | None], Any]:
     """A function of token ids and a cache salt that makes vLLM's prompt."""
     try:
         from vllm.inputs.engine import tokens_input

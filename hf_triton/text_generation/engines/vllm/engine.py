@@ -25,7 +25,7 @@ from .arguments import AdapterFile
 from .client import AsyncVllm, StepStats
 from .sampling import require_known, token_logprobs
 
-_LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 1.0
 _CLOSING_S = 1.0
 _CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
 
@@ -144,7 +144,7 @@ class VllmEngine(Engine):
             self.thread.wake()
         while not done.done():
             with contextlib.suppress(FuturesTimeoutError):
-                done.exception(_LOOK_EVERY_S)
+                done.exception(LOOK_EVERY_S)
             try:
                 self.thread.check_running()
             except OverloadedError:
@@ -246,7 +246,7 @@ class VllmEngine(Engine):
             if self._updated or not (self._tasks or self._changing) or left_s <= 0:
                 return
             assert self._loop is not None
-            timer = self._loop.call_later(min(left_s, _LOOK_EVERY_S), self._news_event.set)
+            timer = self._loop.call_later(min(left_s, LOOK_EVERY_S), self._news_event.set)
             await self._news_event.wait()
             timer.cancel()
 
@@ -347,7 +347,7 @@ class VllmEngine(Engine):
 
     def _watch(self) -> None:
         """Ends this process soon after vLLM's has died."""
-        while not self._stopping.wait(_LOOK_EVERY_S):
+        while not self._stopping.wait(LOOK_EVERY_S):
             if self._vllm.is_dead:
                 log.error("vLLM's process died: this model's process ends too")
                 self.stop()

@@ -17,7 +17,7 @@ from hf_triton.text_generation.memory.pages import num_pages_of
 from .step import PagedStep
 
 CHUNKED = "chunked_attention"  # among a configuration's ``layer_types``
-_MOST_NUMBERS = 2**25  # gathered at once, of keys; a longer step is computed piece by piece
+MOST_NUMBERS = 2**25  # gathered at once, of keys; a longer step is computed piece by piece
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def plain_attention(
     starts, lengths = step.on_host
     num_decodes = next((i for i, start in enumerate(starts[1:]) if start != i + 1), len(lengths))
     per_token = keys.shape[2] * keys.shape[3]
-    rows = max(1, _MOST_NUMBERS // (per_token * max(lengths, default=1)))
+    rows = max(1, MOST_NUMBERS // (per_token * max(lengths, default=1)))
     for first in range(0, num_decodes, rows):
         last = min(first + rows, num_decodes)
         out[first:last] = _decodes(q[first:last], keys, values, step, first, rule)
@@ -165,7 +165,7 @@ def attend_chunk(
             whole, k, v, is_causal=True, scale=rule.scale, enable_gqa=True
         )
         return out[0].transpose(0, 1)
-    parts, rows = [], max(1, _MOST_NUMBERS // (length * q.shape[1]))
+    parts, rows = [], max(1, MOST_NUMBERS // (length * q.shape[1]))
     for start in range(0, len(q), rows):
         some = q[start : start + rows]
         visible = _visible(begin + start, len(some), length, rule, blocks, q.device)

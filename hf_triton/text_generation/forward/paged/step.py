@@ -25,7 +25,7 @@ Int32s = np.ndarray[Any, np.dtype[np.int32]]
 _Kept = TypeVar("_Kept")
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than a loop.
-_LONG_CHUNK, _LONG_PREFIX = 48, 256
+LONG_CHUNK, LONG_PREFIX = 48, 256
 _FIELDS = (
     *("token_ids", "positions", "sequences", "adapters"),
     *("starts", "key_starts", "lengths", "slots", "last", "block_table"),
@@ -311,7 +311,7 @@ def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, in
     done = 0
     for sequence, length in enumerate(lengths):
         start, end = starts[sequence : sequence + 2]
-        if end - start >= _LONG_CHUNK and length >= _LONG_PREFIX:
+        if end - start >= LONG_CHUNK and length >= LONG_PREFIX:
             found += [(done, start, None), (start, end, sequence)]
             done = end
     return [one for one in (*found, (done, starts[-1], None)) if one[0] < one[1]]

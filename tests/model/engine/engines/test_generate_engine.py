@@ -90,7 +90,7 @@ def test_rows_never_run_past_the_context_together() -> None:
 
 @pytest.mark.threat("unlimited-answers")
 def test_a_long_answer_gives_way_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_engine, "_TURN", 4)
+    monkeypatch.setattr(generate_engine, "TURN", 4)
     model = tiny_model("gpt2")
     asked = [Asked([5, 6, 7], 60), Asked([8, 9], 3)]
     answers = Answers()

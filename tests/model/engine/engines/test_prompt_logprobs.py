@@ -114,7 +114,7 @@ def check_engine(engine: Engine, model: Any) -> None:
 
 @pytest.fixture
 def few_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight_engine, "_MOST_LOGITS", MOST_SCORED * VOCAB_SIZE)
+    monkeypatch.setattr(in_flight_engine, "MOST_LOGITS", MOST_SCORED * VOCAB_SIZE)
 
 
 def most_rows(engine: InFlightEngine) -> list[int]:
@@ -221,7 +221,7 @@ def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
 
 
 def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.memory.prefix_index._MOST_KNOWN", 100)
+    monkeypatch.setattr("hf_triton.text_generation.memory.prefix_index.MOST_KNOWN", 100)
     known, answers = KnownPrompts(), Answers()
     prompts = [[one] * 40 for one in (5, 6, 7)]
     for prompt in prompts:
@@ -235,7 +235,7 @@ def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_can_not_be_told_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.engine.engine._MOST_LOGITS", 8 * VOCAB_SIZE)
+    monkeypatch.setattr("hf_triton.text_generation.engine.engine.MOST_LOGITS", 8 * VOCAB_SIZE)
     reads = GenerateEngine(setup(random_encoder_decoder("t5", **T5), eos=[1]))
     with pytest.raises(RequestError, match=r"^prompt_logprobs: this model has none, an encoder"):
         reads.check_prompt_logprobs(3, with_source=False)

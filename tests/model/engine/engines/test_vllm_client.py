@@ -37,7 +37,7 @@ def test_vllm_is_told_who_may_share(
     monkeypatch: pytest.MonkeyPatch, release: dict[str, Any]
 ) -> None:
     modules(monkeypatch, **release)
-    prompt = client._prompt_maker()
+    prompt = client.prompt_maker()
     assert prompt([1, 2], "salt") == {"prompt_token_ids": [1, 2], "cache_salt": "salt"}
     assert prompt([1, 2], None) == {"prompt_token_ids": [1, 2]}
 

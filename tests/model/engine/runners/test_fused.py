@@ -208,8 +208,8 @@ def family(name: str, *, tamed: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step._LONG_CHUNK", 4)
-    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step.LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step.LONG_PREFIX", 6)
     model = family(name)
     asked = mixed_load(7)
     expected = reference(model, asked)
@@ -352,7 +352,7 @@ def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", nobody)
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
-    compiled_loops._say_not_kept.cache_clear()
+    compiled_loops.say_not_kept.cache_clear()
     for name in ("silu_mul", "argmax"):
         assert load_kernel.__wrapped__(name, torch.float32).address
     (line,) = log_lines

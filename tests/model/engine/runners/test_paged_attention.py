@@ -210,7 +210,7 @@ def test_every_token_sees_its_own_sequence_up_to_itself(
     at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plain, "_MOST_NUMBERS", at_once)
+    monkeypatch.setattr(plain, "MOST_NUMBERS", at_once)
     step = on_device(make(), garbage_cache(dtype))
     query, key, value = states(step.num_tokens, dtype)
     rule: dict[str, Any] = {

@@ -123,7 +123,7 @@ def test_free_memory_is_the_machines_or_what_the_container_leaves(
 ) -> None:
     for name, text in (("_CGROUP_LIMIT", limit), ("_CGROUP_USED", used)):
         monkeypatch.setattr(device, name, tmp_path / name)
-        monkeypatch.setattr(device, "_CGROUP_STAT", tmp_path / "no stat")
+        monkeypatch.setattr(device, "CGROUP_STAT", tmp_path / "no stat")
         if text is not None:
             (tmp_path / name).write_text(text)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 * GIB))
@@ -134,7 +134,7 @@ def test_page_cache_that_a_container_can_give_up_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"_CGROUP_LIMIT": f"{8 * GIB}", "_CGROUP_USED": f"{7 * GIB}"}
-    files["_CGROUP_STAT"] = f"anon 5\ninactive_file {2 * GIB}\nactive_file {GIB}\n"
+    files["CGROUP_STAT"] = f"anon 5\ninactive_file {2 * GIB}\nactive_file {GIB}\n"
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(device, name, tmp_path / name)

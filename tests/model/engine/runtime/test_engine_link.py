@@ -155,7 +155,7 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     "garbage",
     [
         b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n",
-        frames._HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
+        frames.HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
         frames.encode(Frame(99, 1)),
         frames.encode(Frame(frames.REQUEST, 1)),
     ],
@@ -233,7 +233,7 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hf_triton.runtime.link.frames._MAX_QUEUED_BYTES", 100_000)
+    monkeypatch.setattr("hf_triton.runtime.link.frames.MAX_QUEUED_BYTES", 100_000)
     ours, theirs = socket.socketpair()
     ended = threading.Event()
     connection = Connection(ours, lambda _: None, lambda _: ended.set())

@@ -116,7 +116,7 @@ def test_what_a_caller_that_has_left_waited_for_is_given_up(
 def test_more_files_than_may_wait_are_refused_and_taken_again_later(
     threads: FileThreads, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(file_threads._MAX_WAITING, "files", 100)
+    monkeypatch.setitem(file_threads.MAX_WAITING, "files", 100)
     first, second = Caller(), Caller()
     first.ask(threads, partial(wait, gate), num_bytes=1000)  # alone, however large
     with pytest.raises(OverloadedError, match="too many files wait to be read"):

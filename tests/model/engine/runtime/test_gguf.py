@@ -59,7 +59,7 @@ def test_a_head_that_describes_far_more_layers_than_the_file_has_is_refused(tmp_
 def test_a_package_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "_is_installed", lambda module: False)
+    monkeypatch.setattr(quantization, "is_installed", lambda module: False)
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(LoadError, match=r"a\.gguf is a \.gguf file, .* pip install 'gguf>=0"):
         parts_of(tmp_path / "a.gguf")

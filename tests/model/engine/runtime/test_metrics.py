@@ -53,7 +53,7 @@ class FakePbUtils:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_PUBLISH_EVERY_S", 0.01)
+    monkeypatch.setattr(publishing, "PUBLISH_EVERY_S", 0.01)
     monkeypatch.setattr(FakeFamily, "made", [])
 
 

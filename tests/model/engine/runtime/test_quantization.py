@@ -51,7 +51,7 @@ DIFFERENCES = {
 
 # Without VNNI a CPU saturates products of bytes; layers stay torchao's there, which is tested too.
 needs_exact_products = pytest.mark.skipif(
-    not linear_layouts._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
+    not linear_layouts.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 
 
@@ -155,7 +155,7 @@ def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
     log_lines: list[str],
 ) -> None:
     """Where products are not exact they stay torchao's."""
-    monkeypatch.setattr(linear_layouts, "_multiplies_exactly", lambda: is_exact)
+    monkeypatch.setattr(linear_layouts, "multiplies_exactly", lambda: is_exact)
     model = quantized(weights, method=method)
     assert log_lines == ["I tiny: weights quantized by torchao: 0.000 GiB, 0.000 GiB in bfloat16"]
     mlp = model.model.layers[0].mlp
@@ -234,7 +234,7 @@ def test_int4_is_refused_on_a_cpu(weights: Path) -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     method: str, package: str, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "_is_installed", lambda module: False)
+    monkeypatch.setattr(quantization, "is_installed", lambda module: False)
     assert refused(weights, method=method) == (
         f"quantization: {method}, which needs what is not installed in the server's Python: "
         f"pip install '{package}'"
@@ -261,7 +261,7 @@ def saved_by(method: str, weights: Path, folder: Path) -> Path:
 def test_a_checkpoint_saved_quantized_names_what_it_needs(
     method: str, packages: str, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "_is_installed", lambda module: False)
+    monkeypatch.setattr(quantization, "is_installed", lambda module: False)
     folder = saved_by(method, weights, tmp_path)
     model = served(folder, str(folder), local=True)
     with pytest.raises(LoadError) as raised:

@@ -27,8 +27,8 @@ Other = partial(LinkEngine, name="demo_new")
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch, own_link: str) -> None:
-    monkeypatch.setattr("hf_triton.runtime.routing.router._CHECK_EVERY_S", 0.02)
-    monkeypatch.setattr("hf_triton.runtime.link.engine_pool._DISCOVER_EVERY_S", 0.05)
+    monkeypatch.setattr("hf_triton.runtime.routing.router.CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("hf_triton.runtime.link.engine_pool.DISCOVER_EVERY_S", 0.05)
 
 
 def shout(request: ForwardedRequest) -> None:

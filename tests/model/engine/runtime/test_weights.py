@@ -317,7 +317,7 @@ def test_a_tokenizer_in_python_keeps_a_bounded_number_of_words(
 ) -> None:
     made: Any = BertweetTokenizer(*bertweet_files(tmp_path))
     monkeypatch.setattr(loading, "load_part", lambda *_, **__: made)
-    monkeypatch.setattr(loading, "_MOST_WORDS", 10)
+    monkeypatch.setattr(loading, "MOST_WORDS", 10)
     tokenizer = loading.load_tokenizer(served(tmp_path), tmp_path)
     before = tokenizer("abc").input_ids
     for number in range(100):

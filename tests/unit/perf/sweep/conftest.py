@@ -18,7 +18,7 @@ FAKE = Path(__file__).with_name("fake_perf_analyzer.py")
 @pytest.fixture
 def fake_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTriton]:
     # A server in this process may be slow on a busy machine; it is never silent.
-    monkeypatch.setattr(server, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(server, "TIMEOUT_S", 60.0)
     with serving() as fake:
         yield fake
 

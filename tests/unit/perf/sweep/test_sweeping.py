@@ -147,7 +147,7 @@ def test_a_server_that_dies_keeps_what_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = options(SCENARIO)
-    monkeypatch.setattr(sweeping, "_RECOVERY_S", 0.0)
+    monkeypatch.setattr(sweeping, "RECOVERY_S", 0.0)
     analyzer.go_wrong("kill")
 
     with pytest.raises(PerfError, match=r"no longer answers \(the connection broke\); .* goes on"):
