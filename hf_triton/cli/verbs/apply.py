@@ -12,11 +12,6 @@ from pathlib import Path
 
 from generator.errors import ServerError, UsageError
 from generator.flag_values import address, port, zero_or_more
-from generator.models_yaml.reading import load
-from generator.spec.task_folders import find_tasks
-from hf_triton.serving.apply.session import ApplyOptions, Session
-from hf_triton.serving.apply.target import remote_target, running_target
-from hf_triton.tritonserver.admin_key import take_admin_key
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +111,13 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{flag} needs --url: for a local server it is found without it")
     if args.rollback and (args.force or args.prune):
         raise UsageError("--rollback takes neither --force nor --prune")
+    # Imported here: --help needs none of it.
+    from generator.models_yaml.reading import load
+    from generator.spec.task_folders import find_tasks
+    from hf_triton.serving.apply.session import ApplyOptions, Session
+    from hf_triton.serving.apply.target import remote_target, running_target
+    from hf_triton.tritonserver.admin_key import take_admin_key
+
     repository = Path(args.repository)
     if not args.rollback:
         load(Path(args.config), find_tasks())  # report all mistakes in it first

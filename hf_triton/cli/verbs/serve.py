@@ -28,20 +28,12 @@ from generator.spec.task_folders import find_tasks
 from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
-from hf_triton.ports.child_process import proxy
 from hf_triton.ports.openai.curl_lines import api_of, take_key
-from hf_triton.ports.port import tls_context
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
-from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.python_env import ensure_environments
-from hf_triton.serving.supervision.lifecycle import serve, stop_signals
-from hf_triton.serving.supervision.loop import ServeOptions
-from hf_triton.serving.supervision.openai_only import serve_openai_only
-from hf_triton.serving.supervision.public_ports import PublicPorts
 from hf_triton.tritonserver import json_log
 from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
-from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.restrictions import refuse_clashes
 
@@ -237,12 +229,23 @@ def run(args: argparse.Namespace) -> int:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
     settle(args)
+    # Imported here: --help needs no processes.
+    from hf_triton.ports.child_process import proxy
+    from hf_triton.serving.apply.file_watch import WatchedFiles
+    from hf_triton.serving.supervision.lifecycle import serve, stop_signals
+    from hf_triton.serving.supervision.loop import ServeOptions
+    from hf_triton.serving.supervision.public_ports import PublicPorts
+    from hf_triton.tritonserver.process import TritonServer
+
     if args.log_format == "json":
         json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     openai_caller = take_key(args.openai_key_file, os.environ)
     callers = take_api_keys(args.api_keys_file, os.environ)
     if args.triton_url:
+        # Imported here: without --triton-url the ports' process alone needs OpenAI's API.
+        from hf_triton.serving.supervision.openai_only import serve_openai_only
+
         # models.yaml is optional.
         has_file = args.given_config is not None or config.is_file()
         settings = _settings(config, args) if has_file else ServerSettings()
@@ -339,6 +342,8 @@ def _listen(args: argparse.Namespace) -> Listen:
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
     """The access rules of the public ports. Raises ServerError for unusable TLS files."""
+    from hf_triton.ports.port import tls_context
+
     files, base = settings.tls, config.resolve().parent
     tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
     tls_context(tls)

@@ -89,14 +89,22 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize(
     "arguments, unneeded",
-    [("--help", "yaml jinja2 google"), ("validate", "grpc numpy hf_triton.cli.verbs.serve")],
+    [
+        ("--help", "yaml jinja2 google"),
+        ("validate", "grpc numpy hf_triton.cli.verbs.serve"),
+        ("serve --help", "grpc numpy psutil uvloop hf_triton.serving.supervision"),
+        ("apply --help", "grpc psutil yaml hf_triton.serving.apply"),
+    ],
 )
 def test_a_verb_imports_what_it_needs_alone(work: Path, arguments: str, unneeded: str) -> None:
     (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
     code = "import atexit, sys; from hf_triton.cli.main import main; atexit.register(lambda: print"
     code += f"(sys.modules.keys() & {unneeded.split()})); sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *arguments.split()],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()")
 
