@@ -13,7 +13,7 @@ import torch
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
-from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.errors import LoadError, not_as_generated, reason
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_triton.runtime.weights.model_files import model_files
@@ -161,7 +161,9 @@ def _lower_texts(tokenizer: Any) -> None:
 
 
 def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    """The runner that serves, warmed up; made on the engine's thread."""
+    """The runner that serves, warmed up; made on the engine's thread. Raises LoadError."""
+    if options.engine not in RUNNERS:
+        raise not_as_generated("model.json", f"options: engine {options.engine} is unknown")
     runner = RUNNERS[options.engine](setup, served, options)
     for length in _WARM_UP_LENGTHS:
         runner.forward(random_encodings(setup, [length]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ import torch
 import transformers
 from triton_python_backend_utils import TritonModelException
 
-from hf_triton.encoder.loading import longest_input
+from hf_triton.encoder.loading import longest_input, ready_runner
+from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.errors import LoadError
 from tests.support.served_encoder import outputs_of, refused, request, served
 from tests.support.tiny_encoders import CONTEXT, tiny_encoder
@@ -30,6 +31,12 @@ def test_a_pair_for_a_model_of_one_token_type_is_computed(tmp_path: Path) -> Non
     with torch.inference_mode():
         expected = own(input_ids=tokens["input_ids"]).logits[0].numpy()
     np.testing.assert_allclose(outputs_of(reply)["logits"], expected, atol=1e-4)
+
+
+def test_a_folder_of_another_release_whose_engine_is_unknown_is_refused() -> None:
+    engine, nothing = cast("Any", "torch-compile"), cast("Any", None)
+    with pytest.raises(LoadError, match="engine torch-compile is unknown; write it anew with"):
+        ready_runner(nothing, nothing, EncoderOptions(engine=engine))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "deberta-v2"])
