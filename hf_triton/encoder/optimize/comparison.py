@@ -92,8 +92,10 @@ def candidates(
                 )
             changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
             chosen = dataclasses.replace(options, **changes)
-            own_setup = dataclasses.replace(setup, model=copy.deepcopy(setup.model))
-            runner = RUNNERS[chosen.engine](own_setup, served, chosen)
+            # The copy has no name here: that of a refused engine must not stay beside the next one.
+            runner = RUNNERS[chosen.engine](
+                dataclasses.replace(setup, model=copy.deepcopy(setup.model)), served, chosen
+            )
             one.difference = largest_difference(runner.forward(scene), expected)
             if one.difference <= one.tolerance:
                 one.runner = runner

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 from hf_triton.cli.verbs import optimize
+from hf_triton.encoder.loading import RUNNERS
 from hf_triton.encoder.optimize.comparison import (
     ENGINES,
     MIN_ROUNDS,
@@ -22,13 +25,17 @@ from hf_triton.encoder.optimize.comparison import (
     Candidate,
     Report,
     Timing,
+    candidates,
     choice,
     timings,
     to_json,
     to_text,
 )
+from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.runner import Runner, RunnerSetup
 from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.errors import LoadError
+from tests.support.encoder_setups import served_model, setup_of
 from tests.support.tiny_encoders import tiny_encoder
 
 ROOT = Path(__file__).parents[3]
@@ -69,6 +76,24 @@ def test_engines_take_turns_and_each_is_first_as_often() -> None:
         (name, MIN_ROUNDS) for name in names
     ]
     assert found[0].ratio_to_plain == 1.0
+
+
+def test_the_copy_of_a_refused_engine_is_gone_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, copies = setup_of(tiny_encoder("bert", "AutoModel", tmp_path / "model")), []
+
+    def refuse(own: RunnerSetup, *_: Any) -> Runner:
+        copies.append(weakref.ref(own.model))
+        raise LoadError("no")
+
+    monkeypatch.setitem(RUNNERS, "torch", refuse)
+    served = served_model(tmp_path / "model", tmp_path)
+    tried = candidates(setup, served, EncoderOptions(), ["torch"], None, [])
+    next(tried)  # plain PyTorch
+    assert next(tried).refusal == "no"
+    gc.collect()
+    assert [copy() for copy in copies] == [None]
 
 
 def timing(engine: str, ratio: float) -> Timing:
