@@ -407,10 +407,13 @@ class Exchange(Asker):
 
     def _leave(self) -> None:
         self._proxy.free(self._request)
-        if self._in_flight:
-            self._in_flight.end()
-        if self._account:
-            self._account.leave()
+        in_flight, account = self._in_flight, self._account
+        # It holds this exchange: the payload would stay until garbage is collected.
+        self._in_flight = self._payload = self._account = None
+        if in_flight:
+            in_flight.end()
+        if account:
+            account.leave()
 
 
 class Unchunked:

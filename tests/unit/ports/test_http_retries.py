@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 from generator.spec.access import Limits
 from generator.spec.runtime_rules import CALL
 from hf_triton.ports import bodies, retries
+from hf_triton.ports.http.connection import Exchange
 from hf_triton.ports.settings import Access
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -101,6 +103,20 @@ async def test_a_stream_that_has_begun_ends_with_an_error_at_once() -> None:
         *_, event, end, _, last = (await client.rest()).split(b"\r\n")
         assert "died while it answered" in json.loads(event.removeprefix(b"data: "))["error"]
         assert (end, last) == (b"0", b"")
+
+
+async def test_a_stream_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    async with open_port(script=answering(CHUNKED, EVENT, b"0\r\n\r\n")) as port:
+        port.supervisor.tell()
+        client = await port.client()
+        gc.collect()
+        gc.disable()
+        try:
+            client.post(STREAM, BODY)
+            await client.reader.readuntil(b"\r\n0\r\n\r\n")
+            assert not [one for one in gc.get_objects() if type(one) is Exchange]
+        finally:
+            gc.enable()
 
 
 def numbered(number: int) -> bytes:
