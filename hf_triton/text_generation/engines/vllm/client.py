@@ -98,7 +98,8 @@ class AsyncVllm:
     @property
     def is_dead(self) -> bool:
         """Whether its processes have ended; may be asked from any thread."""
-        return self._llm is not None and bool(self._llm.errored)
+        llm = self._llm  # None once another thread has shut it down
+        return llm is not None and bool(llm.errored)
 
     @property
     def adapter_keys(self) -> dict[str, int]:

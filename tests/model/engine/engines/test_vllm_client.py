@@ -6,7 +6,7 @@ import asyncio
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +77,25 @@ class Kind:
 
 class Params:
     __struct_fields__ = ()
+
+
+class ShutDownMeanwhile(client.AsyncVllm):
+    """Another thread shuts it down after the first look at its AsyncLLM."""
+
+    def __init__(self) -> None:
+        self._llm = SimpleNamespace(errored=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_llm":
+            self._llm = None
+        return found
+
+
+def test_whether_vllm_died_may_be_asked_while_it_is_shut_down() -> None:
+    vllm = ShutDownMeanwhile()
+    assert not vllm.is_dead
+    assert not vllm.is_dead
 
 
 def files(**folders: str) -> list[AdapterFile]:
