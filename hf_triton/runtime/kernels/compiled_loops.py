@@ -163,7 +163,7 @@ def _compiled(name: str, dtype: torch.dtype) -> Any:
     module = next((module for module, names in _MODULES.items() if name in names), "kernels")
     kernels = importlib.import_module(f"{__package__}.kernels")
     kernel = getattr(importlib.import_module(f"{__package__}.{module}"), f"_{name}")
-    at = kernels.float32_at if dtype == torch.float32 else kernels.bfloat16_at
+    at = {torch.float32: kernels.float32_at, torch.bfloat16: kernels.bfloat16_at}[dtype]
     return cfunc("void(CPointer(int64))")(lambda arguments: kernel(arguments, at))
 
 

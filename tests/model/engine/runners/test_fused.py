@@ -310,6 +310,11 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
     assert ThreadTeam(2).num_threads == 2
 
 
+def test_no_kernel_reads_numbers_of_another_dtype_as_bfloat16() -> None:
+    with pytest.raises(KeyError, match="float16"):
+        load_kernel("argmax", torch.float16)
+
+
 def test_copies_that_load_at_once_compile_a_kernel_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
