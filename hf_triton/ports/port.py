@@ -121,7 +121,7 @@ class Shared:
 def shared(
     access: Access = EVERYBODY, admin_key: str = "", retries: RetryCoordinator | None = None
 ) -> Shared:
-    """That of a process in which nothing has been counted."""
+    """The shared state of a process that has served nothing yet."""
     callers, bodies = Callers(access), Bodies(access.max_body_mib)
     return Shared(access, callers, retries or RetryCoordinator(), bodies, admin_key)
 

@@ -88,7 +88,7 @@ _DEMAND_DECODER = msgspec.json.Decoder(Demand)
 
 
 def line_of(models: Models) -> bytes:
-    """As the supervisor tells its child processes."""
+    """The line that the supervisor sends to its child processes."""
     return msgspec.json.encode(models) + b"\n"
 
 

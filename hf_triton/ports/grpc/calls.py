@@ -108,7 +108,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.by_peer: dict[str, ClientConnection] = {}
 
     def service(self, details: Any) -> Any:
-        """Of grpc: a caller is known before anything of a message is read."""
+        """Finds the caller before anything of a message is read."""
         method, given = details.method, tuple(details.invocation_metadata)
         try:
             account = self.port.account(method, given)

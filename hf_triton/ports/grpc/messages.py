@@ -38,7 +38,7 @@ _RATHER_RAW = "; send its data as raw_input_contents"
 
 @dataclass(frozen=True)
 class Output:
-    """Of a model; the version is "" for the latest."""
+    """An output of a model; the version is "" for the latest."""
 
     model: str
     version: str

@@ -71,14 +71,14 @@ class GrpcPort(Port):
         return self.callers.of(None if key is None else key.encode(), "")
 
     def account_of_address(self, method: str, address: str) -> Account | None:
-        """That of a caller who needs no key; None where nothing is counted."""
+        """The account of a caller who needs no key; None where nothing is counted."""
         is_open = method in _OPEN or self.callers.have_keys
         return None if is_open else self.callers.of(None, address)
 
     def metadata_for_triton(
         self, method: str, metadata: Metadata, account: Account | None
     ) -> Metadata:
-        """What came, and who the caller is; and of the index that it may be read."""
+        """The client's own, the caller's name, and the admin key with which the index is read."""
         found = [header for header in metadata if header[0] not in self._not_passed_on]
         if account and account.alias:
             found.append((CALLER, account.alias))

@@ -219,7 +219,7 @@ class Exchange(Asker):
             upstream.pause()
 
     async def _ask_later(self, payload: Payload, *, may_send: bool) -> None:
-        """The same where its model, a check or a connection takes a moment."""
+        """Asks once its model is there, its body is checked and a connection is made."""
         try:
             if self._in_flight and not may_send:
                 await self._in_flight.wait_until_sendable()
