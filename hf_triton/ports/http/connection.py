@@ -230,14 +230,18 @@ class Exchange(Asker):
             if self._in_flight and self._request.call_name:
                 ready = self._in_flight.as_sent_again(ready, self._request.call_name)
         except Exception as error:  # noqa: BLE001, the edge of a request
-            refusal = refusal_of(error)
-            if isinstance(error, OSError):
-                refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
-            if not self._ask_again_after(refusal.text):
-                self._answer_refusal(refusal)
+            self._take_failure(error)
         else:
             self._is_again = self._has_begun
             self._ask(upstream, ready)
+
+    # Apart: an error that a local variable names holds its frame and the payload there.
+    def _take_failure(self, error: Exception) -> None:
+        refusal = refusal_of(error)
+        if isinstance(error, OSError):
+            refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
+        if not self._ask_again_after(refusal.text):
+            self._answer_refusal(refusal)
 
     def _ask_again_after(self, error: str) -> bool:
         """Whether it is asked again, because an error says that its model is away."""

@@ -105,16 +105,23 @@ async def test_a_stream_that_has_begun_ends_with_an_error_at_once() -> None:
         assert (end, last) == (b"0", b"")
 
 
-async def test_a_stream_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+@pytest.mark.parametrize(
+    "path, body, end",
+    [(STREAM, BODY, b"\r\n0\r\n\r\n"), (GENERATE, b"no JSON" * 50_000, b'"}')],
+    ids=["streamed", "large and refused"],
+)
+async def test_an_ended_exchange_is_freed_without_the_garbage_collector(
+    path: str, body: bytes, end: bytes
+) -> None:
     async with open_port(script=answering(CHUNKED, EVENT, b"0\r\n\r\n")) as port:
         port.supervisor.tell()
         client = await port.client()
         gc.collect()
         gc.disable()
         try:
-            client.post(STREAM, BODY)
-            await client.reader.readuntil(b"\r\n0\r\n\r\n")
-            assert not [one for one in gc.get_objects() if type(one) is Exchange]
+            client.post(path, body)
+            await client.reader.readuntil(end)
+            await port.until(lambda: not any(type(one) is Exchange for one in gc.get_objects()))
         finally:
             gc.enable()
 
