@@ -133,7 +133,7 @@ class TritonCalls:
                     if not call.done():
                         self._leave(tries.name, call, call)
         finally:
-            tries.in_flight.end()
+            tries.end()
 
     async def stream(self, asked: Asked, metadata: Metadata = ()) -> AsyncGenerator[bytes, None]:
         """The ModelStreamInferResponses to a ModelInferRequest; an error is the last."""
@@ -149,7 +149,7 @@ class TritonCalls:
                 except (grpc.aio.AioRpcError, _LostError) as error:
                     tries.go_on_after(error)
         finally:
-            tries.in_flight.end()
+            tries.end()
 
     async def _stream_once(
         self, message: bytes, metadata: Metadata, tries: _Tries
@@ -292,6 +292,11 @@ class _Tries:
                 raise RefusedError(503, UNREACHABLE) from None
         elif not self.is_again_after(error.details() or ""):
             raise error
+
+    def end(self) -> None:
+        """The message goes too: these tries and what is in flight hold each other."""
+        self.in_flight.end()
+        self._asked.message = None
 
     def _lose(self) -> None:
         self._is_lost = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from hf_triton.ports.triton_calls import Asked
 from tests.unit.ports.grpc_ports import Triton, grpc_port
 
 AWAY = "the engine m_stream went away before it answered: try again"
@@ -58,6 +60,18 @@ async def test_an_error_of_the_request_itself_is_passed_on(tmp_path: Path) -> No
             await stub.ModelInfer(asked(1))
         assert await streamed(stub, asked(2)) == ["x: got 1, allowed: 2"]
         assert triton.prompts == ["1", "2"]
+
+
+async def test_the_message_of_an_answered_call_is_freed(tmp_path: Path) -> None:
+    async with told_port(tmp_path) as (_, stub):
+        gc.collect()
+        gc.disable()
+        try:
+            await stub.ModelInfer(asked(1))
+            assert await streamed(stub, asked(2)) == [""]
+            assert not [one for one in gc.get_objects() if type(one) is Asked and one.message]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("dies", ["the model, as the supervisor says", "tritonserver"])
