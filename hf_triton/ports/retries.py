@@ -81,7 +81,6 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
 
 Demand = dict[str, tuple[int, int, int]]  # requests that wait, that run, that were ever sent
 Models = dict[str, Model]
-NotReady = Callable[[], Models]
 _UNKNOWN = Model(state=State.ASLEEP)
 _DECODER = msgspec.json.Decoder(Models)
 _DEMAND_DECODER = msgspec.json.Decoder(Demand)
