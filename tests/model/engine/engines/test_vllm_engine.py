@@ -325,7 +325,7 @@ def test_who_uses_a_removed_adapter_finishes_before_it_goes(
 def test_a_change_that_was_said_not_to_be_made_is_not_made_later(
     engine: VllmEngine, vllm: FakeVllm, has_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_engine, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(vllm_engine, "LOOK_EVERY_S", 0.05)
     engine.change_adapters(files("a"))
     vllm.is_changing = True
     if not has_begun:
