@@ -159,6 +159,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [SEARCH, {"name": ""}]}, "tools[1].name: got an empty text"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"stop": "x"}, "stop: not a field of this path; send stop_sequences"),
+        ({"output_config": {"effort": ""}}, "output_config.effort: got an empty text"),
     ],
     "/v1/embeddings": [
         ({"input": ["a"] * 2049}, "input: got a list of 2049"),

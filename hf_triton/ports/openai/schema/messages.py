@@ -125,7 +125,7 @@ class Format(Struct):
 
 class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
     format: Format | None = None
-    effort: str | None = None
+    effort: Annotated[str, Meta(min_length=1)] | None = None
     task_budget: Any = None
 
 
