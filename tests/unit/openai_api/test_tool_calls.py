@@ -228,6 +228,7 @@ def _parameter(key: str, value: str) -> str:
 
 
 X = _parameter("text", "x")
+BROKEN = _qwen("x\n")
 ODD = _qwen(_parameter("y", "1"), "zzz")
 NO_JSON = "{'text': 'x'}"
 IN_JSON = '<tool_call>{"name": "write-it", "arguments": %s}</tool_call>'
@@ -250,7 +251,8 @@ CUT = _parameter("text", f"a\n{_qwen('', 'now')}").removesuffix("</parameter>\n"
         ),
         # A call that can't be read whole, with calls within it; but not its neighbour.
         ("qwen3_coder", _qwen(CUT)[: -len("</function>\n</tool_call>")], None, []),
-        ("qwen3_coder", _qwen("x\n"), None, []),
+        ("qwen3_coder", BROKEN, None, []),
+        ("qwen3_coder", f"{BROKEN}\n{_qwen(X)}", None, []),
         ("qwen3_coder", f"{_qwen(X)}\n{_qwen(CUT)[:-30]}", f"{_qwen(CUT)[:-30]}", _write(text="x")),
         ("qwen3_coder", f"{_qwen(X)}\n{ODD}", ODD, _write(text="x")),
         ("qwen3_coder", f"{ODD}\n{_qwen(X)}", f"{ODD}\n", _write(text="x")),
