@@ -148,7 +148,7 @@ class CallOutput(Struct, tag="function_call_output"):
 
 
 class CustomCallOutput(CallOutput, tag="custom_tool_call_output"):
-    """The same of a custom tool's."""
+    """The output of a custom tool."""
 
 
 class ReasoningText(Struct):

@@ -104,7 +104,7 @@ def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | N
 
 
 class TextLogprobs(Struct):
-    """Of tokens that read alike, ``top_logprobs`` has the likeliest."""
+    """``top_logprobs`` has the likeliest of tokens that read alike."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

@@ -142,7 +142,7 @@ def _end_of_text(marks: list[_Mark], at: int) -> int:
 
 
 def _end_of_json(text: str, marks: list[_Mark], at: int) -> int:
-    """The same of a value that is no text: the mark after its JSON, whose texts may hold marks."""
+    """The mark that ends a value of another type, after its JSON, whose texts may hold marks."""
     begin, found = marks[at].end, at + 1
     if text.startswith(("{", "["), after_space(text, begin)):
         with contextlib.suppress(ValueError, RecursionError):
