@@ -125,8 +125,8 @@ class _Content:
 
 @dataclass
 class _Held:
-    """Of a sequence's pages: how many are known, the last one's content, those that it will compute
-    (``coming``), and what it copied the beginning of (``begun``).
+    """A sequence's pages: how many are known, the last one's content, the contents that it will
+    compute (``coming``), and the one whose beginning it copied (``begun``).
     """
 
     num_known: int

@@ -115,8 +115,8 @@ class PrefixIndex:
         return SharedPrefix(source, num_ready, num_coming)
 
     def num_common(self, sequence: Sequence) -> int:
-        """The longest common beginning of a prompt, less its last token, with any prefix. It has
-        more than MIN_TOKENS.
+        """The tokens of the longest beginning that a prompt of more than MIN_TOKENS, less its last
+        token, has in common with any prefix.
         """
         prompt = sequence.prompt_keys
         candidates = self._by_start.get(_start(sequence, prompt), ())

@@ -64,7 +64,7 @@ class BeamProcessor(LogitsProcessor):
         is_nan = scores.amax(dim=-1).isnan()
         if is_nan.any():
             rows = is_nan.view(len(self.batch), -1).any(dim=1).tolist()
-            self.on_nan([one for one, doubted in zip(self.batch, rows, strict=True) if doubted])
+            self.on_nan([one for one, has_nan in zip(self.batch, rows, strict=True) if has_nan])
             scores = scores.masked_fill(is_nan.unsqueeze(1), 0)
         if input_ids.shape[1] > 1:
             return scores

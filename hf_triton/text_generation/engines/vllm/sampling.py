@@ -96,7 +96,7 @@ def _asked(params: SamplingParams, name: str, kind: str) -> Any:
 
 
 def _filter(params: SamplingParams, name: str) -> Any:
-    """top_k and such; vLLM's neutral value for greedy sampling."""
+    """An option such as top_k; for greedy sampling, the value by which vLLM ignores it."""
     neutral, value = OPTIONS[name].neutral, getattr(params, name)
     return neutral[-1] if params.is_greedy or value in neutral else value
 

@@ -36,10 +36,10 @@ class UnsupportedStatesError(Exception): ...
 
 
 class Run(NamedTuple):
-    """``num_tokens`` of one sequence from row ``first`` on; ``begins`` is 1 for its first. Its
-    state is in row ``slot`` of the tables, and after ``num_copied`` tokens (0: never) it is copied
-    to row ``copy``. The first ``num_prompt`` are the prompt's, others were generated before a
-    preemption.
+    """``num_tokens`` of one sequence from row ``first`` on; ``begins`` is 1 where the sequence
+    begins with them. Its state is in row ``slot`` of the tables, and after ``num_copied`` tokens
+    (0: never) it is copied to row ``copy``. The first ``num_prompt`` are the prompt's, others were
+    generated before a preemption.
     """
 
     first: int
@@ -66,8 +66,8 @@ def runs_of(chunks: Items[PrefillChunk | Draft], first: int) -> list[Run]:
 
 
 class RowFunctions:
-    """Replacements of a model's functions of states, over a cache. ``clamps_prompts``: a token's
-    state differs where it was generated.
+    """Replacements of a model's functions of states, over a cache. ``clamps_prompts``: a generated
+    token leaves another state than the same token of a prompt.
     """
 
     def __init__(self, cache: PagedCache) -> None:

@@ -33,7 +33,7 @@ class Runner(ABC):
 
     @property
     def computes_answers_otherwise(self) -> bool:
-        """Whether a token's state differs where it was generated, not read as prompt."""
+        """Whether a generated token leaves another state than the same token of a prompt."""
         return False
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
