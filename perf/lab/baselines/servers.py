@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from generator.errors import PerfError
 from generator.spec.triton_models import engine_name
-from perf.load.level import Sent
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, Request
 from perf.processes import free_listen, running
 from perf.sweep.server import own_server
+
+if TYPE_CHECKING:
+    from perf.load.level import Sent
 
 MODEL_FOLDER = "llama-42m"
 DTYPES = ("float32", "bfloat16")
@@ -86,6 +88,8 @@ class Server:
         return f"python -m venv {folder} && {folder}/bin/pip install {self.pip}"
 
     def sent(self, request: Request, model: str, *, stream: bool) -> Sent:
+        from perf.load.level import Sent  # imported here: the command line needs no aiohttp
+
         body = json.dumps(self.body(request, model, stream))
         return Sent(body, request.max_tokens, num_words=request.max_tokens)
 

@@ -94,6 +94,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
         ("validate", "grpc numpy hf_triton.cli.verbs.serve"),
         ("serve --help", "grpc numpy psutil uvloop hf_triton.serving.supervision"),
         ("apply --help", "grpc psutil yaml hf_triton.serving.apply"),
+        ("perf --help", "aiohttp uvloop matplotlib"),
     ],
 )
 def test_a_verb_imports_what_it_needs_alone(work: Path, arguments: str, unneeded: str) -> None:
