@@ -88,7 +88,8 @@ class TritonResponder:
     def fail(self, error: Exception) -> None:
         status, text = status_and_text(error)
         triton_error = self._pb_utils.TritonError
-        answer = triton_error(labelled(self.request_id, text), getattr(triton_error, status))
+        code = getattr(triton_error, status, triton_error.INTERNAL)
+        answer = triton_error(labelled(self.request_id, text), code)
         self._send(self._pb_utils.InferenceResponse(error=answer), final=True)
 
     def is_cancelled(self) -> bool:

@@ -24,14 +24,17 @@ class Request:
     def __init__(self, parameters: dict[str, object] | None = None) -> None:
         self.sent: list[int] = []
         self.num_empty = 0
+        self.errors: list[pb_utils.TritonError] = []
         self._parameters = parameters or {}
         sender = pb_utils.ResponseSender(self._note, decoupled=True)
         self.sender = weakref.ref(sender)
         self._senders = [sender]
 
-    def _note(self, response: object, flags: int) -> None:
+    def _note(self, response: pb_utils.InferenceResponse | None, flags: int) -> None:
         self.sent.append(flags)
         self.num_empty += response is None
+        if response is not None and (error := response.error()) is not None:
+            self.errors.append(error)
 
     def parameters(self) -> str:
         return json.dumps(self._parameters)
@@ -101,3 +104,13 @@ def test_a_sender_goes_with_an_error_which_is_the_last_response() -> None:
     responder.send(OUTPUTS, final=False)
     assert request.sender() is None
     assert (request.sent, request.num_empty) == ([FINAL], 0)
+
+
+def test_an_error_of_a_status_that_triton_does_not_have_is_answered() -> None:
+    error = EngineError("broken")
+    error.status = "TEAPOT"
+    request = Request()
+    TritonResponder(request, pb_utils).fail(error)
+    (sent,) = request.errors
+    assert sent.code() == pb_utils.TritonError.INTERNAL
+    assert "broken" in sent.message()
