@@ -82,7 +82,7 @@ def _folders(kind: str) -> Iterator[Path]:
     """Candidates: not every user has a home, nor every machine a shared folder."""
     with suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        yield Path(home) / "hf-triton" / kind
+        yield Path(home) / "hf-triton" / "kept" / kind
     with suppress(OSError):
         yield Path(tempfile.gettempdir()) / f"hf-triton-{os.getuid()}" / kind
 

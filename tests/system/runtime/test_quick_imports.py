@@ -114,6 +114,18 @@ def test_nothing_is_left_where_a_value_cannot_be_kept(
     assert disk_cache.get(file, ("a key",)) is None
 
 
+def test_values_are_kept_beside_what_others_of_a_group_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environments lie there too; a volume that is mounted there belongs to root."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "hf-triton").mkdir()
+    (tmp_path / "hf-triton").chmod(0o775)
+    file = disk_cache.path_of("imports", ("a key",))
+    assert file is not None
+    assert file.is_relative_to(tmp_path)
+
+
 def test_the_releases_are_those_that_are_installed() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     lowest, past = re.findall(r'"transformers>=5\.(\d+),<5\.(\d+)"', text)[0]
