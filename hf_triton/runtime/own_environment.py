@@ -70,7 +70,7 @@ def _written(version_folder: Path) -> str | None:
 
 
 def python_program() -> str:
-    """Of this process's environment; in Triton's stub ``sys.executable`` may be another."""
+    """The one of this process's environment; in Triton's stub ``sys.executable`` may differ."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]
     for folder in folders:

@@ -125,7 +125,7 @@ class Int8Linear(PrepackedLinear):
     largest magnitude for one byte, 1/32,767 for two. Two bytes are two digits to the base 256, each
     multiplied by itself. Digits are unsigned, because processors multiply unsigned by signed bytes
     (VNNI): the zero point, 128 or 32,768, stands for 0, and makes the products too large by
-    ``zero_point`` times the sum of the weights. Sums of integers are exact, so a row's outputs
+    the zero point times the sum of the weights. Sums of integers are exact, so a row's outputs
     don't depend on the rows beside it.
     """
 

@@ -114,7 +114,7 @@ class ThreadCount:
         return self._owed_s <= self._cost_s * (_COST - _CHANGE_COST)
 
     def _begin_trial(self) -> None:
-        """Of the next number of threads in the direction that the last trial went, or the other."""
+        """Tries the next number of threads in the direction of the last trial, or the other one."""
         index = self._counts.index(self.settled)
         if index in (0, len(self._counts) - 1):
             self._is_going_up = index == 0
