@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -171,9 +172,11 @@ def _read(path: Path) -> dict[str, list[Any]]:
 
 
 def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # no planted link
+    scratch = Path(name)
     try:
-        scratch.write_text(text, encoding="utf-8")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
         scratch.chmod(0o644)
         scratch.replace(path)
     finally:

@@ -166,3 +166,17 @@ def test_a_damaged_record_only_means_hashing_again(work: Workplace, content: str
     work.loaded()
     record = json.loads((work.cache() / locked_files.RECORD_FILE).read_text())
     assert len(record) == len(FILES)
+
+
+def test_the_record_is_not_written_through_a_link_that_lies_there(
+    work: Workplace, tmp_path: Path
+) -> None:
+    work.fetch()
+    other = tmp_path / "other"
+    other.write_text("another file of the server's user")
+    record = work.cache() / locked_files.RECORD_FILE
+    record.unlink()
+    record.with_name(f"{record.name}.{os.getpid()}").symlink_to(other)
+    work.loaded()
+    assert record.is_file()
+    assert other.read_text() == "another file of the server's user"
