@@ -19,7 +19,7 @@ _current: list[Attend] = []
 
 
 def register() -> str:
-    """Without a mask function of that name transformers builds no masks."""
+    """Makes our function known; without a mask function of its name there are no masks."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION_NAME, lambda *given, **more: _current[-1](*given, **more))
@@ -43,7 +43,7 @@ class OwnAttention:
         self._names = [(one, one._attn_implementation) for one in found.values()]  # noqa: SLF001
 
     def replace(self, name: str) -> None:
-        """Also where ``set_attn_implementation`` refuses."""
+        """Sets this attention function on all parts; ``set_attn_implementation`` may refuse."""
         _set((config, name) for config, _ in self._names)
 
     def restore(self) -> None:

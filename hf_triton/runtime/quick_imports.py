@@ -162,7 +162,7 @@ def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
 
 
 def leave_out(version_folder: Path) -> None:
-    """From now on, for the Triton model in that folder, on a machine without a GPU."""
+    """Leaves out what the Triton model in that folder doesn't need, if there is no GPU."""
     try:
         served = json.loads((version_folder / "model.json").read_text(encoding="utf-8"))
         installed = {name: metadata.version(name).split(".") for name in RELEASES}

@@ -121,7 +121,7 @@ def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_ha
 
 
 def _shares_inputs(model: nn.Module) -> bool:
-    """Not in cross-attention, DeBERTa with a convolution, or code that is not transformers' own."""
+    """False for cross-attention, DeBERTa with a convolution, and models of others' code."""
     config = getattr(model, "config", None)
     # Not fused, it would multiply positions by all three in each forward, and use two.
     is_convolved = hasattr(config, "share_att_key") and getattr(config, "conv_kernel_size", 0) > 0

@@ -71,7 +71,7 @@ def try_one(
 
 
 def _tells_of_the_model(error: Exception) -> bool:
-    """Not where options refuse the sample image, or the sample lacks a required input."""
+    """False where options refuse the sample image, or the sample lacks a required input."""
     status, text = status_and_text(error)
     refuses_text = isinstance(error, RequestError) and text.partition(":")[0] in _TEXTS
     return refuses_text or status == "INTERNAL"

@@ -37,7 +37,7 @@ _HELP = "CPU threads that the engine computes with at this moment"
 
 
 class StepThreads:
-    """``num_threads``, and fewer while that is faster. For the engine's thread alone."""
+    """Sets torch's threads to ``num_threads``, or fewer while that is faster."""
 
     def __init__(self, num_threads: int) -> None:
         self._threads = ThreadCount(num_threads)

@@ -98,7 +98,7 @@ class EngineClient:
         self._connection.close()
 
     def _on_frame(self, frame: Frame) -> None:
-        """What answers a request that is not pending any more was cancelled."""
+        """An answer to a request that was cancelled is dropped."""
         if frame.kind == frames.DRAIN:
             self.is_usable, self._is_draining = False, True
             self._pool.discover_soon()

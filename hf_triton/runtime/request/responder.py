@@ -46,7 +46,7 @@ def status_and_text(error: Exception) -> tuple[str, str]:
 def answer_failure(
     responder: Responder, error: BaseException, text: str = "a request failed"
 ) -> None:
-    """Also for a panic of Rust code, which is no Exception; logs the place of a bug of ours."""
+    """Answers with an error or a panic of Rust code; logs the place of a bug of ours."""
     if not isinstance(error, RuntimeModelError):
         log.error(f"{text}: {place(error)}", responder.request_id)
     failed = f"internal error: {type(error).__name__}"

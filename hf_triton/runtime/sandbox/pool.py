@@ -234,7 +234,7 @@ class Sandbox:
         return self._server.runs
 
     def start(self, content: bytes = b"") -> None:
-        """Where the program does not run. Raises ForkServerError: why ``ready`` failed."""
+        """Starts the program unless it runs. Raises ForkServerError: why ``ready`` failed."""
         with self._lock:
             if not self._closed and not self._server.runs:
                 _end(self._server, self._idle)

@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 64 * 2**20
 
 
 def render_in_sandbox(owner: Any) -> None:
-    """From now on, in this process; the sandbox starts while the model is loaded."""
+    """Renders chat templates in a sandbox from now on; it starts while the model loads."""
     from transformers.utils import chat_template_utils
 
     patched: Any = chat_template_utils

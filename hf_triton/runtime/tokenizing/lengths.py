@@ -27,7 +27,7 @@ def most_characters(max_tokens: int) -> int:
 
 
 def check_characters(field: str, num_characters: int, max_tokens: int, hint: str = "") -> None:
-    """Raises RequestError; ``hint`` says what else could be sent."""
+    """Raises RequestError for a text that is far too long; ``hint`` says what else to send."""
     most = most_characters(max_tokens)
     if num_characters > most:
         raise RequestError(
@@ -74,7 +74,7 @@ def tokens_of_part(
 
 
 def give_memory_back(num_characters: int) -> None:
-    """Else the process keeps what tokenising has used: after 4 million characters 550 MB."""
+    """Returns what tokenising has used to the system: 550 MB after 4 million characters."""
     if num_characters >= _MUCH:
         with contextlib.suppress(AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)

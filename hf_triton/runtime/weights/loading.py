@@ -165,7 +165,7 @@ def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> An
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
-    """``auto`` is the checkpoint's; on a CPU float32 for float16, which it lacks."""
+    """The dtype to load in: ``auto`` is the checkpoint's, but float32 for float16 on a CPU."""
     import torch
 
     if dtype != "auto":
@@ -301,7 +301,7 @@ def load_processor(served: ServedModel, files: Path) -> Any:
 
 @contextmanager
 def without_videos() -> Iterator[None]:
-    """Where torchvision is not installed, which a processor's part for videos alone needs."""
+    """Makes processors without their part for videos where torchvision is not installed."""
     if find_spec("torchvision") is not None:
         yield
         return
