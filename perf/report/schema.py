@@ -138,7 +138,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """As ``read_run``, its measurements; none where there is no run."""
+    """Reads the measurements; none where there is no run. Raises OSError, ValueError."""
     file = folder / REPORT_FILE
     return [*_read(file).measurements] if file.exists() else []
 

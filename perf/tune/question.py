@@ -153,7 +153,7 @@ def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
 
 
 def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
-    """Of ``--load``, or the task's defaults. Raises UsageError."""
+    """Reads ``--load``, or the task's defaults. Raises UsageError."""
     given: dict[str, Any] = {}
     for part in (asked or _USUAL.get(spec.task, "")).split(","):
         name, _, value = part.strip().partition("=")
