@@ -13,8 +13,8 @@ from hf_triton.runtime.fused.parts import Attention, Embedding, Layer
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 
-_LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200)
-_LONGEST = 256
+_LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200, 1030)
+_LONGEST = 1030
 
 
 @pytest.mark.parametrize(
