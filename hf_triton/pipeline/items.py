@@ -187,10 +187,11 @@ class ItemReader:
         if not isinstance(assets, dict | None):
             got = f"{field}.assets: got {kind_of(assets)}"
             raise RequestError(f"{got}, allowed: a JSON object with names")
+        images = {}
         for name, asset in (assets or {}).items():
             encoded = asset.get("data_base64") if isinstance(asset, dict) else asset
-            found["assets"] = {**found["assets"], name: self.image(f"{field}.assets", encoded)}
-        return found
+            images[name] = self.image(f"{field}.assets", encoded)
+        return {**found, "assets": images} if assets else found
 
     def _message(self, field: str, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message["content"]
