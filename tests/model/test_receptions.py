@@ -338,6 +338,23 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
     assert lone.answered_by == "encoder-engine"
 
 
+def test_an_answer_for_which_no_thread_starts_is_sent_once(
+    encoder: ServedEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 0.0)
+    for refuses in (True, False):
+        with monkeypatch.context() as patch:
+            if refuses:
+                patch.setattr(threading.Thread, "start", refuse)
+            callers = encoder.ask_together("a", "bc")
+            assert [caller.answer() for caller in callers] == [[5], [1], [2]]
+    assert encoder.is_idle()
+    assert encoder.engine.metrics.outcomes == {"ok": 6}
+
+
 def test_who_left_before_its_text_was_read_costs_nothing(encoder: ServedEncoder) -> None:
     encoder.model.reading.may_go.clear()
     staying, leaving = (encoder.ask(letter * 1100) for letter in "sl")  # too long for this thread

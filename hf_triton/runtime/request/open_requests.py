@@ -73,12 +73,18 @@ class OpenRequests:
 
     def run_on(self, pool: Pool, responder: Responder, part: Callable[[], None]) -> None:
         """Runs a part of a request's work on a thread of ``pool``; on this one after its shutdown,
-        when that part only answers that the model is being unloaded.
+        when that part only answers that the model is being unloaded, and where no thread starts.
         """
+        parts = [part]  # a pool that could start no thread keeps what it took, and runs it later
+
+        def run() -> None:
+            if parts:
+                self.run(responder, parts.pop())
+
         try:
-            pool.submit(self.run, responder, part)
+            pool.submit(run)
         except RuntimeError:
-            self.run(responder, part)
+            run()
 
     def run(self, responder: Responder, part: Callable[[], None]) -> None:
         """Runs a part of a request's work; an error becomes the request's answer and ends it."""
