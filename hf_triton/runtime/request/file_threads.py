@@ -83,7 +83,11 @@ class FileThreads:
                 raise OverloadedError(f"too many {self._what} wait to be read: try again later")
             self._num_waiting += num_bytes
             self._open[reading] = fail
-            self._threads.submit(self._run, reading, num_bytes, read)
+            try:
+                self._threads.submit(self._run, reading, num_bytes, read)
+            except RuntimeError:  # no thread starts; what it took it runs later
+                if self._open.pop(reading, None):
+                    raise
         self._watch.wake()
 
     def shutdown(self) -> None:

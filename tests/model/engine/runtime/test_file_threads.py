@@ -77,6 +77,22 @@ def test_what_is_read_begins_and_what_fails_is_told(threads: FileThreads) -> Non
     assert (read.told, str(refused.told[0])) == (["begun"], "image: no")
 
 
+def test_what_no_thread_could_be_started_for_is_not_read_later(
+    threads: FileThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    refused, other = Caller(), Caller()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            refused.ask(threads, never)
+    other.ask(threads, lambda: None)
+    assert eventually(lambda: bool(other.told))
+    assert (refused.told, other.told) == ([], ["begun"])
+
+
 @pytest.mark.threat("slow-media")
 def test_a_caller_is_answered_at_its_deadline_and_never_begins(
     threads: FileThreads, gate: threading.Event
