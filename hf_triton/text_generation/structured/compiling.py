@@ -175,13 +175,15 @@ class Compiler:
 
         def tell() -> None:
             try:
-                compiled = {constraint: future.result() for constraint, future in futures.items()}
+                # Raised for each request, an error that is kept would keep all of their frames.
+                told = [future.exception() for future in futures.values()]
+                error = next((one for one in told if isinstance(one, Exception)), None)
             except CancelledError:
-                fail(OverloadedError(_UNLOADED))
-            except Exception as error:
+                error = OverloadedError(_UNLOADED)
+            if error is not None:
                 fail(error)
             else:
-                start(compiled)
+                start({constraint: future.result() for constraint, future in futures.items()})
 
         try:
             futures = {constraint: self._future(constraint) for constraint in constraints}

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -485,6 +486,14 @@ def test_what_is_refused_is_told_to_each_that_asks(
     assert isinstance(slow(), dict)
     asking.compiler.close()
     assert isinstance(asking("a"), OverloadedError)
+
+
+def test_a_refusal_that_is_kept_keeps_nothing_of_those_that_ask(asking: Asking) -> None:
+    refusal = asking("bad")
+    assert isinstance(refusal, RequestError)
+    frames = len(traceback.extract_tb(refusal.__traceback__))
+    assert all(asking("bad") is refusal for _ in range(5))
+    assert len(traceback.extract_tb(refusal.__traceback__)) == frames
 
 
 def test_however_many_may_wait_for_the_same(asking: Asking, compilation: Compilation) -> None:
