@@ -141,31 +141,38 @@ class Reception:
 
         self._texts.run(asked.reading, num_characters, read_long, asked.fail)
 
+    def _read_files(self, num_bytes: int, asked: _Arrived, read: Callable[[], Begin]) -> Begin:
+        """What goes on with a request that is read on threads that decode files, if it has any."""
+        if not num_bytes:
+            return read()
+        return partial(self._files.run, asked.reading, num_bytes, read, asked.fail)
+
     def _answer_question(self, question: Question, asked: _Arrived) -> Begin:
         """Answers as a generation without a token would be answered."""
-        told = question.answer()
-        outputs = {
-            "text_output": strings([written(told)]),
-            "finish_reason": strings(["stop"]),
-            "num_input_tokens": np.array([told.get("count", 0)], dtype=np.uint32),
-            "num_output_tokens": np.array([0], dtype=np.uint32),
-        }
-        shape = (1, 1) if self._batched else (1,)
-        found = {name: one.reshape(shape) for name, one in outputs.items() if name in asked.listed}
-        return partial(asked.responder.send, found, final=True)
+
+        def read() -> Begin:
+            told = answer()
+            outputs = {
+                "text_output": strings([written(told)]),
+                "finish_reason": strings(["stop"]),
+                "num_input_tokens": np.array([told.get("count", 0)], dtype=np.uint32),
+                "num_output_tokens": np.array([0], dtype=np.uint32),
+            }
+            shape = (1, 1) if self._batched else (1,)
+            found = {n: one.reshape(shape) for n, one in outputs.items() if n in asked.listed}
+            return partial(asked.responder.send, found, final=True)
+
+        num_bytes, answer = question.find()
+        return self._read_files(num_bytes, asked, read)
 
     def _read(self, checked: CheckedRequest, asked: _Arrived) -> Begin:
-        """Makes tokens of texts, on threads that decode files where the request has any; returns
-        what goes on with the request.
-        """
+        """Makes tokens of texts; returns what goes on with the request."""
         checked, num_bytes = checked.with_files()
 
-        def tokenise() -> Begin:
+        def read() -> Begin:
             return partial(self._constrain, checked.tokenised(), asked)
 
-        if not num_bytes:
-            return tokenise()
-        return partial(self._files.run, asked.reading, num_bytes, tokenise, asked.fail)
+        return self._read_files(num_bytes, asked, read)
 
     def _constrain(self, request: GenerationRequest, asked: _Arrived) -> None:
         """Starts the request when the grammars of its constraints are made."""

@@ -24,14 +24,17 @@ from .row_options import read_rows
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 # Of a tokenizer's configuration, what tells where this machine keeps it.
 _PLACES = ("name_or_path", "_file")
+_Answer = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Question:
-    """``answer`` reads ``num_characters``, on any thread, and raises RequestError."""
+    """``find`` gives the bytes of its files, and the function that decodes and answers. Both read
+    ``num_characters``, on any thread, and raise RequestError.
+    """
 
     num_characters: int
-    answer: Callable[[], dict[str, Any]]
+    find: Callable[[], tuple[int, _Answer]]
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,18 @@ class TokenizerDesk:
             return None
         asked = read_object(TOKENIZER_QUESTION, text(TOKENIZER_QUESTION, given))
         if asked.get("ask") == "info":
-            return Question(0, self._info)
+            return Question(0, lambda: (0, self._info))
         if asked.get("ask") == "tokenize" and fields.has_tensor("messages"):
             rows = read_rows(fields, self.reader.fields)
-            size = CheckedRequest(rows, [], [], frozenset(), self.reader).num_characters
-            return Question(size, partial(self._of_chat, rows[0], asked))
+            checked = CheckedRequest(rows, [], [], frozenset(), self.reader)
+            return Question(checked.num_characters, partial(self._of_chat, checked, asked))
         (found,) = fields.optional_texts("text_input")[:1]
         if found is None or asked.get("ask") not in ("tokenize", "detokenize"):
             allowed = "ask tokenize or detokenize with text_input, tokenize with messages, or info"
             raise RequestError(f"{TOKENIZER_QUESTION}: got another question, allowed: {allowed}")
-        answer = self._of_text if asked["ask"] == "tokenize" else self._detokenized
-        return Question(len(found), partial(answer, found, asked))
+        told = self._of_text if asked["ask"] == "tokenize" else self._detokenized
+        answer = partial(told, found, asked)
+        return Question(len(found), lambda: (0, answer))
 
     @property
     def _most_tokens(self) -> int:
@@ -68,17 +72,20 @@ class TokenizerDesk:
         added = asked.get("add_special_tokens")
         return self._told(self._ids(prompt, add_special_tokens=added is not False), asked)
 
-    def _of_chat(self, row: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    def _of_chat(self, checked: CheckedRequest, asked: dict[str, Any]) -> tuple[int, _Answer]:
         """The tokens that a generation would read, also of a chat that is too long for one."""
 
         def ids(
             text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
         ) -> list[int]:
-            added = asked.get("add_special_tokens")
-            adds = add_special_tokens if added is None else bool(added)
-            return self._ids(text, add_special_tokens=adds)
+            return self._ids(text, add_special_tokens=add_special_tokens)
 
-        return self._told(replace(self.reader, tokenize=ids).read_prompt(row).token_ids, asked)
+        checked, num_bytes = checked.with_files()
+        row, added = checked.rows[0], asked.get("add_special_tokens")
+        if added is not None:
+            row = {**row, "add_special_tokens": bool(added)}
+        reader = replace(self.reader, tokenize=ids)
+        return num_bytes, lambda: self._told(reader.read_prompt(row).token_ids, asked)
 
     def _ids(self, prompt: str, *, add_special_tokens: bool) -> list[int]:
         check_characters("text_input", len(prompt), self._most_tokens)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def test_a_chat_holds_its_images_as_openais_clients_send_them(
     url = {"url": f"data:image/png;base64,{base64_text(png(1))}", "detail": "auto"}
     reply = see.infer(of_chat(chat(TEXT, {"type": "image_url", "image_url": url})))
     assert reply.text() == reference.chat(chat(TEXT, IMAGE), picture(1))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_the_tokens_of_a_chat_are_told_with_those_of_its_images(
+    number: int, see: Model, reference: Reference
+) -> None:
+    messages, images = chat(*[IMAGE] * number, TEXT), list(map(png, range(number)))
+    given = of_chat(messages, *images)
+    reply = see.infer(replace(given, parameters={"tokenizer": '{"ask": "tokenize"}'}))
+    assert reply.ok, reply.error
+    prompt = reference.processor.apply_chat_template(messages, add_generation_prompt=True)
+    files = {"images": list(map(picture, range(number)))} if number else {}
+    expected = reference.processor(text=prompt, **files)["input_ids"][0]
+    assert json.loads(reply.text())["count"] == len(expected)
 
 
 def test_generate_and_its_stream_take_base64(see: Model, reference: Reference) -> None:
