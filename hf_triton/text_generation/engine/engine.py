@@ -176,7 +176,7 @@ class Engine(ABC):
             raise
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Raises RequestError where prompt and output pass the context, or an encoder's own."""
+        """Raises RequestError for too long a prompt or output, or both together in a context."""
         if self.max_source_len is not None:
             for field, got, most in (
                 ("text_input", num_prompt_tokens, self.max_source_len),
@@ -207,8 +207,8 @@ class Engine(ABC):
         return False
 
     def output_length(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
-        """The most tokens of an output: those ``asked`` for, else the option's or the model's own
-        number, else 128; with ``clamps`` what the context leaves stands for 128, and is the most.
+        """The most tokens of an output: ``asked``, else the option's or the model's own number,
+        else 128. With ``clamps`` it is at most what the context leaves, and all of it for 128.
         """
         num_before = num_prompt_tokens if self.max_source_len is None else 0
         left = max(1, self.max_model_len - num_before)

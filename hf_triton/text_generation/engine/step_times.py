@@ -29,8 +29,8 @@ class LowMean:
 
 
 class StepTimes:
-    """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice one of
-    decodes, with several prompts far more: decodes cost about as much with those sequences.
+    """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice as long
+    as its decodes, with several prompts far longer: more decodes hardly slow down a step.
     """
 
     def __init__(self, max_step_s: float | None = None) -> None:

@@ -18,8 +18,8 @@ from ..sequence.source import Source
 from .digests import items_of
 
 _METHODS = ("get_image_features", "get_audio_features")
-# In an output's field of this name a list of tensors has one for each item, elsewhere for each
-# layer, as one of lists has.
+# A list of tensors in this field of an output has one for each item. In other fields it has one
+# for each layer, as has a list of lists in any.
 _FEATURES = "pooler_output"
 _ON_THE_WAY = ("last_hidden_state", "hidden_states", "attentions")
 

@@ -282,7 +282,7 @@ def _texts(chat: list[Any]) -> Iterator[str]:
 
 @dataclass
 class ReasoningTokens:
-    """Counts the tokens between the first that ``begin`` and ``end`` a reasoning, as vLLM does."""
+    """Counts the tokens of the first reasoning, after ``begin`` and before ``end``, as vLLM."""
 
     begin: int
     end: int

@@ -48,8 +48,8 @@ class Prompt:
 class Generation:
     """One row of a request; text, tokens, start and source are its Prompt's. ``on_timeout`` is
     ``partial`` or ``error``. Requests of one ``cache_salt`` share keys and values. Where its caller
-    asks for the ``chat_format`` of the answer, the text has the special tokens
-    ``kept_token_ids``, and ``reasoning_tokens`` counts.
+    asks for the ``chat_format`` of the answer, the text keeps the special tokens
+    ``kept_token_ids``, and ``reasoning_tokens`` counts those of its reasoning.
     """
 
     text: str

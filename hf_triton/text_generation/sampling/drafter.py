@@ -138,9 +138,9 @@ def accepted_tokens(
 
 
 class Ngrams:
-    """A text, and where in it the end stood before: at least ``least`` of its tokens, and where up
-    to ``most`` did, there. A token costs one look-up, however long the text is. ``rate`` is how
-    often a proposed token is right.
+    """Finds where the last ``least`` tokens of a text stood before, and prefers the place with most
+    of the last ``most``. A token costs one look-up, however long the text is. ``rate`` is how often
+    a proposed token is right.
     """
 
     def __init__(self, least: int, most: int, token_ids: Items[int], rate: float = 0.0) -> None:
