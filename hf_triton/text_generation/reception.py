@@ -300,7 +300,7 @@ class Reception:
             )
         chat_format = "" if row.chat_format is None else row.chat_format.to_json()
         reasoning = None if row.reasoning_tokens is None else replace(row.reasoning_tokens)
-        return Choice(text, len(row.prompt_token_ids), chat_format, reasoning)
+        return Choice(text, row.prompt_token_ids, chat_format, reasoning)
 
     def _closed(self, answer: Answer, _: Exception | None) -> None:
         """Forgets an answered request."""

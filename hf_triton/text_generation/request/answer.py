@@ -54,7 +54,7 @@ class Choice:
     """What one sequence has generated since the last response, and since its start."""
 
     prefix: str  # the prompt, where the caller wants it repeated
-    num_input_tokens: int
+    prompt_token_ids: list[int]  # those of what its caller sent
     chat_format: str = ""
     reasoning: ReasoningTokens | None = None
     text: str = ""
@@ -207,7 +207,7 @@ class Answer(OneAnswer):
             case "token_ids":
                 return strings([written(choice.token_ids) for choice in choices])
             case "num_input_tokens":
-                return np.array([choice.num_input_tokens for choice in firsts], np.uint32)
+                return np.array([len(one.prompt_token_ids) for one in firsts], np.uint32)
             case "num_cached_tokens":
                 # 0 without a salt: it would tell what others have sent.
                 known = (one.sequence for one in firsts)
@@ -217,7 +217,10 @@ class Answer(OneAnswer):
                 rows = (choices[at : at + size] for at in range(0, len(choices), size))
                 return strings([_chat_format(row) for row in rows])
             case "prompt_token_ids":
-                return strings([_NOTHING_NEW if s is None else written(_sent(s)) for s in new])
+                ids = (
+                    one.prompt_token_ids if s else [] for one, s in zip(firsts, new, strict=True)
+                )
+                return strings(list(map(written, ids)))
         return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in new])
 
 
@@ -289,13 +292,6 @@ def _bytes_by_character() -> dict[str, int]:
 def _listed(entries: Iterable[str]) -> str:
     # Piece by piece: in one call a long one would hold the interpreter's lock for seconds.
     return f"[{', '.join(entries)}]"
-
-
-def _sent(sequence: Sequence) -> list[int]:
-    if sequence.continues_prompt or sequence.source is None:
-        return sequence.prompt_token_ids
-    found: list[int] = sequence.source.inputs["input_ids"][0].tolist()
-    return found
 
 
 def wanted_outputs(listed: Iterable[str], flagged: frozenset[str]) -> frozenset[str]:

@@ -61,7 +61,7 @@ class Asked:
     ) -> None:
         self.responder = Recorder()
         self.closed: list[Answer] = []
-        choices = [[Choice("", 7 + row) for _ in range(n)] for row in range(rows)]
+        choices = [[Choice("", [1] * (7 + row)) for _ in range(n)] for row in range(rows)]
         self.answer = Answer(
             self.responder,
             choices,
@@ -171,7 +171,7 @@ def test_a_log_probability_that_is_no_number_is_an_error_and_never_json() -> Non
 def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
     asked = Asked(streams=True)
     sequence = asked.sequences[0]
-    sequence.prompt_token_ids = [4, 5, 6]
+    asked.answer._choices[0].prompt_token_ids = sequence.prompt_token_ids = [4, 5, 6]
     sequence.prompt_logprobs += [TokenLogprobs(-2.5, 3), TokenLogprobs(-0.5, 1, ((9, -1.5, 2),))]
     asked.news(0, 3)
     asked.news(0, 8, end="length")
@@ -184,6 +184,14 @@ def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
     assert first["token_ids"] == [b"[3]"]
     assert last["token_ids"] == [b"[8]"]
     assert last["prompt_logprobs"] == last["prompt_token_ids"] == [b"[]"]
+
+
+def test_a_text_that_an_encoder_has_read_is_told_when_the_engine_has_forgotten_it() -> None:
+    asked = Asked()
+    asked.sequences[0].continues_prompt = False
+    asked.news(0, 3, end="length")
+    [(outputs, _)] = asked.responder.responses
+    assert outputs["prompt_token_ids"] == [b"[1, 1, 1, 1, 1, 1, 1]"]
 
 
 @pytest.mark.threat("guesses-in-metrics")
