@@ -151,9 +151,12 @@ class Answer(OneAnswer):
         """Sends a chunk if there is new text; the whole answer once all is done."""
         done = all(sound.finish_reason for sound in self._sounds)
         news = self.streams and any(sound.text or sound.segments for sound in self._sounds)
-        if self.is_closed or not (done or news) or (done and not self._close()):
+        if self.is_closed or not (done or news):
             return
+        # Before closing, after which their error would not be answered.
         outputs = {name: self._output(name).reshape(self._shape) for name in self._wanted}
+        if done and not self._close():
+            return
         for sound in self._sounds:
             sound.text, sound.segments = "", []
         self._responder.send(outputs, final=done)

@@ -170,11 +170,13 @@ class Answer(OneAnswer):
         """Sends a chunk where there is new text or an end, the whole where all is done."""
         done = all(choice.finish_reason for choice in self._choices)
         news = self.streams and any(choice.text or choice.ends for choice in self._choices)
-        if self.is_closed or not (done or news) or (done and not self._close()):
+        if self.is_closed or not (done or news):
+            return
+        outputs = self._outputs()  # before closing, after which their error would not be answered
+        if done and not self._close():
             return
         if self.journal:
             self.journal.add((one.token_ids, one.cumulative_logprob) for one in self._choices)
-        outputs = self._outputs()
         for choice in self._choices:
             choice.sent()
         self._responder.send(outputs, final=done)

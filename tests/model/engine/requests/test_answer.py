@@ -154,6 +154,21 @@ def test_an_error_answers_once_and_nothing_follows() -> None:
     assert asked.closed == [asked.answer]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_answer_that_cannot_be_made_is_an_error(streams: bool) -> None:
+    asked, error = Asked(streams=streams), ValueError("no such token")
+
+    def refuse(_: int) -> dict[str, Any]:
+        raise error
+
+    asked.answer._describe = refuse
+    with pytest.raises(ValueError, match="no such token"):
+        asked.news(0, 3, end="length")
+    asked.answer.fail(error)
+    assert asked.responder.errors == [error]
+    assert asked.closed == [asked.answer]
+
+
 def test_logprobs_name_the_sampled_token_first() -> None:
     token = Token(5, TokenLogprobs(-2.5, 3, ((1, -0.25, 1), (9, -1.5, 2))))
     (entry,) = json.loads(logprobs_json([token], described))
