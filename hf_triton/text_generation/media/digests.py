@@ -16,7 +16,9 @@ _MOST_KNOWN = 65536  # contents; one that is forgotten gets another number and s
 
 
 class ContentNumbers:
-    """Gives each digest a number below 0. Any thread may ask."""
+    """Gives each digest a number below 0, on any thread. Where two first ask for one at the same
+    time, it may get two numbers, and their prompts share nothing.
+    """
 
     def __init__(self) -> None:
         numbers = count(-1, -1)
