@@ -11,7 +11,7 @@ from .options import Options
 
 class AudioTextToTextModel(TritonModel):
     def loader(self) -> Loader:
-        from hf_triton.text_generation.loading import load_media_engine
+        from hf_triton.text_generation.generation_loading import load_media_engine
         from hf_triton.text_generation.reception import Reception
 
         return partial(serve, partial(load_media_engine, Options), Reception)

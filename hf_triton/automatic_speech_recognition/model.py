@@ -9,7 +9,7 @@ from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 class SpeechRecognitionModel(TritonModel):
     def loader(self) -> Loader:
-        from .loading import load_speech
         from .reception import Reception
+        from .speech_loading import load_speech
 
         return partial(serve, load_speech, Reception)

@@ -20,8 +20,8 @@ from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
 
 from .answer import Answer, Sound, wanted_outputs
-from .loading import LoadedSpeech
 from .request import SpeechRow
+from .speech_loading import LoadedSpeech
 
 
 class Reception(PooledReception):

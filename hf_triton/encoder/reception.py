@@ -28,10 +28,10 @@ from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike, r
 from hf_triton.runtime.request.responder import Responder
 from hf_triton.runtime.request.tensors import RequestFields
 
-from .engine.engine import Array, Work
+from .encoder_loading import LoadedEncoder
+from .engine.encoder_engine import Array, Work
 from .engine.metrics import families
 from .ensemble.steps import load_role
-from .loading import LoadedEncoder
 from .options import EncoderOptions
 from .task import EncoderTask, Prepared
 

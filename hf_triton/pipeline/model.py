@@ -7,6 +7,6 @@ from hf_triton.runtime.engine.triton_model import Loader, TritonModel
 
 class PipelineModel(TritonModel):
     def loader(self) -> Loader:
-        from .loading import serve_pipeline
+        from .pipeline_loading import serve_pipeline
 
         return serve_pipeline

@@ -29,8 +29,8 @@ from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
 from . import request as requests
-from .engine import PipelineEngine, Work
 from .options import Options
+from .pipeline_engine import PipelineEngine, Work
 from .pipeline_metrics import families
 from .request import ReadRow, RequestReader, Taken
 

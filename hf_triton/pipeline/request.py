@@ -25,8 +25,8 @@ from hf_triton.runtime.request.tensors import (
     text,
 )
 
-from .engine import PipelineInput
 from .items import ItemReader, is_chat
+from .pipeline_engine import PipelineInput
 
 # Exactly one of these says what to compute; args and array_inputs are MLServer's names.
 MAIN_INPUTS = ("inputs", "text_input", "args", "array_inputs", "image", "audio")

@@ -11,6 +11,6 @@ class Text2TextGenerationModel(TritonModel):
     def loader(self) -> Loader:
         from hf_triton.text_generation.reception import Reception
 
-        from .loading import load_text2text
+        from .text2text_loading import load_text2text
 
         return partial(serve, load_text2text, Reception)

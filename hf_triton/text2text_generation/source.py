@@ -18,7 +18,7 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.request.tensors import shown
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
-from hf_triton.text_generation.loading import check_tokens
+from hf_triton.text_generation.generation_loading import check_tokens
 from hf_triton.text_generation.request.parsing import Prompt, PromptReader, require_no_beams
 from hf_triton.text_generation.request.row_options import RowFields
 from hf_triton.text_generation.request.sampling_json import lenient_boolean

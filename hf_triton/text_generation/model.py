@@ -11,7 +11,7 @@ class TextGenerationModel(TritonModel):
     """One instance of a served model that generates text."""
 
     def loader(self) -> Loader:
-        from .loading import load_engine
+        from .generation_loading import load_engine
         from .reception import Reception
 
         return partial(serve, load_engine, Reception)

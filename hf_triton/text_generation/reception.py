@@ -24,7 +24,7 @@ from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
-from .loading import LoadedModel
+from .generation_loading import LoadedModel
 from .request.answer import Answer, Choice, described, wanted_outputs
 from .request.parsing import (
     CheckedRequest,

@@ -28,9 +28,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from hf_triton.runtime.devices.device import choose_attention_kernels, free_bytes
 from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.engine import EngineSetup
-from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.paged import runner as paged_runner
+from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.forward.paged import page_runner as paged_runner
 from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer

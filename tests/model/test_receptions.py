@@ -22,7 +22,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_triton.encoder.engine.engine import WaitingQueue
+from hf_triton.encoder.engine.encoder_engine import WaitingQueue
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
@@ -329,9 +329,9 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
         assert [caller.answer() for caller in callers] == [[5], [1], [2]]
         return {caller.answered_by for caller in callers}
 
-    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 60.0)
+    monkeypatch.setattr("hf_triton.encoder.engine.encoder_engine.SEND_S", 60.0)
     assert answered_by() == {"encoder-engine"}
-    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 0.0)
+    monkeypatch.setattr("hf_triton.encoder.engine.encoder_engine.SEND_S", 0.0)
     assert answered_by() == {"delivery_0"}
     lone = encoder.ask("lone")
     assert lone.answer() == [4]
@@ -344,7 +344,7 @@ def test_an_answer_for_which_no_thread_starts_is_sent_once(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("hf_triton.encoder.engine.engine.SEND_S", 0.0)
+    monkeypatch.setattr("hf_triton.encoder.engine.encoder_engine.SEND_S", 0.0)
     for refuses in (True, False):
         with monkeypatch.context() as patch:
             if refuses:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import transformers
 
-from hf_triton.encoder.loading import longest_input, takes_token_types
-from hf_triton.encoder.runners.runner import RunnerSetup
+from hf_triton.encoder.encoder_loading import longest_input, takes_token_types
+from hf_triton.encoder.runners.encoder_runner import RunnerSetup
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.weights.served_model import ServedModel
 from tests.support import served_models as support

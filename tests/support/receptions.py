@@ -13,15 +13,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hf_triton.encoder.engine.engine import EncoderEngine
-from hf_triton.encoder.loading import LoadedEncoder
+from hf_triton.encoder.encoder_loading import LoadedEncoder
+from hf_triton.encoder.engine.encoder_engine import EncoderEngine
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.reception import Reception as EncoderReception
-from hf_triton.encoder.runners.runner import Runner
+from hf_triton.encoder.runners.encoder_runner import Runner
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.pipeline.engine import PipelineEngine, PipelineInput
 from hf_triton.pipeline.options import Options as PipelineOptions
+from hf_triton.pipeline.pipeline_engine import PipelineEngine, PipelineInput
 from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, ReadRow, Row
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError

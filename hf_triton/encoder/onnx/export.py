@@ -17,7 +17,7 @@ from torch import nn
 
 from hf_triton.runtime.errors import LoadError, reason
 
-from ..runners.runner import RunnerSetup, call_options, output_of, random_encodings
+from ..runners.encoder_runner import RunnerSetup, call_options, output_of, random_encodings
 
 OUTPUT = "output"
 # The first with an operator for GELU.

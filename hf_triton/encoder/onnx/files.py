@@ -21,7 +21,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 
-from ..runners.runner import RunnerSetup
+from ..runners.encoder_runner import RunnerSetup
 from .export import OPSET, export, missing_packages, quiet
 
 MODEL_FILE = "model.onnx"

@@ -28,8 +28,8 @@ from hf_triton.runtime.devices import device
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
-from ..loading import load_setup
-from ..runners.runner import RunnerSetup
+from ..encoder_loading import load_setup
+from ..runners.encoder_runner import RunnerSetup
 from .comparison import Report, candidates, timings, to_json, to_text
 
 _LENGTHS = (16, 128)

@@ -22,11 +22,10 @@ import torch
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 
-from ..loading import RUNNERS
-from ..onnx.runner import INT8_TOLERANCE
+from ..encoder_loading import RUNNERS
+from ..onnx.onnx_runner import INT8_TOLERANCE
 from ..options import EncoderOptions
-from ..runners.padded_runner import PaddedRunner
-from ..runners.runner import (
+from ..runners.encoder_runner import (
     Runner,
     RunnerSetup,
     largest_difference,
@@ -34,6 +33,7 @@ from ..runners.runner import (
     reference_forward,
     tolerance_of,
 )
+from ..runners.padded_runner import PaddedRunner
 from ..texts.encoding import Encoding
 
 PLAIN = "plain PyTorch"

@@ -21,8 +21,8 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.log import warn
 
 from ..texts.encoding import Encoding
+from .encoder_runner import RunnerSetup
 from .padded_runner import PaddedRunner
-from .runner import RunnerSetup
 
 # A bucket is at most half as long again as the texts in it: attention's time grows with the square
 # of the length.

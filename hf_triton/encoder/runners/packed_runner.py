@@ -26,7 +26,7 @@ from torch import nn
 from hf_triton.runtime.attention import OwnAttention, attending, register
 
 from ..texts.encoding import Encoding
-from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
+from .encoder_runner import Runner, RunnerSetup, call_options, check_rotation, output_of
 
 
 class PackedRows(Runner):

@@ -14,7 +14,7 @@ from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.trial import RunnerSpec
 
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
-from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
+from .encoder_runner import Runner, RunnerSetup, call_options, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward

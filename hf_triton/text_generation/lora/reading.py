@@ -19,9 +19,9 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.model_files import adapter_folders, model_files
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
+from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 
 from .linear import Adapter, Adapters, LowRank
 

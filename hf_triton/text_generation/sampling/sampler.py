@@ -18,7 +18,7 @@ import torch
 
 from hf_triton.runtime.devices.device import to_device
 
-from ..forward.transformers.runner import argmax
+from ..forward.transformers.transformers_runner import argmax
 from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .logits_processors import LogitsProcessors
 from .random_sampling import draw

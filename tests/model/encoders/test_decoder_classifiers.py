@@ -13,8 +13,8 @@ import torch
 import transformers
 from triton_python_backend_utils import TritonModelException
 
+from hf_triton.encoder.runners.encoder_runner import RunnerSetup, select_runner
 from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PADDED
-from hf_triton.encoder.runners.runner import RunnerSetup, select_runner
 from hf_triton.encoder.texts.encoding import Encoding, set_padding
 from hf_triton.runtime.trial import RunnerSpec
 from tests.support.served_encoder import outputs_of, request, served

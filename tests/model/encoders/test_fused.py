@@ -11,16 +11,16 @@ import pytest
 import torch
 import transformers
 
-from hf_triton.encoder.fused.runner import FusedRunner
-from hf_triton.encoder.runners.packed_runner import PackedRunner
-from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
-from hf_triton.encoder.runners.runner import (
+from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
+from hf_triton.encoder.runners.encoder_runner import (
     RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
     select_runner,
 )
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.fused.parts import UnsupportedLayersError

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_triton.encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
-from hf_triton.encoder.runners.runner import (
+from hf_triton.encoder.runners.encoder_runner import (
     largest_difference,
     random_encodings,
     reference_forward,
     select_runner,
 )
+from hf_triton.encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.devices.cuda_capture import Replay
 from hf_triton.runtime.trial import RunnerSpec

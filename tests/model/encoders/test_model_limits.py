@@ -11,7 +11,7 @@ import torch
 import transformers
 from triton_python_backend_utils import TritonModelException
 
-from hf_triton.encoder.loading import longest_input, ready_runner
+from hf_triton.encoder.encoder_loading import longest_input, ready_runner
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.errors import LoadError
 from tests.support.served_encoder import outputs_of, refused, request, served

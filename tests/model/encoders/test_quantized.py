@@ -9,9 +9,9 @@ import pytest
 
 from generator.errors import GeneratorError
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.encoder.fused.runner import FusedRunner
-from hf_triton.encoder.loading import load_setup, torch_runner
-from hf_triton.encoder.runners.runner import (
+from hf_triton.encoder.encoder_loading import load_setup, torch_runner
+from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
+from hf_triton.encoder.runners.encoder_runner import (
     largest_difference,
     random_encodings,
     reference_forward,

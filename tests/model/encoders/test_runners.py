@@ -9,17 +9,17 @@ import pytest
 import torch
 import transformers
 
-from hf_triton.encoder.fused.runner import FusedRunner
-from hf_triton.encoder.loading import longest_input
-from hf_triton.encoder.runners.packed_runner import PackedRunner
-from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
-from hf_triton.encoder.runners.runner import (
+from hf_triton.encoder.encoder_loading import longest_input
+from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
+from hf_triton.encoder.runners.encoder_runner import (
     Runner,
     largest_difference,
     random_encodings,
     reference_forward,
     select_runner,
 )
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.task import OutputKind
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError

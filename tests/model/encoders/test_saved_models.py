@@ -14,9 +14,9 @@ import pytest
 import torch
 from wire import Array
 
-from hf_triton.encoder.loading import load_setup
+from hf_triton.encoder.encoder_loading import load_setup
 from hf_triton.encoder.options import EncoderOptions
-from hf_triton.encoder.runners.runner import reference_forward
+from hf_triton.encoder.runners.encoder_runner import reference_forward
 from hf_triton.encoder.sentence_transformers import keys
 from hf_triton.encoder.task import EncoderTask
 from hf_triton.feature_extraction.embedding import FeatureExtraction

@@ -11,7 +11,7 @@ import pytest
 import torch
 from stub_server import StubServer
 
-from hf_triton.encoder.runners.runner import RunnerSetup, reference_forward
+from hf_triton.encoder.runners.encoder_runner import RunnerSetup, reference_forward
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Prepared, TaskSetup
 from hf_triton.encoder.texts.tokenization import Tokenization

@@ -13,7 +13,7 @@ from triton_model_exception import TritonModelException
 from wire import Request, strings
 
 from hf_triton.cli import main as cli
-from hf_triton.pipeline.loading import pipeline_name
+from hf_triton.pipeline.pipeline_loading import pipeline_name
 from hf_triton.pipeline.request import CallParameters
 from hf_triton.runtime.errors import LoadError
 from tests.model.pipeline.conftest import Serve

@@ -17,7 +17,7 @@ from stub_server import StubServer
 from wire import Request, strings
 
 from hf_triton.pipeline.items import ELSEWHERE, KINDS
-from hf_triton.pipeline.loading import kind_of_pipeline
+from hf_triton.pipeline.pipeline_loading import kind_of_pipeline
 from hf_triton.runtime.errors import LoadError
 from tests.model.pipeline.conftest import Serve
 from tests.support.media_files import base64_text, picture, png, sound_file, tone
@@ -256,6 +256,8 @@ def test_every_pipeline_of_transformers_has_a_kind() -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.pipeline.loading.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(
+        "hf_triton.pipeline.pipeline_loading.importlib.util.find_spec", lambda name: None
+    )
     with pytest.raises(LoadError, match="image-classification pipeline needs pillow: pip install"):
         kind_of_pipeline(IMAGES)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.model.engine.engines.test_generate_engine import batch_sizes
 from tests.support.driving import Answers, Completion, running, setup

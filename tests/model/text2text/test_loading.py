@@ -13,9 +13,9 @@ from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel
-from hf_triton.text2text_generation.loading import load_text2text
 from hf_triton.text2text_generation.source import SourceReader
-from hf_triton.text_generation.loading import LoadedModel
+from hf_triton.text2text_generation.text2text_loading import load_text2text
+from hf_triton.text_generation.generation_loading import LoadedModel
 from tests.model.text2text.conftest import Folders
 from tests.support.served_models import served_model
 from tests.support.text2text.tiny_translators import make

@@ -24,7 +24,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
-from hf_triton.text_generation.loading import ModelParts, load_parts, start_engine
+from hf_triton.text_generation.generation_loading import ModelParts, load_parts, start_engine
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.source import Source
 from tests.support.architectures.configurations import CONTEXT, VARIANTS, tiny_config

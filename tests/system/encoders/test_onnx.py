@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.encoder.engine.engine import Work
-from hf_triton.encoder.loading import load_encoder
-from hf_triton.encoder.onnx.runner import INT8_TOLERANCE, onnx_runner
+from hf_triton.encoder.encoder_loading import load_encoder
+from hf_triton.encoder.engine.encoder_engine import Work
+from hf_triton.encoder.onnx.onnx_runner import INT8_TOLERANCE, onnx_runner
 from hf_triton.encoder.options import EncoderOptions
-from hf_triton.encoder.runners.runner import (
+from hf_triton.encoder.runners.encoder_runner import (
     RunnerSetup,
     largest_difference,
     random_encodings,

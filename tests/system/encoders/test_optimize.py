@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from hf_triton.cli.verbs import optimize
-from hf_triton.encoder.loading import RUNNERS
+from hf_triton.encoder.encoder_loading import RUNNERS
 from hf_triton.encoder.optimize.comparison import (
     ENGINES,
     MIN_ROUNDS,
@@ -32,7 +32,7 @@ from hf_triton.encoder.optimize.comparison import (
     to_text,
 )
 from hf_triton.encoder.options import EncoderOptions
-from hf_triton.encoder.runners.runner import Runner, RunnerSetup
+from hf_triton.encoder.runners.encoder_runner import Runner, RunnerSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import LoadError
 from tests.support.encoder_setups import served_model, setup_of

@@ -26,7 +26,7 @@ from hf_triton.text_generation.forward.transformers.encoder_decoder import (
     Encoder,
     EncoderDecoderRunner,
 )
-from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_layer_shapes
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.source import Source, text_source

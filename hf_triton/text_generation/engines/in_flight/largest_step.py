@@ -20,7 +20,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of

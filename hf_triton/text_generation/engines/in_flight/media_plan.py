@@ -16,8 +16,8 @@ from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
 from hf_triton.text_generation.memory.layer_shapes import LayerShape

@@ -27,7 +27,7 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
     noting,
     select_attention,
 )
-from hf_triton.text_generation.forward.paged.runner import PagedRunner
+from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
@@ -37,13 +37,13 @@ from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
 
 def _fused(*given: Any) -> Any:
-    from hf_triton.text_generation.forward.fused.runner import FusedRunner  # needs Numba
+    from hf_triton.text_generation.forward.fused.fused_runner import FusedRunner  # needs Numba
 
     return FusedRunner(*given)
 
 
 def _states(*given: Any) -> Any:
-    from hf_triton.text_generation.forward.states.runner import StateRunner  # needs Numba
+    from hf_triton.text_generation.forward.states.state_runner import StateRunner  # needs Numba
 
     return StateRunner(*given, _compiled_attention())
 

@@ -18,7 +18,7 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
-from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of

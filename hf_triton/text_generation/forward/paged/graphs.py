@@ -22,8 +22,8 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.log import info, warn
 from hf_triton.text_generation.engine.step import Step
 
-from ..transformers.runner import Runner
-from .runner import PageRunner
+from ..transformers.transformers_runner import Runner
+from .page_runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages
 
 MOST_SEQS = 512

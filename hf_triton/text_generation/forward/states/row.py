@@ -19,7 +19,7 @@ from hf_triton.text_generation.memory.layer_shapes import cache_argument
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.attention import Attend
-from ..paged.runner import PagedRunner, RowCache
+from ..paged.page_runner import PagedRunner, RowCache
 from ..paged.step import PagedStep
 
 NO_LIMIT = (0.0, float("inf"))

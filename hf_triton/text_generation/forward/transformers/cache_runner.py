@@ -23,8 +23,8 @@ from hf_triton.text_generation.memory.own_states import own_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .runner import CountedPositions, Runner
 from .step_extras import parts_of
+from .transformers_runner import CountedPositions, Runner
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}

@@ -24,7 +24,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .cache_runner import sliding_windows
-from .runner import Runner
+from .transformers_runner import Runner
 
 _MOST_PADDING = 1.5  # columns that are computed, for each of the texts' own
 _OFFSET, _POSITIONS = "past_key_values_length", "position_ids"

@@ -13,7 +13,7 @@ from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAda
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .runner import Runner
+from .transformers_runner import Runner
 
 
 class ExtrasRunner(Runner):

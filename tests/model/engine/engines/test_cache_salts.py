@@ -9,7 +9,7 @@ import pytest
 
 from hf_triton.runtime.metrics.histogram import RoundedTotal
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, tiny_model
 

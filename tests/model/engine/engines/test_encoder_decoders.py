@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import GenerationMixin
 
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.forward.transformers.encoder_decoder import Encoder
 from hf_triton.text_generation.sequence.sequence import DecoderStart, Sequence
 from hf_triton.text_generation.sequence.source import Source

@@ -14,8 +14,8 @@ import pytest
 
 from hf_triton.runtime.errors import CancelledError, DeadlineError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import (
     LONG,
     Answers,

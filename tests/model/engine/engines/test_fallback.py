@@ -10,11 +10,11 @@ import torch
 from hf_triton.runtime.attention import ATTENTION_NAME
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.paged.runner import PagedRunner
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
-from hf_triton.text_generation.loading import _start_engine
+from hf_triton.text_generation.generation_loading import _start_engine
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
     CPMANT,

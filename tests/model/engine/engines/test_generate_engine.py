@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import EngineError, LoadError, RequestError
-from hf_triton.text_generation.engines.generate import engine as generate_engine
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.generate import generate_engine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.support.driving import Answers, generate_all, running, setup
 from tests.support.tiny_models import (

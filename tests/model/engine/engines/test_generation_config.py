@@ -11,8 +11,8 @@ import torch
 from transformers import GenerationConfig
 
 from hf_triton.text_generation.engine.generation_rules import has_rules, not_followed
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, setup
 from tests.support.tiny_models import tiny_model
 

@@ -21,8 +21,8 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.sandbox import worker
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight import engine as in_flight_engine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.structured import grammar_process
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar

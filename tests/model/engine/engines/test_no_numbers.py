@@ -15,8 +15,8 @@ import torch
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.generation_rules import decoder_start
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support import driving
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_adapters import read, save_adapter

@@ -13,7 +13,7 @@ import torch
 
 from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.model.engine.sampling.test_batches import EveryThird

@@ -15,10 +15,9 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight import engine as in_flight_engine
-from hf_triton.text_generation.engines.in_flight import plan
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine, plan
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, WHOLE_PROMPTS
 from hf_triton.text_generation.memory.prefix_index import KnownPrompts
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hf_triton.text_generation.engine.generation_rules import decoder_start
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.model.engine.engines.test_preemption import NUM, WAYS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.fused.reading.attention import stable_length
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.plan import settle_rotary
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from tests.support.driving import generate_all, running, setup

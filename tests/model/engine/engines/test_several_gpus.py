@@ -14,7 +14,7 @@ import torch
 
 from hf_triton.runtime.devices import device
 from hf_triton.text_generation.engines.in_flight import plan, runner_selection
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
     CACHE,
     UnsupportedModelError,
@@ -22,7 +22,7 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
 )
 from hf_triton.text_generation.forward.paged.attention import plain_attention
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
-from hf_triton.text_generation.forward.paged.runner import PagedRunner
+from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from tests.model.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two

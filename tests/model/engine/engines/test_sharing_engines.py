@@ -13,7 +13,7 @@ import torch
 from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import plan
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE
 from hf_triton.text_generation.memory import prefix_index, state_pages
 from tests.support import driving

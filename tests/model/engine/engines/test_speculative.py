@@ -13,8 +13,8 @@ import torch
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.sampling import drafter
 from hf_triton.text_generation.sampling.drafter import Drafter

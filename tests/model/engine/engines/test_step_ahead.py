@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.model.engine.sampling.test_batches import EveryThird
 from tests.support.driving import Answers, Completion, running, setup

@@ -6,7 +6,7 @@ import pytest
 
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, setup
 from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 

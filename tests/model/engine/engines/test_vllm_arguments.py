@@ -18,7 +18,8 @@ from transformers import LlamaConfig, T5Config
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel
-from hf_triton.text_generation.engines.vllm import arguments, loading, processes
+from hf_triton.text_generation.engines.vllm import arguments, processes
+from hf_triton.text_generation.engines.vllm import vllm_loading as loading
 from hf_triton.text_generation.engines.vllm.arguments import adapter_arguments
 from hf_triton.text_generation.engines.vllm.sampling import bad_words, sampling_arguments
 from hf_triton.text_generation.options import Options

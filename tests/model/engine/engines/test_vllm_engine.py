@@ -23,9 +23,9 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.vllm import engine as vllm_engine
+from hf_triton.text_generation.engines.vllm import vllm_engine
 from hf_triton.text_generation.engines.vllm.arguments import AdapterFile
-from hf_triton.text_generation.engines.vllm.engine import VllmEngine
+from hf_triton.text_generation.engines.vllm.vllm_engine import VllmEngine
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.model.engine.fake_vllm import CONTEXT, INTERVAL, FakeVllm

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory import prefix_index, state_pages

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.weights.loading import without_videos
+from hf_triton.runtime.weights.weight_loading import without_videos
 from hf_triton.text_generation.media.digests import ContentNumbers, digests_of
 from hf_triton.text_generation.media.processor import MediaProcessor
 

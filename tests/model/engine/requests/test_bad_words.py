@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_triton.text_generation.loading import word_tokenizer
+from hf_triton.text_generation.generation_loading import word_tokenizer
 
 DEMO = Path(__file__).parents[4] / "demo" / "model"
 PIECES = ["<unk>", "▁", *"acts", "\n", "ca", "cat", "▁cat"]

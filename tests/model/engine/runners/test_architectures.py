@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
     CACHED,

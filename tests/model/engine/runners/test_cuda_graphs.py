@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hf_triton.runtime.devices.cuda_capture import Replay
-from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import (
     GraphedRunner,
     batch_sizes,

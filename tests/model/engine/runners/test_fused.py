@@ -21,8 +21,8 @@ from hf_triton.runtime.kernels import compiled_loops
 from hf_triton.runtime.kernels.compiled_loops import ThreadTeam, load_kernel
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.fused.runner import FusedRunner
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.forward.fused.fused_runner import FusedRunner
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )

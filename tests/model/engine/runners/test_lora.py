@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.lora.linear import Matrices, RowAdapters, StepAdapters, attach

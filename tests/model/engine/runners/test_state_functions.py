@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
-from hf_triton.text_generation.forward.states.runner import StateFunctions
+from hf_triton.text_generation.forward.states.state_runner import StateFunctions
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
     STATES,
     UnsupportedModelError,
@@ -19,7 +19,7 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import paged_runner
-from hf_triton.text_generation.forward.states import runner as states_runner
+from hf_triton.text_generation.forward.states import state_runner as states_runner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner

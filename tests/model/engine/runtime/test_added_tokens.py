@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from hf_triton.runtime.weights.loading import load_tokenizer
+from hf_triton.runtime.weights.weight_loading import load_tokenizer
 from tests.support.served_models import served_model
 from tests.support.tiny_encoders import tiny_tokenizer
 

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from hf_triton.runtime.devices import device as devices
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.devices.prepacked_linear import prepack
-from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.weight_loading import load_config, load_model
 from tests.support.served_models import served_model
 from tests.support.tiny_models import T5, random_encoder_decoder, tiny_model
 

@@ -22,7 +22,7 @@ from hf_triton.runtime.devices.device import (
     release_freed_memory,
 )
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights.loading import load_model
+from hf_triton.runtime.weights.weight_loading import load_model
 from tests.support.served_models import served_model
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
 from hf_triton.runtime.weights.model_files import model_files
-from hf_triton.text_generation.loading import load_parts
+from hf_triton.text_generation.generation_loading import load_parts
 from tests.support.fake_hub import FakeHub, Repository, ask_from_here, running_hub
 from tests.support.gguf_files import DEMO, write_demo
 from tests.support.served_models import served_model

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.weight_loading import load_config, load_model
 from tests.support.served_models import served_model
 from tests.support.tiny_models import BART, T5, tiny_model
 

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
 from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import mixed_load, reference, tiny_model
 

@@ -25,9 +25,9 @@ from hf_triton.runtime.devices.linear_layouts import Int8Linear, digits_of
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
-from hf_triton.runtime.weights.loading import load_config, load_model
-from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.runtime.weights.weight_loading import load_config, load_model
+from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.model.engine.runners.test_lora import NAMES, adapters_of, generated
 from tests.model.engine.runtime.test_weights import served
 from tests.support.driving import generate_all, running, setup

@@ -15,9 +15,9 @@ import pytest
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import MOST_JSON_BYTES
-from hf_triton.runtime.weights.loading import load_config, load_model
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.untrusted_files import check_files
+from hf_triton.runtime.weights.weight_loading import load_config, load_model
 from tests.support.served_models import served_model
 from tests.support.triton import DEMO_MODEL
 

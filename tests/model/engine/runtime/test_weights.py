@@ -12,10 +12,10 @@ from huggingface_hub import constants
 from transformers.models.bertweet.tokenization_bertweet import BertweetTokenizer
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights import loading
-from hf_triton.runtime.weights.loading import load_config
+from hf_triton.runtime.weights import weight_loading as loading
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import load_config
 from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub
 from tests.support.served_models import served_model
 

@@ -12,7 +12,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.generate.lengths import max_lengths
-from hf_triton.text_generation.loading import (
+from hf_triton.text_generation.generation_loading import (
     LoadedModel,
     ModelParts,
     load_parts,

@@ -15,15 +15,15 @@ from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, not_as_generated, reason
 from hf_triton.runtime.trial import RunnerSpec
-from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import load_config, load_model, load_tokenizer
 
-from .engine.engine import EncoderEngine
+from .engine.encoder_engine import EncoderEngine
 from .options import EncoderOptions
+from .runners.encoder_runner import Runner, RunnerSetup, random_encodings, select_runner
 from .runners.packed_runner import PackedRunner, first_position
 from .runners.padded_runner import EQUAL_LENGTHS, PADDED
-from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, TaskSetup
 from .texts.encoding import set_padding
@@ -190,7 +190,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     prepacked = cache(partial(prepack, setup.model, many_rows=True))
 
     def fused(setup: RunnerSetup) -> Runner:
-        from .fused.runner import FusedRunner
+        from .fused.fused_encoder_runner import FusedRunner
 
         prepacked()  # the layers it reads
         return FusedRunner(setup)
@@ -254,7 +254,7 @@ def _fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
 
 
 def _onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    from .onnx.runner import onnx_runner
+    from .onnx.onnx_runner import onnx_runner
 
     runner = onnx_runner(setup, served, options)
     setup.model.to("meta")  # its weights are no longer needed

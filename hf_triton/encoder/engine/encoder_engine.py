@@ -19,7 +19,7 @@ from hf_triton.runtime.engine import reception
 from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, place, reason
 
-from ..runners.runner import Runner
+from ..runners.encoder_runner import Runner
 from ..texts.encoding import Encoding
 from .metrics import EncoderMetrics
 

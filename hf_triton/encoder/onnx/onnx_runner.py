@@ -16,14 +16,14 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..options import EncoderOptions
-from ..runners.padded_runner import padded_runners
-from ..runners.runner import (
+from ..runners.encoder_runner import (
     Runner,
     RunnerSetup,
     random_encodings,
     reference_forward,
     select_runner,
 )
+from ..runners.padded_runner import padded_runners
 from .export import OUTPUT, USE_TORCH
 from .files import OnnxFiles
 

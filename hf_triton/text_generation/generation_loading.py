@@ -16,24 +16,24 @@ from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
-from hf_triton.runtime.weights.loading import (
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import (
     load_config,
     load_model,
     load_processor,
     load_tokenizer,
 )
-from hf_triton.runtime.weights.model_files import model_files
-from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.memory.cache_budget import within_budget
 
 from .engine.adapters_following import AdaptersFollower
 from .engine.engine import Engine, EngineSetup
 from .engine.generation_rules import decoder_start, not_followed
-from .engines.generate.engine import GenerateEngine
-from .engines.in_flight.engine import InFlightEngine
+from .engines.generate.generate_engine import GenerateEngine
+from .engines.in_flight.in_flight_engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
 from .engines.vllm.arguments import AdapterFiles
-from .engines.vllm.loading import load_files, make_engine
+from .engines.vllm.vllm_loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader
 from .media.processor import MediaProcessor

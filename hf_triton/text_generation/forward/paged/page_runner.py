@@ -20,7 +20,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from ..transformers.runner import CountedPositions, Runner
+from ..transformers.transformers_runner import CountedPositions, Runner
 from .attention import Attend, plain_attention, row_attention
 from .step import Decodes, PagedStep, lay_out_pages
 

@@ -15,15 +15,15 @@ import torch
 
 from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.errors import LoadError, reason
-from hf_triton.runtime.weights.loading import load_config, load_tokenizer, resolve_dtype
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import load_config, load_tokenizer, resolve_dtype
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.options import Options
 
 from . import arguments, client, processes
 from .arguments import AdapterFile, AdapterFiles, adapter_arguments
-from .engine import VllmEngine
+from .vllm_engine import VllmEngine
 
 _OTHERS = "use engine: auto, in_flight or generate"
 _INSTALL = (

@@ -14,13 +14,13 @@ from hf_triton.runtime.errors import LoadError, RequestError, reason
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.request.json_text import read_object
 from hf_triton.runtime.tokenizing.chat_templates import render_in_sandbox
-from hf_triton.runtime.weights.loading import check_words, load_config, load_model
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import check_words, load_config, load_model
 
-from .engine import PipelineCall, PipelineEngine
 from .items import ELSEWHERE, KINDS, OWN_TASKS, ItemReader, Kind
 from .options import Options
+from .pipeline_engine import PipelineCall, PipelineEngine
 from .reception import Reception
 from .request import CallParameters, RequestReader
 

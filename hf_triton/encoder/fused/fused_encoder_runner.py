@@ -19,8 +19,8 @@ from hf_triton.runtime.fused.reading.recording import NUM_TOKENS, record
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 
+from ..runners.encoder_runner import RunnerSetup, call_options
 from ..runners.packed_runner import PackedRows
-from ..runners.runner import RunnerSetup, call_options
 from ..texts.encoding import Encoding
 from .attention import COLUMNS, Encoder, TextAttention, Texts, relative_tables
 from .own_attention import note_disentangled_attention, note_own_attention

@@ -24,7 +24,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.attention import AttentionRule
 from ..paged.compiled_attention import DTYPES, AttendLoop
-from ..paged.runner import PageRunner
+from ..paged.page_runner import PageRunner
 from ..paged.step import PagedStep
 
 

@@ -29,9 +29,9 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner, with_cuda_graphs
-from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PageRunner
-from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.paged.page_runner import AdaptedPageRunner, PageRunner
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import Adapter, Change
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.prefix_index import KnownPrompts

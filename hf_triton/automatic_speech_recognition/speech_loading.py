@@ -11,11 +11,11 @@ from transformers import AutoModelForSpeechSeq2Seq
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.media.decoding import MediaLimits
-from hf_triton.runtime.weights.loading import load_config, load_model, load_processor
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.weight_loading import load_config, load_model, load_processor
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.loading import (
+from hf_triton.text_generation.generation_loading import (
     ModelParts,
     has_media_class,
     load_media_parts,
