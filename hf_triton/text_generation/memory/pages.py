@@ -11,7 +11,7 @@ are read up to a sequence's own length, states (state_pages.py) begin as zeros. 
 hold NaN because of tokens that their readers don't have: in a prompt's chunk a token attends,
 behind a mask, to those after it. So a sequence with NaN scores leaves nothing and takes back what
 is kept of its beginning; one that began with a shared prefix is computed again by itself
-(in_flight/engine.py).
+(in_flight_engine.py).
 
 Page 0 is never given out: padding writes there.
 """
