@@ -146,7 +146,8 @@ class Session:
         return self._end(wanted)
 
     def stop(self) -> None:
-        """Starts no further model. May be called from another thread."""
+        """Starts no further model; the apply counts as interrupted. From any thread."""
+        self._applied.interrupted = True
         self._stopping.set()
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -225,8 +226,7 @@ class Session:
         try:
             self._collect(threads, done)
         except KeyboardInterrupt:
-            self._stopping.set()
-            self._applied.interrupted = True
+            self.stop()
             self._warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
             self._collect(threads, done)
 

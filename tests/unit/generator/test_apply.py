@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from generator.errors import EXIT_INTERRUPTED
 from generator.repository import served_record, staging, version_folders, writing
 from generator.repository.plan import make_plan
 from generator.repository.writing import locked_model
@@ -203,6 +204,21 @@ def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None
     fake(made).held.clear()
     assert made.apply().code == 0
     assert made.ready("s_stream") == set()
+
+
+def test_an_apply_that_is_stopped_before_its_loads_is_told_and_done_by_the_next(
+    made: Bench,
+) -> None:
+    made.say(CHANGED)
+    applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
+    applying.stop()
+    assert applying.apply(Path("models.yaml")) == EXIT_INTERRUPTED
+    assert made.ready("a") == {1}
+    applied = recorded(made).applied
+    assert applied is not None
+    assert not applied.is_good
+    assert made.apply().code == 0
+    assert made.ready("a") == {2}
 
 
 def test_a_front_that_fails_takes_its_new_engine_back(made: Bench) -> None:
