@@ -48,7 +48,7 @@ def files_of(
     hooks = _hooks_names(unit.specs)
     tree: dict[str, Any] = plain(root, dict(_changes(unit, hooks, local_base)))
     tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
-    files = {"models.yaml": _dump(tree).encode()}
+    files = {"models.yaml": yaml_text(tree).encode()}
     for spec in unit.specs:
         if spec.hooks is not None:
             files[hooks[spec.name]] = spec.hooks.content
@@ -191,6 +191,6 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _dump(tree: Mapping[str, Any]) -> str:
+def yaml_text(tree: Mapping[str, Any]) -> str:
     dumped = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, width=10_000)
     return _HEADER + str(dumped)

@@ -228,7 +228,7 @@ def _part_form(model: TritonModel, task: Task) -> str:
 
 
 def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> str:
-    return _form(_environment(task.folder.parent), name, model=_of_form(model), **values)
+    return _form(template_environment(task.folder.parent), name, model=_of_form(model), **values)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -298,7 +298,7 @@ def tensor(
 
 
 @functools.lru_cache
-def _environment(folder: Path) -> jinja2.Environment:
+def template_environment(folder: Path) -> jinja2.Environment:
     filters: dict[str, Filter] = {
         "quote": quote,
         "word": word,

@@ -197,7 +197,7 @@ def start_engine(
     if ignored:
         listed = ", ".join(ignored)
         log.info(f"{name}: generation_config.json: not followed, requests say it: {listed}")
-    return _start_engine(name, setup)
+    return start_from_setup(name, setup)
 
 
 def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def _classes_of(config: Any, names: tuple[str, ...]) -> list[Any]:
     return [c for c in classes if type(config) in c._model_mapping or c.__name__ in remote]  # noqa: SLF001
 
 
-def _start_engine(name: str, setup: EngineSetup) -> Engine:
+def start_from_setup(name: str, setup: EngineSetup) -> Engine:
     """The engine that the options name; with ``auto`` the in-flight one, else generate."""
     why = ""
     engine: Engine

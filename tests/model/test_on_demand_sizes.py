@@ -38,7 +38,7 @@ TWO_GPUS = {"cuda:0": (80.0 * GIB, 30.0 * GIB), "cuda:1": (80.0 * GIB, 60.0 * GI
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
-    monkeypatch.setattr(sizes, "_gpus", lambda: found)
+    monkeypatch.setattr(sizes, "gpu_bytes", lambda: found)
     monkeypatch.setattr(sizes, "free_cpu_bytes", lambda: 10 * GIB)
     return found
 
@@ -155,15 +155,17 @@ def test_text_models_share_what_the_weights_leave_of_a_gpu(
 ) -> None:
     gpus.update(TWO_GPUS)
     sizes_of = {"small": {"cuda:0": 1.0 * GIB}, "large": {"cuda:0": 3.0 * GIB, "cpu": 9.0}}
-    roomy = make(tmp_path, settings=OnDemand(memory_gib=12))
-    monkeypatch.setattr(roomy, "_estimate", sizes_of.__getitem__)
-    assert roomy.cache_budgets(sizes_of) == {
+    monkeypatch.setattr(sizes, "folder_bytes", lambda folder, *_: sizes_of[folder.name])
+
+    def budgets(memory_gib: float) -> dict[str, dict[str, float]]:
+        settings = OnDemand(memory_gib=memory_gib)
+        return Sizes(tmp_path, settings, lambda name: [name], tuple, str).cache_budgets(sizes_of)
+
+    assert budgets(12) == {
         "small": {"cuda:0": 2 * GIB},
         "large": {"cuda:0": 6 * GIB},
     }
-    tight = make(tmp_path, settings=OnDemand(memory_gib=4))
-    monkeypatch.setattr(tight, "_estimate", sizes_of.__getitem__)
-    assert tight.cache_budgets(sizes_of)["large"] == {"cuda:0": 0.75 * GIB}
+    assert budgets(4)["large"] == {"cuda:0": 0.75 * GIB}
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from hf_triton.runtime.errors import (
     OverloadedError,
     RequestError,
 )
+from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.plain_request import PlainRequest
 from hf_triton.runtime.request.responder import Responder
 from tests.support.receptions import Caller, Served, ServedEncoder, ServedPipeline, serving
@@ -181,17 +182,18 @@ def num_rows(served: Served) -> int:
     return 3 if isinstance(served, ServedPipeline) else 1
 
 
-def test_what_slips_in_between_admission_and_the_end_is_answered(make: Make) -> None:
+def test_what_slips_in_between_admission_and_the_end_is_answered(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = make()
-    requests = served.reception._requests
-    admit = requests.admit
+    admit = OpenRequests.admit
 
-    def admit_then_close(responder: Responder) -> bool:
-        admitted = admit(responder)
+    def admit_then_close(requests: OpenRequests, responder: Responder) -> bool:
+        admitted = admit(requests, responder)
         served.close(grace_s=0.0)
-        return bool(admitted)
+        return admitted
 
-    requests.admit = admit_then_close
+    monkeypatch.setattr(OpenRequests, "admit", admit_then_close)
     assert isinstance(served.ask("between").answer(), OverloadedError)
     assert served.is_idle()
 
@@ -207,7 +209,7 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
         assert "its step takes longer than 0.2 s (watchdog_s)" in str(error)
     assert not served.reception.is_healthy
     assert "stuck in a step" in str(served.ask("late").answer())
-    served.engine.thread._watchdog._limit_s = 600.0
+    served.engine.thread.watchdog.limit_s = 600.0
     served.model.computing.may_go.set()
     assert eventually(lambda: served.reception.is_healthy)
     assert served.ask("again").answer() == [5]
@@ -233,7 +235,7 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
     monkeypatch.setattr(
         "hf_triton.runtime.engine.thread.time", types.SimpleNamespace(monotonic=clock)
     )
-    watchdog._finds_late()
+    watchdog.finds_late()
     ending.join(60)
     assert not watchdog.is_stuck
 

@@ -29,8 +29,8 @@ class LinkEngine:
 
     def vanish(self) -> None:
         """Dies, as far as its peers can see."""
-        self.listener._stop_listening()
-        for peer in list(self.listener._callers):
+        self.listener.stop_listening()
+        for peer in list(self.listener.callers):
             peer.connection.close()
 
     def __enter__(self) -> LinkEngine:

@@ -258,7 +258,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
     given_key = take_admin_key(args.admin_key_file, os.environ)
     admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
-    listen = _listen(args)  # checked before files are written
+    listen = addresses_of(args)  # checked before files are written
     watched = WatchedFiles(config) if args.watch else None
     outcome = generate(config, repository)
     settings = _settings(config, args)
@@ -322,7 +322,7 @@ def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
     return settings
 
 
-def _listen(args: argparse.Namespace) -> Listen:
+def addresses_of(args: argparse.Namespace) -> Listen:
     """The addresses to listen on. A busy default health port is replaced by a free one. Raises
     ServerError where another port is busy.
     """

@@ -63,8 +63,8 @@ class Intake:
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
             self._publisher = publish(self._families)
-        self._listener: EngineListener | None = None
-        self._name, self._router = served.name, Router(served, self._inputs, publish)
+        self.listener: EngineListener | None = None
+        self._name, self.router = served.name, Router(served, self._inputs, publish)
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
         if served.hooks is None and not methods:
@@ -82,8 +82,8 @@ class Intake:
 
     def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
         """After the weights are loaded: takes forwarded requests and follows routing.json."""
-        self._listener = EngineListener(self._name, take_forwarded)
-        self._router.start()
+        self.listener = EngineListener(self._name, take_forwarded)
+        self.router.start()
 
     def receive(
         self,
@@ -109,12 +109,12 @@ class Intake:
                 pass_on = partial(step, pass_on=pass_on)
             pass_on(received, listed, responder)
 
-        routing = self._router.routing
+        routing = self.router.routing
         try:
             if routing is None or is_routed:
                 answer(request, listed, responder)
             else:
-                self._router.receive(
+                self.router.receive(
                     routing, request, listed, responder, answer, may_stream=may_stream
                 )
         except Exception as error:
@@ -123,19 +123,19 @@ class Intake:
     def drain(self, timeout_s: float) -> None:
         """Takes no more from other processes; waits for other arms' answers and for hooks."""
         deadline_s = time.monotonic() + timeout_s
-        if self._listener is not None:
-            self._listener.drain()
-        self._router.drain(timeout_s)
+        if self.listener is not None:
+            self.listener.drain()
+        self.router.drain(timeout_s)
         if self._hooking is not None:
             self._hooking.drain(max(0.0, deadline_s - time.monotonic()))
 
     def close(self) -> None:
         """After the engine has stopped: sends what hooks still hold, and ends every thread."""
-        self._router.close()
+        self.router.close()
         if self._hooking is not None:
             self._hooking.close(CLOSE_S)
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
         if self._publisher is not None:
             self._publisher.close()
 

@@ -78,7 +78,7 @@ class EngineThread(Generic[T]):
         self._ready, self._over = threading.Event(), threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"{name}-engine", daemon=True)
-        self._watchdog = Watchdog(watchdog_s, self._give_up_step)
+        self.watchdog = Watchdog(watchdog_s, self._give_up_step)
 
     @property
     def is_alive(self) -> bool:
@@ -95,7 +95,7 @@ class EngineThread(Generic[T]):
 
     @property
     def last_step_s(self) -> float:
-        return self._watchdog.last_step_s
+        return self.watchdog.last_step_s
 
     @property
     def num_unfinished(self) -> int:
@@ -111,7 +111,7 @@ class EngineThread(Generic[T]):
         self._ready.wait()
         failure = self._failure
         if failure is None:
-            self._watchdog.start()
+            self.watchdog.start()
             return
         self._thread.join()
         if isinstance(failure, RuntimeModelError):
@@ -149,12 +149,12 @@ class EngineThread(Generic[T]):
     def renew_step(self) -> None:
         """Restarts the watchdog's time; called by a long step after each part."""
         self.end_step()
-        self._watchdog.begin_step()
+        self.watchdog.begin_step()
 
     def end_step(self) -> None:
         """Stops the watchdog's time; called by a step after its computation."""
-        self._watchdog.end_step()
-        self.cpu_threads.step_took(self._watchdog.last_step_s)
+        self.watchdog.end_step()
+        self.cpu_threads.step_took(self.watchdog.last_step_s)
 
     def release(self, items: Iterable[T]) -> list[T]:
         """Removes finished items; returns those that were not removed before."""
@@ -184,7 +184,7 @@ class EngineThread(Generic[T]):
             self._steps.give_up(self.unfinished(), OverloadedError(UNLOADED))
         elif self.is_alive:
             self._thread.join()
-        self._watchdog.stop()
+        self.watchdog.stop()
 
     def _refusal(self) -> str:
         """Why no work is accepted; empty where it is."""
@@ -192,7 +192,7 @@ class EngineThread(Generic[T]):
             return "the model is being unloaded"
         if self._ended:
             return "the engine died, load the model anew"
-        return "the engine is stuck in a step" if self._watchdog.is_stuck else ""
+        return "the engine is stuck in a step" if self.watchdog.is_stuck else ""
 
     def _run(self) -> None:
         self.cpu_threads.start()
@@ -215,7 +215,7 @@ class EngineThread(Generic[T]):
         try:
             while self._wait_for_work():
                 if self._steps.has_work():  # some of the new items were not cancelled
-                    self._watchdog.begin_step()
+                    self.watchdog.begin_step()
                     try:
                         self._steps.step()
                     finally:
@@ -249,7 +249,7 @@ class Watchdog:
     """
 
     def __init__(self, limit_s: float, give_up: Callable[[float], None]) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._give_up = give_up
         self._began_s: float | None = None
         # Or a step that ends while it is found to be late would leave ``is_stuck`` behind.
@@ -279,15 +279,15 @@ class Watchdog:
             self.is_stuck = False
 
     def _run(self) -> None:
-        while not self._stopping.wait(min(_LOOK_EVERY_S, self._limit_s / 4)):
-            if self._finds_late():
-                self._give_up(self._limit_s)
+        while not self._stopping.wait(min(_LOOK_EVERY_S, self.limit_s / 4)):
+            if self.finds_late():
+                self._give_up(self.limit_s)
 
-    def _finds_late(self) -> bool:
+    def finds_late(self) -> bool:
         """Whether the step has become late since the last check."""
         with self._lock:
             began_s = self._began_s
-            is_late = began_s is not None and time.monotonic() - began_s > self._limit_s
+            is_late = began_s is not None and time.monotonic() - began_s > self.limit_s
             found = is_late and not self.is_stuck
             self.is_stuck = self.is_stuck or is_late
             return found

@@ -190,7 +190,7 @@ class Connection:
         on_end: Callable[[LinkError | None], None],
     ) -> None:
         self._socket = sock
-        self._on_frame, self._on_end = on_frame, on_end
+        self.on_frame, self._on_end = on_frame, on_end
         self._changed = threading.Condition()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
@@ -239,7 +239,7 @@ class Connection:
         try:
             with self._socket.makefile("rb") as stream:
                 while (frame := read_frame(stream)) is not None:
-                    self._on_frame(frame)
+                    self.on_frame(frame)
         except LinkError as error:
             fault = error
         except OSError:

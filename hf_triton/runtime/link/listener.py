@@ -39,7 +39,7 @@ class EngineListener:
         """``model`` is the name of the engine's Triton model. Raises OSError if it can't listen."""
         self._handle = handle
         self._lock = threading.Lock()
-        self._callers: set[_Caller] = set()
+        self.callers: set[_Caller] = set()
         self.is_draining = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(f"\0{protocol.new_address(model)}")
@@ -49,17 +49,17 @@ class EngineListener:
 
     def drain(self) -> None:
         """Takes no new requests from here on: callers send them to another engine."""
-        self._stop_listening()
+        self.stop_listening()
         with self._lock:  # a request that is being dispatched is dispatched before this returns
             self.is_draining = True
-            callers = list(self._callers)
+            callers = list(self.callers)
         for caller in callers:
             caller.send(Frame(frames.DRAIN))
 
     def close(self) -> None:
         """Drains, sends the answers that are queued, and ends every thread."""
         self.drain()
-        for caller in list(self._callers):
+        for caller in list(self.callers):
             caller.connection.close(flush_s=FLUSH_S)
 
     def dispatch(self, request: ForwardedRequest) -> None:
@@ -72,7 +72,7 @@ class EngineListener:
 
     def forget(self, caller: _Caller) -> None:
         with self._lock:
-            self._callers.discard(caller)
+            self.callers.discard(caller)
 
     def _accept(self) -> None:
         while True:
@@ -88,10 +88,10 @@ class EngineListener:
                 continue
             caller = _Caller(self, sock)
             with self._lock:
-                self._callers.add(caller)
+                self.callers.add(caller)
             caller.connection.start()
 
-    def _stop_listening(self) -> None:
+    def stop_listening(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
         if self._acceptor is not threading.current_thread():

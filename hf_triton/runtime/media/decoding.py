@@ -32,7 +32,7 @@ _LEAST_S = 0.01
 LEAST_BYTES, BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
 Samples = npt.NDArray[np.float32]
-_sandbox = lru_cache(Sandbox)
+sandbox_of = lru_cache(Sandbox)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _decoded(
     max_bytes = LEAST_BYTES + most_bytes
     try:
         with _named(field):
-            return _sandbox(make_ready).call(
+            return sandbox_of(make_ready).call(
                 *(decode, asked, file),
                 time_limit_s=max(_LEAST_S, reading.seconds_left),
                 max_bytes=max_bytes,

@@ -203,11 +203,11 @@ class Router:
             if arm.engine not in (self._own, *self._pools):
                 self._pools[arm.engine] = EnginePool(arm.engine)
         if self._publisher is None:  # most models never have a routing
-            self._publisher = self._publish(self._families)
+            self._publisher = self._publish(self.families)
         self.routing = routing
         log.info(f"{self._own}: {routing}")
 
-    def _families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Family]:
         routing = self.routing
         weights = tuple(
             Sample({"arm": arm}, float(routing.weight_of(arm) if routing else 0))

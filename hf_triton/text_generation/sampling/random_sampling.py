@@ -25,7 +25,7 @@ Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uni
 
 def draw(logits: torch.Tensor, drawn: Rows[Drawn]) -> torch.Tensor:
     """logits (rows, vocab) -> token ids (drawn,); where the maximum is not finite, its place."""
-    kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
+    kernel = draw_kernel(logits.dtype) if logits.device.type == "cpu" else None
     if kernel is not None and logits.is_contiguous():
         return _Draws(drawn, logits).draw_in_a_loop(kernel)
     token_ids = torch.empty(len(drawn), dtype=torch.int64, device=logits.device)
@@ -111,11 +111,11 @@ def load_loops(device: torch.device, dtype: torch.dtype) -> None:
     """Compiles what draws from logits of a model on ``device``, or loads it: no request waits."""
     if device.type == "cpu":
         for one in {torch.float32, dtype}:
-            _kernel(one)
+            draw_kernel(one)
 
 
 @cache
-def _kernel(dtype: torch.dtype) -> Kernel | None:
+def draw_kernel(dtype: torch.dtype) -> Kernel | None:
     """The compiled loop; None for numbers that it does not read, and without Numba."""
     if dtype not in (torch.float32, torch.bfloat16):
         return None

@@ -190,7 +190,7 @@ def test_a_bad_image_is_named_and_its_neighbours_are_answered(
 def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
     see: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = decoding._sandbox(make_ready)
+    images = decoding.sandbox_of(make_ready)
     gate, decode = threading.Event(), images.call
 
     def slow(*given: Any, **limits: Any) -> bytearray:

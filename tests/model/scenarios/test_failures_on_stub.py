@@ -87,8 +87,8 @@ def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
         running = send(server, PROMPTS[0])
         assert held.entered.wait(60)
         pending = [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
-        reception = engine_server.model.serving
-        assert eventually(lambda: len(reception._open) == len(pending))
+        engine = engine_server.model.serving.loaded.engine
+        assert eventually(lambda: engine.num_unfinished == len(pending))
         return pending
 
     return send_all

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.deploy.models_file import _dump, files_of, plain
+from generator.deploy.models_file import files_of, plain, yaml_text
 from generator.deploy.rendering import block, quote
 from generator.deploy.servers import Unit, slug
 from generator.models_yaml.reading import load
@@ -30,7 +30,7 @@ TREES = st.recursive(
 
 @given(st.dictionaries(TEXTS, TREES, min_size=1, max_size=4))
 def test_what_is_written_is_read_back_the_same(tree: dict[str, Any]) -> None:
-    text = _dump(tree)
+    text = yaml_text(tree)
     assert text.isascii()
     assert plain(parse_marks(text.encode(), "models.yaml")) == tree
 

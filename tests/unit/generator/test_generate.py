@@ -36,7 +36,7 @@ def add_to_model(work: Path, line: str) -> str:
     """Ends the task's model.py with one more line; returns its text."""
     model = work.parent / "templates/fake_task/model.py.j2"
     model.write_text(f"{model.read_text()}{line}\n")
-    model_folder._environment.cache_clear()  # a process reads a template once
+    model_folder.template_environment.cache_clear()  # a process reads a template once
     return model.read_text()
 
 
@@ -176,7 +176,7 @@ def test_an_edited_model_py_stays_as_it_is_where_its_docstring_alone_would_chang
 ) -> None:
     template = work.parent / "templates/fake_task/model.py.j2"
     template.write_text('"""A model.\n\nmodel  {{ values.model | docstring }}\n"""\n\ncode = 1\n')
-    model_folder._environment.cache_clear()
+    model_folder.template_environment.cache_clear()
     run("generate")
     edited = made / "demo/1/model.py"
     edited.write_text(edited.read_text() + "mine = 2\n")

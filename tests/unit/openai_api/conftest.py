@@ -162,7 +162,7 @@ class Starter:
     """Starts translators and fakes, and ends them with the test."""
 
     loop: Loop
-    _endings: list[Coroutine[Any, Any, Any]] = field(default_factory=list)
+    endings: list[Coroutine[Any, Any, Any]] = field(default_factory=list)
 
     def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
         return self.loop.run(self._triton(port))
@@ -188,11 +188,11 @@ class Starter:
         return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:
-        while self._endings:
-            self.loop.run(self._endings.pop())
+        while self.endings:
+            self.loop.run(self.endings.pop())
 
     def end_last(self) -> None:
-        self.loop.run(self._endings.pop())
+        self.loop.run(self.endings.pop())
 
     async def _triton(self, port: int) -> tuple[FakeTriton, int]:
         fake = FakeTriton({model.name: model for model in MODELS})
@@ -200,7 +200,7 @@ class Starter:
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
         port = server.add_insecure_port(f"127.0.0.1:{port}")
         await server.start()
-        self._endings.append(server.stop(0))
+        self.endings.append(server.stop(0))
         return fake, port
 
     def proxy(self, fake: FakeTriton, folder: Path) -> str:
@@ -225,7 +225,7 @@ class Starter:
             await serving
             await server.stop(0)
 
-        self._endings.append(end())
+        self.endings.append(end())
         return listen.address(listen.grpc_port)
 
     async def _translator(
@@ -244,7 +244,7 @@ class Starter:
             stop.set()
             await serving
 
-        self._endings.append(end())
+        self.endings.append(end())
         loop = asyncio.get_running_loop()
         return Translator(f"http://127.0.0.1:{port}", triton, loop, stop, retries)
 

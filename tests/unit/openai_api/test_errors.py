@@ -226,14 +226,14 @@ def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> 
     api = starter.translator(fake, f"127.0.0.1:{port}")
     assert api.completion().status == 200
     assert api.get("/health").status == 200
-    ending = starter._endings.pop(0)
+    ending = starter.endings.pop(0)
     starter.loop.run(ending)
     reply = api.completion()
     assert (reply.status, reply.error["code"]) == (503, "unavailable")
     assert reply.error["message"] == "no connection to Triton; try again"
     assert api.get("/health").status == 503
     api.triton, _ = starter.triton(port)
-    starter._endings.reverse()  # the translator ends first
+    starter.endings.reverse()  # the translator ends first
     assert eventually(lambda: api.completion().status == 200)
 
 

@@ -81,10 +81,10 @@ def test_files_become_tensors_in_the_order_of_the_chat(
 def test_base64_is_decoded_piece_by_piece_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "PIECE", 4)
     file = bytes(range(256))
-    assert media._file("f", base64.b64encode(file).decode(), is_url=False) == file
+    assert media.decoded_file("f", base64.b64encode(file).decode(), is_url=False) == file
     for wrong in ("QQ==QUJD", "QUJ", "QU D", "=QUJ"):
         with pytest.raises(ApiError, match="allowed: base64"):
-            media._file("f", wrong, is_url=False)
+            media.decoded_file("f", wrong, is_url=False)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.app import OpenAiApp
+from hf_triton.ports.openai.triton.client import Triton
 from tests.unit.openai_api.conftest import Translator
 
 
@@ -60,7 +60,7 @@ def test_a_bug_of_ours_is_logged_with_the_id(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("a prompt")
 
-    monkeypatch.setattr(OpenAiApp, "_chunks", broken)
+    monkeypatch.setattr(Triton, "generate", broken)
     api.headers = {"X-Request-Id": "mine-7"}
     reply = api.completion(prompt="a prompt")
     assert (reply.status, reply.headers["X-Request-Id"]) == (500, "mine-7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,12 +44,20 @@ def test_a_request_whose_model_dies_is_asked_again(api: Translator) -> None:
     assert eventually(lambda: api.triton.left == ["a !waits"])  # its engine is told, if it lives
 
 
-def test_a_stream_that_has_begun_ends_with_an_error(api: Translator) -> None:
+def test_a_stream_that_has_begun_ends_with_an_error(
+    api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, passed_on = threading.Event(), retries.InFlight.passed_on
+
+    def noted(request: retries.InFlight, *args: int) -> None:
+        passed_on(request, *args)
+        begun.set()
+
+    monkeypatch.setattr(retries.InFlight, "passed_on", noted)
     api.tell(echo_stream=READY)
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(api.completion, prompt="a b !waits", stream=True)
-        known = api.retries._requests
-        assert eventually(lambda: any(one.has_begun for one in known.get("echo_stream", ())))
+        assert begun.wait(60)
         api.tell(echo_stream=DIED)
         *_, last = asked.result(60).events
     assert "died while it answered" in last["error"]["message"]
@@ -106,7 +115,7 @@ def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
 ) -> None:
     monkeypatch.setattr(retries, "NOTICED_S", 0.1)
     fake, port = starter.triton()
-    stop_triton = starter._endings.pop()
+    stop_triton = starter.endings.pop()
     api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)
     api.tell(echo_stream=READY)
     assert api.completion().status == 200

@@ -15,8 +15,14 @@ from msgspec import UNSET, convert, to_builtins
 from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
+from hf_triton.ports.openai.tool_calls import answer_reader, calls
 from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
-from hf_triton.ports.openai.tool_calls.calls import Call, ListedCalls, whole_calls
+from hf_triton.ports.openai.tool_calls.calls import (
+    Call,
+    ListedCalls,
+    enough_after,
+    whole_calls,
+)
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.unit.openai_api.conftest import Translator
@@ -48,14 +54,14 @@ def test_what_waits_is_not_looked_at_with_each_piece(
     reading: Any = ListedCalls()
     if forced is None:
         reading = FoundCalls(tools, ChatFormat(family).tool_form)
-    name = "_take" if forced is None else "_take_head"
-    looked_at, take = [], getattr(reading, name)
+    looked_at = []
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        looked_at.append(len(reading._waiting))
-        return take(*args, **kwargs)
+    def noted(num_waiting: int) -> int:
+        looked_at.append(num_waiting)
+        return enough_after(num_waiting)
 
-    monkeypatch.setattr(reading, name, counted)
+    for module in (calls, answer_reader):
+        monkeypatch.setattr(module, "enough_after", noted)
     for at in range(0, len(text), 3):
         reading.read(text[at : at + 3], ends=False)
     assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times

@@ -161,13 +161,13 @@ class Supervisor:
     """Tells a port of the model ``m``."""
 
     def __init__(self, port: RetryCoordinator) -> None:
-        self._port, self._num_deaths = port, 0
+        self.port, self._num_deaths = port, 0
         self.is_ours = False
 
     def tell(self, *, is_coming: bool = False) -> None:
         """It is ready, or down and comes back."""
         model = Model(is_coming, self._num_deaths, "it was killed", is_ours=self.is_ours)
-        self._port.follow(line_of({"m": model}))
+        self.port.follow(line_of({"m": model}))
 
     def say_ours(self) -> None:
         """It runs our library."""
@@ -185,7 +185,7 @@ class Port:
     """The proxy with its port, and the tritonserver behind."""
 
     def __init__(self, proxy: HttpProxy, triton: FakeTriton, number: int) -> None:
-        self.proxy, self.triton, self._number = proxy, triton, number
+        self.proxy, self.triton, self.number = proxy, triton, number
         self.clients: list[Client] = []
         self.folder: Path
         self.supervisor = Supervisor(proxy.retries)
@@ -194,7 +194,7 @@ class Port:
 
     async def client(self, tls: ssl.SSLContext | None = None) -> Client:
         """A new connection."""
-        pair = await asyncio.open_connection("127.0.0.1", self._number, ssl=tls)
+        pair = await asyncio.open_connection("127.0.0.1", self.number, ssl=tls)
         self.clients.append(Client(*pair))
         return self.clients[-1]
 

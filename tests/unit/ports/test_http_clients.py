@@ -152,8 +152,9 @@ async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> N
     async with open_port(script=answering(answer(b"x" * 200_000))) as port:
         small = socket.socket()
         small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        number = port._number
-        await asyncio.get_running_loop().run_in_executor(None, small.connect, ("127.0.0.1", number))
+        await asyncio.get_running_loop().run_in_executor(
+            None, small.connect, ("127.0.0.1", port.number)
+        )
         for _ in range(40):
             small.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         await asyncio.sleep(0.3)

@@ -126,7 +126,7 @@ async def test_over_http_what_a_loaded_model_alone_answers_waits_and_its_readine
 
 async def test_over_grpc_it_is_the_same(tmp_path: Path) -> None:
     async with grpc_port(tmp_path) as (triton, stub):
-        port: RetryCoordinator = triton.supervisor._port
+        port: RetryCoordinator = triton.supervisor.port
         tell(port, ASLEEP)
         ready = service_pb2.ModelReadyRequest(name="m")
         assert (await stub.ModelReady(ready, timeout=5)).ready

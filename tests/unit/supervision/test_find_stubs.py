@@ -82,7 +82,7 @@ def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(
         assert ends.watched([stub]) == ends.watched([stub]) == {stub}
         assert ends.how(stub.pid) == ends.last_of({"a"}, 0.0) == End()
         os.kill(stub.pid, number)
-        assert eventually(lambda: stub.pid not in ends._watched)
+        assert eventually(lambda: ends.last_of({"a"}, 0.0) == end)
         server.stdin.write("\n")
         server.stdin.flush()
         assert server.stdout.readline() == "reaped\n"

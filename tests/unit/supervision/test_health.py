@@ -11,7 +11,7 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.cli.main import make_parser
-from hf_triton.cli.verbs.serve import _listen, settle
+from hf_triton.cli.verbs.serve import addresses_of, settle
 from hf_triton.serving.supervision import health as served_over_http
 from hf_triton.serving.supervision.health import Health, ModelReport, health_port
 from hf_triton.tritonserver.listen import Listen
@@ -185,7 +185,7 @@ def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
         words += [f"--metrics-port={ports.metrics_port}"]
         args = make_parser(words).parse_args(words)
         settle(args)
-        listen = _listen(args)
+        listen = addresses_of(args)
         assert listen.health_port not in (0, port, *listen.triton_ports().values())
         told = (
             f"port {port} is in use; choose another with --health-port; took {listen.health_port}"
@@ -195,4 +195,4 @@ def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
             args = make_parser(words).parse_args([*words, f"{flag}={port}"])
             settle(args)
             with pytest.raises(ServerError, match=f"port {port} is in use; choose .* {flag}"):
-                _listen(args)
+                addresses_of(args)

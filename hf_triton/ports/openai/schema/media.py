@@ -82,10 +82,10 @@ def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
     text: str = convert(str, value, field)
     if key == "url" and _ADDRESS.match(text):
         return MediaPart(tensor, field, address=text)
-    return MediaPart(tensor, field, _file(field, text, is_url=key == "url"))
+    return MediaPart(tensor, field, decoded_file(field, text, is_url=key == "url"))
 
 
-def _file(field: str, value: str, *, is_url: bool) -> bytes:
+def decoded_file(field: str, value: str, *, is_url: bool) -> bytes:
     prefix = _DATA_URL.match(value)
     if is_url and prefix is None:
         raise bad_field(field, "something else", "a data: URL in base64, or an address by http")

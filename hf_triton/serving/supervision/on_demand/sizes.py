@@ -157,7 +157,7 @@ class Sizes:
     def _devices(self) -> dict[str, tuple[float, float]]:
         """Bytes of each, and those that are free."""
         if self._gpus is None:
-            self._gpus = _gpus()
+            self._gpus = gpu_bytes()
         elif self._settings.memory_gib is None and time.monotonic() >= self._ask_gpus_at_s:
             # It takes up to a second, in which nobody would look after the models.
             self._ask_gpus_at_s = time.monotonic() + _ASK_GPUS_EVERY_S
@@ -165,7 +165,7 @@ class Sizes:
         return {CPU: (psutil.virtual_memory().total, free_cpu_bytes()), **self._gpus}
 
     def _ask_gpus(self) -> None:
-        self._gpus = _gpus()
+        self._gpus = gpu_bytes()
 
     def _paths(self, name: str) -> list[Path]:
         return [self._repository / folder for folder in self._folders_of(name)]
@@ -240,7 +240,7 @@ def _num_served(folder: Path, versions: Iterable[str]) -> int:
     return 1
 
 
-def _gpus() -> dict[str, tuple[float, float]]:
+def gpu_bytes() -> dict[str, tuple[float, float]]:
     """Bytes of each GPU, and those that are free; empty where there is none."""
     command = ("nvidia-smi", "--query-gpu=index,memory.total,memory.free")
     if shutil.which(command[0]) is None:

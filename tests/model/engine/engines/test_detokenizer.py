@@ -137,11 +137,13 @@ def test_text_so_far_is_always_whole_characters(text: str) -> None:
     tokenizer = TOKENIZERS["byte-level"]
     output = tokenizer(text).input_ids
     detokenizer = Detokenizer(tokenizer, tokenizer("the cat").input_ids, ("\0",))
+    told = ""
     for token_id in output:
         detokenizer.stops_after(token_id, armed=True)
-        assert REPLACEMENT not in detokenizer._text
-        assert text.startswith(detokenizer._text)
-    assert detokenizer.release(final=True) == text
+        told += detokenizer.release(final=False)
+        assert REPLACEMENT not in told
+        assert text.startswith(told)
+    assert told + detokenizer.release(final=True) == text
 
 
 def stopped(

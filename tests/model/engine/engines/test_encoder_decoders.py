@@ -10,7 +10,6 @@ import torch
 from transformers import GenerationMixin
 
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from hf_triton.text_generation.forward.transformers.encoder_decoder import Encoder
 from hf_triton.text_generation.sequence.sequence import DecoderStart, Sequence
 from hf_triton.text_generation.sequence.source import Source
 from tests.support.driving import Answers, generate_all, running, setup
@@ -121,28 +120,21 @@ def test_texts_are_padded_together_only_where_it_changes_nothing(
     heeds_mask: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_encoder_decoder("bart", **_BART)
-    if not heeds_mask:
-        encode = model.get_encoder().forward
+    encode, padded = model.get_encoder().forward, [False]
 
-        def blind(input_ids: Any, attention_mask: Any = None, **inputs: Any) -> Any:
-            return encode(input_ids=input_ids, **inputs)
+    def noted(input_ids: Any, attention_mask: Any = None, **inputs: Any) -> Any:
+        padded.append(attention_mask is not None and not attention_mask.all())
+        mask = attention_mask if heeds_mask else None
+        return encode(input_ids=input_ids, attention_mask=mask, **inputs)
 
-        monkeypatch.setattr(model.get_encoder(), "forward", blind)
+    monkeypatch.setattr(model.get_encoder(), "forward", noted)
     asked = [Asked([5 + n] * length, 6) for n, length in enumerate((9, 8, 7, 9, 6))]
-    padded: list[int] = []
-    encode_padded = Encoder._encode_padded
-
-    def counting(encoder: Encoder, sequences: list[Sequence]) -> Any:
-        padded.append(len(sequences))
-        return encode_padded(encoder, sequences)
-
     with running(InFlightEngine(setup(model, eos=[EOS], max_num_seqs=5))) as engine:
-        monkeypatch.setattr(Encoder, "_encode_padded", counting)
+        padded.clear()
         found = generate_all(engine, asked, at_first=5)
-    monkeypatch.undo()
+    assert any(padded) is heeds_mask
     expected = [own_tokens(model, one.prompt, max_new_tokens=6) for one in asked]
     assert found == expected
-    assert bool(padded) is heeds_mask
 
 
 def whisper() -> Any:

@@ -14,7 +14,7 @@ from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFligh
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
-from hf_triton.text_generation.generation_loading import _start_engine
+from hf_triton.text_generation.generation_loading import start_from_setup
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
     CPMANT,
@@ -34,7 +34,7 @@ INSTEAD = "use engine: generate or auto"
 
 
 def started(model: Any, **options: Any) -> Engine:
-    return _start_engine("tiny", setup(model, **{"max_num_seqs": 4, **options}))
+    return start_from_setup("tiny", setup(model, **{"max_num_seqs": 4, **options}))
 
 
 @pytest.mark.parametrize(

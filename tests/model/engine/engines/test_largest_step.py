@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.trial import RunnerSpec
-from hf_triton.text_generation.engines.in_flight import largest_step as module
+from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.largest_step import (
     free_beside_steps,
     largest_step,
@@ -44,28 +43,38 @@ def no_memory(*_: Any) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.fixture
-def taking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed says how many bytes it takes."""
+class Taking:
+    """A device's memory, and a runner whose steps take a MiB of it."""
 
-    def taken(model: Any, compute: Callable[[], Any]) -> dict[torch.device, int]:
-        return {CPU: compute() or 0}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._peak = 0
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: self._peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: self.take(0))
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
-    monkeypatch.setattr(module, "_taken", taken)
-    monkeypatch.setattr(module, "_run", lambda *_: 2**20)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    def take(self, num_bytes: int) -> None:
+        self._peak = num_bytes
+
+    def forward(self, step: Step) -> torch.Tensor:
+        self.take(2**20)
+        return torch.zeros(len(step.sampled), 9)
 
 
-@pytest.mark.usefixtures("taking")
 @pytest.mark.parametrize("encoding, expected", [(0, 2 * 2**20), (2**22, 2**20 + 2**22)])
-def test_a_step_has_room_twice_and_what_encodes_before_it(encoding: int, expected: int) -> None:
-    given, runner = setup(tiny_model("llama")), RunnerSpec("none", lambda *_: Any)
-    free = free_beside_steps(given, [], runner, SIZE, encode=lambda: encoding)
+def test_a_step_has_room_twice_and_what_encodes_before_it(
+    encoding: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = Taking(monkeypatch)
+    given, runner = setup(tiny_model("llama")), RunnerSpec("none", lambda *_: taking)
+    free = free_beside_steps(given, [], runner, SIZE, encode=lambda: taking.take(encoding))
     assert GIB - free(CPU) == expected
 
 
-@pytest.mark.usefixtures("taking")
-def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
+def test_a_step_that_finds_no_memory_at_all_is_told_at_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Taking(monkeypatch)
     given, runner = (
         setup(tiny_model("llama"), max_num_batched_tokens=4096),
         RunnerSpec("", no_memory),

@@ -4,6 +4,7 @@ whatever runner holds the model, in whatever room: neither after it nor beside i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,11 @@ import torch
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.sampling.drafter import Drafter
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support import driving
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_adapters import read, save_adapter
@@ -148,20 +152,22 @@ def test_nobody_reads_in_pages_what_is_no_number(
 
 
 @pytest.mark.usefixtures("not_fused")
-def test_a_drafted_token_that_is_no_number_changes_nothing() -> None:
+def test_a_drafted_token_that_is_no_number_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = tiny_model("llama"), mixed_load(6)
     expected = reference(model, asked, min_gap=0)
     token = poisoned(model, asked, expected)
     made = setup(model, max_num_seqs=4, speculative_method="ngram")
     engine = InFlightEngine(made)
+
+    def draft(_: Drafter, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
+        for one in [] if step.prefills else step.decodes:
+            num = min(2, one.num_tokens_left - 1)
+            if num > 0 and not one.is_alone and grow(one, one.num_computed_tokens + num):
+                step.drafts.append(Draft(one, [token] * num))
+
+    monkeypatch.setattr(Drafter, "wants", lambda *_: True)
+    monkeypatch.setattr(Drafter, "draft", draft)
     with running(engine):
-        drafter: Any = engine._drafter
-        drafter._lengths = lambda decodes: {
-            one: min(2, one.num_tokens_left - 1)
-            for one in decodes
-            if one.num_tokens_left > 1 and not one.is_alone
-        }
-        drafter._propose = lambda sequence, num_tokens: [token] * num_tokens
         assert answered(engine, asked, [])[0] == expected
     assert engine.metrics.num_draft_tokens > 0
 

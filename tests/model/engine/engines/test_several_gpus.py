@@ -71,9 +71,9 @@ def test_a_split_model_generates_its_own_tokens(name: str, monkeypatch: pytest.M
             answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
             for number, one in enumerate(asked)
         ]
-        engine._add(sequences)
-        while engine._has_work():
-            engine._step()
+        engine.add(sequences)
+        while engine.has_work():
+            engine.step()
     assert [tuple(sequence.token_ids) for sequence in sequences] == expected
 
 

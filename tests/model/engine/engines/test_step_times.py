@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
@@ -72,23 +73,23 @@ def test_prompts_are_computed_in_small_chunks_beside_streams_alone(
     model = tiny_model("llama")
     engine = InFlightEngine(setup(model, max_step_ms=0.001))
     engine.prepare()
-    schedule, sizes = engine._scheduler.schedule, []
+    schedule, sizes = Scheduler.schedule, []
 
-    def scheduled() -> Step:
-        step = schedule()
+    def scheduled(scheduler: Scheduler) -> Step:
+        step = schedule(scheduler)
         sizes.append([chunk.end - chunk.start for chunk in step.prefills])
         return step
 
-    monkeypatch.setattr(engine._scheduler, "schedule", scheduled)
+    monkeypatch.setattr(Scheduler, "schedule", scheduled)
     answers = Answers()
     first = answers.sequence(0, running.prompt, max_tokens=9, streams=streams)
     second = answers.sequence(1, asked.prompt, max_tokens=5)
-    engine._add([first])
+    engine.add([first])
     for _ in range(3):
-        engine._step()
-    engine._add([second])
-    while engine._has_work():
-        engine._step()
+        engine.step()
+    engine.add([second])
+    while engine.has_work():
+        engine.step()
     num_tokens = len(asked.prompt)
     assert [size for step in sizes[3:] for size in step] == (
         [16, 16, num_tokens - 32] if streams else [num_tokens]

@@ -328,14 +328,20 @@ def test_a_change_that_was_said_not_to_be_made_is_not_made_later(
     monkeypatch.setattr(vllm_engine, "LOOK_EVERY_S", 0.05)
     engine.change_adapters(files("a"))
     vllm.is_changing = True
+    goes_on = threading.Event()
     if not has_begun:
-        monkeypatch.setattr(engine, "_begin_change", lambda: None)
-    monkeypatch.setattr(engine.thread, "_refusal", lambda: "the engine is stuck in a step")
+        monkeypatch.setattr(engine.thread, "take_in", goes_on.wait)
+
+    def refuse() -> None:
+        raise OverloadedError("the engine is stuck in a step")
+
+    monkeypatch.setattr(engine.thread, "check_running", refuse)
     with pytest.raises(OverloadedError, match="stuck"):
         engine.change_adapters(files("b"))
     monkeypatch.undo()
     vllm.is_changing = False
-    assert eventually(lambda: not engine._has_work())
+    goes_on.set()
+    assert eventually(lambda: not engine.has_work())
     assert list(engine.adapters) == list(vllm.adapter_keys) == ["a"]
     engine.change_adapters(files("c"))
     assert list(engine.adapters) == list(vllm.adapter_keys) == ["c"]

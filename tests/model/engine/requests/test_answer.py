@@ -35,10 +35,12 @@ class Recorder:
     def __init__(self) -> None:
         self.responses: list[tuple[dict[str, Any], bool]] = []
         self.errors: list[Exception] = []
+        self.arrays: Mapping[str, Any] = {}  # of the last response
 
     def send(self, outputs: Mapping[str, Any], *, final: bool) -> None:
         assert not self.errors
         assert not any(final for _, final in self.responses)
+        self.arrays = outputs
         plain = {name: array.tolist() for name, array in outputs.items()}
         self.responses.append((plain, final))
 
@@ -61,10 +63,10 @@ class Asked:
     ) -> None:
         self.responder = Recorder()
         self.closed: list[Answer] = []
-        choices = [[Choice("", [1] * (7 + row)) for _ in range(n)] for row in range(rows)]
+        self.choices = [Choice("", [1] * (7 + row)) for row in range(rows) for _ in range(n)]
         self.answer = Answer(
             self.responder,
-            choices,
+            [self.choices[row * n : (row + 1) * n] for row in range(rows)],
             ALL,
             described,
             streams=streams,
@@ -106,7 +108,7 @@ def test_a_whole_answer_is_one_response_when_all_choices_are_done() -> None:
 
 def test_a_stream_sends_each_piece_and_the_final_flag_with_the_last() -> None:
     asked = Asked(streams=True)
-    asked.answer._choices[0].prefix = "Say:"
+    asked.choices[0].prefix = "Say:"
     asked.news(0, 3)
     asked.news(0, 4, 5)
     asked.news(0, 6, end="length")
@@ -233,7 +235,10 @@ def test_outputs_are_those_listed_or_flagged(listed: Any, flagged: Any, wanted: 
 
 def test_shapes_follow_the_batch() -> None:
     asked = Asked(rows=1, n=3, batched=True)
-    shapes = {name: array.shape for name, array in asked.answer._outputs().items()}
+    for number in range(3):
+        asked.news(number, 4, end="length")
+    arrays = asked.responder.arrays
+    shapes = {name: array.shape for name, array in arrays.items()}
     for name in (
         "num_input_tokens",
         "prompt_logprobs",
@@ -243,12 +248,12 @@ def test_shapes_follow_the_batch() -> None:
     ):
         assert shapes.pop(name) == (1, 1)
     assert set(shapes.values()) == {(1, 3)}
-    assert asked.answer._outputs()["num_output_tokens"].dtype == np.uint32
+    assert arrays["num_output_tokens"].dtype == np.uint32
 
 
 def test_the_tokens_of_a_reasoning_are_counted_for_each_choice() -> None:
     asked = Asked(n=2, streams=True)
-    for choice in asked.answer._choices:
+    for choice in asked.choices:
         choice.chat_format = ChatFormat(reasoning="think").to_json()
         choice.reasoning = ReasoningTokens(begin=50, end=51, inside=False)
     for token_id in (50, 1, 2, 51, 50):

@@ -151,8 +151,8 @@ def test_the_most_stop_words_cost_each_token_little() -> None:
     tokenizer: Any = NumberTokenizer()
     words = [f"{'9 ' * 126}{n:03}" for n in range(128)]
     detokenizer = Detokenizer(tokenizer, [], words)
-    detokenizer._text = "9 " * 5000 + "8"
-    assert fastest_s(detokenizer._num_safe) < 0.001
+    detokenizer.add([9] * 5000 + [8])
+    assert fastest_s(lambda: detokenizer.release(final=False)) < 0.001
 
 
 @pytest.mark.threat("long-lists")

@@ -4,7 +4,6 @@ and pages hold when it computes is what that sequence says.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -28,17 +27,11 @@ class StateEngine(Engine):
         return StatePages(*pages, self.max_num_seqs, max_kept=max_kept, snapshots=True)
 
     def check(self) -> None:
-        """Every page is free, or held as often as sequences and kept states have it."""
-        pages = self.pages
-        running = Counter(page for one in pages._running for page in one.pages)
-        keeping = Counter(page for kept in pages.kept.values() for page in kept.pages)
-        for counts, found in ((pages._num_running, running), (pages._num_keeping, keeping)):
-            assert {page: count for page, count in enumerate(counts) if count} == dict(found)
-        held = set(running) | set(keeping)
-        assert sorted([*pages._free, *held]) == list(range(1, pages.num_pages))
-        assert pages.num_used == len(running)
-        rows = [*pages._free_rows, *pages.kept, *(one.slot for one in pages._running)]
-        assert sorted(rows) == list(range(1, 1 + self.max_num_seqs))
+        """A row has the state of one sequence that runs, or one that is kept."""
+        super().check()
+        rows = [*self.pages.kept, *(one.slot for one in self.scheduler.holding if one.slot)]
+        assert len(set(rows)) == len(rows)
+        assert set(rows) <= set(range(1, 1 + self.max_num_seqs))
 
     def copy(self, copies: list[StateCopy]) -> None:
         for copy in copies:

@@ -240,8 +240,8 @@ def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
 ) -> None:
     (first,) = ask(front, "first")
     engine.waits_for(1)
-    (peer,) = engine.listener._callers
-    peer.connection._on_frame = lambda _: None  # hangs up before it reads more
+    (peer,) = engine.listener.callers
+    peer.connection.on_frame = lambda _: None  # hangs up before it reads more
     (late,) = ask(front, "late")
     second = LinkEngine(echo)
     echo(engine.taken[0])
@@ -297,7 +297,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
-    (peer,) = engine.listener._callers
+    (peer,) = engine.listener.callers
     peer.send(Frame(frames.ERROR, 0))
     assert request.result()[0] == "UNAVAILABLE"
     (again,) = ask(front, "y")

@@ -189,8 +189,8 @@ def test_layers_stay_plain_where_the_operator_is_missing(
     def missing(*_: object) -> Any:
         raise failure
 
-    monkeypatch.setattr(PrepackedLinear, "_pack", missing)
-    monkeypatch.setattr(Float16StoredLinear, "_pack", missing)
+    monkeypatch.setattr(PrepackedLinear, "__init__", missing)
+    monkeypatch.setattr(Float16StoredLinear, "__init__", missing)
     model = layer("linear")
     assert prepack(model) == 0
     assert type(model[0]) is nn.Linear

@@ -64,7 +64,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def weights(driver: Driver) -> dict[str, float]:
-    routing = driver.intake._router.routing
+    routing = driver.intake.router.routing
     return {} if routing is None else {a.name: float(a.weight) for a in routing.arms}
 
 
@@ -84,7 +84,7 @@ def counted(driver: Driver) -> dict[tuple[str, str], float]:
     """The requests by arm and outcome, zeros left out."""
     return {
         (sample.labels["arm"], sample.labels["outcome"]): sample.value
-        for family in driver.intake._router._families()
+        for family in driver.intake.router.families()
         if family.name == "hf_triton_arm_requests_total"
         for sample in family.samples
         if sample.value
@@ -97,7 +97,7 @@ def route(driver: Driver, folder: Path, **routing: Any) -> None:
     wanted = {name: w for name, w in routing.items() if name != "sticky"}
 
     def is_seen() -> bool:
-        found = driver.intake._router.routing
+        found = driver.intake.router.routing
         if found is None or weights(driver) != wanted:
             return False
         return found.sticky == routing.get("sticky")
@@ -146,7 +146,7 @@ def test_weights_change_and_end_while_requests_come(driver: Driver, tmp_path: Pa
         route(driver, tmp_path, stable=100, new=0)
         assert driver.ask("a").text == "a"
         (tmp_path / "routing.json").unlink()
-        assert eventually(lambda: driver.intake._router.routing is None)
+        assert eventually(lambda: driver.intake.router.routing is None)
         assert driver.ask("a").text == "a"
 
 
@@ -287,13 +287,13 @@ def test_an_arm_learns_that_its_caller_has_gone(driver: Driver, tmp_path: Path) 
 
 
 def test_an_arm_whose_weight_ends_answers_what_it_has(driver: Driver, tmp_path: Path) -> None:
-    with taken_by_other(driver, tmp_path) as (_, caller, taken):
+    with taken_by_other(driver, tmp_path) as (other, caller, taken):
         (tmp_path / "routing.json").unlink()
-        assert eventually(lambda: driver.intake._router.routing is None)
+        assert eventually(lambda: driver.intake.router.routing is None)
         time.sleep(0.2)
         shout(taken)
         assert caller.wait().text == "A"
-        assert eventually(lambda: not driver.intake._router._pools)
+        assert eventually(lambda: not other.listener.callers)
 
 
 def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
@@ -303,7 +303,7 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 
     def answer_one(driver: Driver, request: ForwardedRequest, caller: Caller) -> None:
         """Once the model is being unloaded; then its time is up."""
-        listener = driver.intake._listener
+        listener = driver.intake.listener
         assert listener is not None
         assert eventually(lambda: listener.is_draining)
         shout(request)
@@ -344,13 +344,13 @@ def test_the_numbers_of_each_arm_are_published(driver: Driver, tmp_path: Path) -
         route(driver, tmp_path, stable=75, new=25)
         for _ in range(4):
             driver.ask("a")
-    families = {family.name: family for family in driver.intake._router._families()}
+    families = {family.name: family for family in driver.intake.router.families()}
     weight = {s.labels["arm"]: s.value for s in families["hf_triton_arm_weight"].samples}
     assert weight == {"stable": 75, "new": 25}
     count = families["hf_triton_arm_duration_seconds_count"].samples
     assert {s.labels["arm"]: s.value for s in count} == {"stable": 3, "new": 1}
     route(driver, tmp_path, stable=100, b=0)
-    families = {family.name: family for family in driver.intake._router._families()}
+    families = {family.name: family for family in driver.intake.router.families()}
     weight = {s.labels["arm"]: s.value for s in families["hf_triton_arm_weight"].samples}
     assert weight == {"stable": 100, "new": 0, "b": 0}
 

@@ -142,10 +142,10 @@ def test_a_loop_and_operators_draw_the_same_tokens(
         (row, SamplingParams(max_tokens=1, **{**one, "repetition_penalty": 1.0}), number)
         for row, (one, number) in enumerate(zip(options, numbers, strict=True))
     ]
-    assert random_sampling._kernel(dtype) is not None
+    assert random_sampling.draw_kernel(dtype) is not None
     tokens = draw(logits, drawn).tolist()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(random_sampling, "_kernel", lambda _: None)
+        patched.setattr(random_sampling, "draw_kernel", lambda _: None)
         assert tokens == draw(logits, drawn).tolist()
 
 
@@ -162,7 +162,7 @@ def test_a_row_that_is_no_number_is_told_by_its_token(
     options: dict[str, Any], by_operators: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_operators:
-        monkeypatch.setattr(random_sampling, "_kernel", lambda _: None)
+        monkeypatch.setattr(random_sampling, "draw_kernel", lambda _: None)
     logits = torch.randn(4, 300)
     logits[0, 7], logits[1, 9], logits[2] = float("nan"), float("inf"), float("-inf")
     rows = [sequence(temperature=1.0, **options) for _ in logits]

@@ -365,8 +365,10 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
 class FakeCompiled:
     """What ends when it is told to."""
 
-    def __init__(self, constraint: Constraint, told: threading.Event) -> None:
-        self._text, self._told = constraint.text, told
+    def __init__(
+        self, constraint: Constraint, told: threading.Event, takes_long: threading.Event
+    ) -> None:
+        self._text, self._told, self._takes_long = constraint.text, told, takes_long
         self.num_bytes = 200 * 2**20 if self._text.startswith("large") else 0
         self.has_ended = False
 
@@ -387,6 +389,8 @@ class FakeCompiled:
             self.has_ended = True
         if self._text.startswith("stuck"):
             return self._told.wait(timeout_s)
+        if for_all:
+            self._takes_long.set()
         return not self._text.startswith("slow") or self._told.wait(timeout_s if for_all else 0.02)
 
 
@@ -394,13 +398,13 @@ class Compilation:
     """What a Compiler is given: compiles ``slow`` when it is told to, fails on ``bad``."""
 
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.told, self.takes_long = threading.Event(), threading.Event()
         self.compiled: list[str] = []
         self.living: weakref.WeakSet[FakeCompiled] = weakref.WeakSet()
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> FakeCompiled:
         self.compiled.append(constraint.text)
-        made = FakeCompiled(constraint, self.told)
+        made = FakeCompiled(constraint, self.told, self.takes_long)
         self.living.add(made)
         return made
 
@@ -516,7 +520,7 @@ def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
     asking: Asking, compilation: Compilation
 ) -> None:
     first = asking.begin("slow 0")
-    assert eventually(lambda: not asking.compiler._long._value)
+    assert compilation.takes_long.wait(60)
     others = [asking.begin(f"slow {number}") for number in range(1, 9)]
     assert isinstance(asking("a"), dict)
     assert all(isinstance(answer(), OverloadedError) for answer in others)
