@@ -20,17 +20,17 @@ class Bodies:
 
     def __init__(self, max_mib: int) -> None:
         self.num_bytes, self.max_bytes = 0, max_mib * MIB
-        self._all_bytes = max(ALL_MIB, 2 * max_mib) * MIB
+        self.all_bytes = max(ALL_MIB, 2 * max_mib) * MIB
         self._allowed = f"{max_mib} MiB (max_body_mib in models.yaml's server:)"
 
     def has_room(self, num_bytes: int, request_bytes: int) -> bool:
         """Whether ``num_bytes`` more may be held, of a request of which there are then so many."""
-        is_full = self.num_bytes + num_bytes > self._all_bytes
+        is_full = self.num_bytes + num_bytes > self.all_bytes
         return request_bytes <= SMALL_BYTES or not is_full
 
     def may_keep(self, request_bytes: int) -> bool:
         """Whether a request that tritonserver has may be held still, to be sent again."""
-        return request_bytes <= SMALL_BYTES or self.num_bytes <= self._all_bytes // 2
+        return request_bytes <= SMALL_BYTES or self.num_bytes <= self.all_bytes // 2
 
     def check_length(self, num_bytes: int) -> None:
         """Raises RefusedError for a body that says that it is too large."""

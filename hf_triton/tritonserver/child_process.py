@@ -52,12 +52,12 @@ class ChildProcess:
     ) -> None:
         self.name, self._ports = name, ports
         self.why_not_up = ""
-        self._command, self._environment = command, environment
+        self.command, self._environment = command, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(policy or RestartPolicy())
         self._start_at_s: float | None = None  # where it has died
         self._is_starting = False
-        self._heard_at_s = 0.0
+        self.heard_at_s = 0.0
         self._line = self._unwritten = b""
         self._is_mid_line = False
         self._unread = self._last_line = b""
@@ -73,7 +73,7 @@ class ChildProcess:
         if ports:
             ports.open()
         self._process = subprocess.Popen(
-            self._command,
+            self.command,
             env={**self._environment(), **(ports.environment() if ports else {})},
             pass_fds=ports.descriptors() if ports else (),
             stdin=subprocess.PIPE,
@@ -81,7 +81,7 @@ class ChildProcess:
             bufsize=0,
             start_new_session=True,  # the terminal's Ctrl-C is for us
         )
-        self._heard_at_s, self._is_starting = time.monotonic(), True
+        self.heard_at_s, self._is_starting = time.monotonic(), True
         if self._process.stdin:
             os.set_blocking(self._process.stdin.fileno(), False)
         self._unwritten, self._is_mid_line = self._line, False
@@ -110,7 +110,7 @@ class ChildProcess:
         self._note_listening()
 
     def _note_listening(self) -> None:
-        self._heard_at_s, self._is_starting = time.monotonic(), False
+        self.heard_at_s, self._is_starting = time.monotonic(), False
         self._restarts.lives()
         self.why_not_up = ""
 
@@ -124,14 +124,14 @@ class ChildProcess:
         if self._process is None or self._is_starting:
             return 0.0
         if self._read():
-            self._heard_at_s = time.monotonic()
-        return time.monotonic() - self._heard_at_s
+            self.heard_at_s = time.monotonic()
+        return time.monotonic() - self.heard_at_s
 
     @property
     def said(self) -> bytes:
         """The last line of JSON that it has sent, b"" before the first."""
         if not self._is_starting and self._read():
-            self._heard_at_s = time.monotonic()
+            self.heard_at_s = time.monotonic()
         return self._last_line
 
     def _read(self, timeout_s: float = 0.0) -> bool:
@@ -172,7 +172,7 @@ class ChildProcess:
             if self._read():
                 self._note_listening()
                 return f"{self.name} is back"
-            if time.monotonic() - self._heard_at_s > START_TIMEOUT_S:
+            if time.monotonic() - self.heard_at_s > START_TIMEOUT_S:
                 return self.end_now("did not start in time")
         return None
 

@@ -314,7 +314,7 @@ def test_what_is_counted_adds_up(encoder: ServedEncoder) -> None:
 def test_answers_that_are_no_numbers_fail_alone(
     gathered: Callable[..., Any], encoder: ServedEncoder
 ) -> None:
-    encoder.engine._reduce = lambda outputs, _: gathered(
+    encoder.engine.reduce = lambda outputs, _: gathered(
         [(one / (one - 7) * (one - 7)).reshape(1) for one in outputs]
     )
     _, four, seven, five = encoder.ask_together("four", "sevenon", "five5")

@@ -135,7 +135,7 @@ def _failure(folder: Path, version: int) -> str:
     return f"RuntimeError: {reason}" if reason else ""
 
 
-class _Handler(Handler, BaseHTTPRequestHandler):
+class ControlHandler(Handler, BaseHTTPRequestHandler):
     """Requests come on threads of their own, and are answered one after the other."""
 
     triton: FakeTriton
@@ -197,6 +197,6 @@ class _Handler(Handler, BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def listening(triton: FakeTriton) -> Iterator[FakeTriton]:
     """The fake behind a port of its own, ``triton.port``."""
-    handler = type("Handler", (_Handler,), {"triton": triton, "lock": threading.Lock()})
+    handler = type("Handler", (ControlHandler,), {"triton": triton, "lock": threading.Lock()})
     with serving_http(handler) as triton.port:
         yield triton

@@ -27,7 +27,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, LEFT_CALLS_VARIABLE
 from hf_triton.serving.supervision.stub_deaths import num_instances
-from tests.support.fake_control import FakeTriton, LoadError, _Handler
+from tests.support.fake_control import ControlHandler, FakeTriton, LoadError
 
 ABORT = (
     "Fatal Python error: PyGILState_Release: thread state must be current when releasing\n"
@@ -73,7 +73,7 @@ class LaterTriton(FakeTriton):
         return all(self.says_ready(name, version) for version in self.ready(name))
 
 
-class Handler(_Handler):
+class Handler(ControlHandler):
     protocol_version = "HTTP/1.1"
     triton: LaterTriton
 

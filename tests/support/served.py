@@ -57,16 +57,16 @@ class Served:
     def wait_for(self, text: str) -> None:
         """Returns when ``text`` is on stderr or stdout."""
         eventually(lambda: text in self.err + self.out or self.process.poll() is not None, 120)
-        self._finish_reading()
+        self.finish_reading()
         assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
 
     def exit_code(self, timeout_s: float = 120.0) -> int:
         """How it ended; everything it said is in ``out`` and ``err`` then."""
         code = self.process.wait(timeout_s)
-        self._finish_reading()
+        self.finish_reading()
         return code
 
-    def _finish_reading(self) -> None:
+    def finish_reading(self) -> None:
         if self.process.poll() is not None:
             self._reader.join(60)
 
@@ -184,7 +184,7 @@ def started(
         for pid in served.server_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        served._finish_reading()
+        served.finish_reading()
         for stream in (process.stdout, process.stderr):
             if stream:
                 stream.close()

@@ -54,7 +54,7 @@ class EncoderEngine:
         self.thread: EngineThread[Work] = EngineThread(
             "encoder", self, num_threads=num_threads, watchdog_s=watchdog_s
         )
-        self._make_runner, self._reduce = make_runner, reduce
+        self._make_runner, self.reduce = make_runner, reduce
         self._check_device = check_device
         self._queue = WaitingQueue(max_num_batched_tokens)
         self._finish = partial(reception.finish, self.thread)
@@ -140,7 +140,7 @@ class EncoderEngine:
     @torch.inference_mode()
     def _computed(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
         """A float32 array for each encoding, and whether all of its numbers are finite."""
-        reduced = self._reduce(self.runner.forward(encodings), encodings)
+        reduced = self.reduce(self.runner.forward(encodings), encodings)
         assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
         if reduced[0].device.type == "cpu" and self.runner.follows_threads:
             self.thread.cpu_threads.computes(sum(map(len, encodings)))

@@ -130,7 +130,7 @@ class Pool:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._idle: dict[Upstream, None] = {}  # in order, and one is removed at no cost
         self._is_closed = False
 
@@ -142,7 +142,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         for pause_s in _PAUSES_S:
             with contextlib.suppress(BlockingIOError):  # too many come at once for its queue
-                return (await loop.create_unix_connection(lambda: Upstream(self), self._path))[1]
+                return (await loop.create_unix_connection(lambda: Upstream(self), self.path))[1]
             await asyncio.sleep(pause_s)
         raise BlockingIOError("tritonserver accepts no connection")
 

@@ -218,7 +218,7 @@ class HangWatch:
     ) -> None:
         self._server, self._answers, self._loader = server, answers, loader
         self._ports, self._health, self._say = ports, health, say
-        self._hanging = HangingProcesses()
+        self.hanging = HangingProcesses()
         self._heartbeats = Heartbeats(server.heartbeats, clock)
         self._num_looks = 0  # for loads, in which no process was on its way
         self._loads = Silence[_Load](lambda: self._num_looks)
@@ -238,7 +238,7 @@ class HangWatch:
         silent_s |= dict.fromkeys(servers, server_silent_s)
         if ports:
             silent_s[ports] = self._ports.silent_s
-        reasons = self._hanging.among(silent_s)
+        reasons = self.hanging.among(silent_s)
         for stub in stubs:
             if stub.pid in reasons:
                 reason = f"its Python process {reasons[stub.pid]}"

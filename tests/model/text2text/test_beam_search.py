@@ -59,13 +59,13 @@ def test_a_padded_batch_has_the_beams_of_each_prompt_alone(model: Any) -> None:
 def test_beams_share_a_batch_with_their_like_alone(model: Any) -> None:
     engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=8))
     sizes: list[int] = []
-    search = engine._search
+    search = engine.search_batch
 
     def counting(batch: list[Any]) -> None:
         sizes.append(len(batch))
         search(batch)
 
-    engine._search = counting  # type: ignore[method-assign]
+    engine.search_batch = counting  # type: ignore[method-assign]
     greedy = batch_sizes(engine)
     answers = Answers()
     with running(engine):

@@ -107,7 +107,7 @@ async def send_part(port: Port, num_bytes: int) -> Client:
 @pytest.mark.threat("http-bodies")
 async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
     async with open_port() as port:
-        port.proxy.bodies._all_bytes = MIB
+        port.proxy.bodies.all_bytes = MIB
         waiting = await send_part(port, MIB - 1000)
         client = await port.client()
         client.post(GENERATE, b" " * 100_000)
@@ -130,10 +130,10 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
             await super().serve(reader, writer)
 
     async with open_port() as port:
-        path = port.proxy.pool._path + ".slow"
+        path = port.proxy.pool.path + ".slow"
         triton = SlowTriton()
         server = await asyncio.start_unix_server(triton.serve, path)
-        port.proxy.pool._path = path
+        port.proxy.pool.path = path
         clients = [await port.client() for _ in range(2)]
         for client in clients:
             client.post(GENERATE, b'{"text_input": "%s"}' % (b"x" * 4 * MIB))

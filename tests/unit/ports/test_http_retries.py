@@ -217,7 +217,7 @@ async def test_a_large_body_is_not_held_where_there_is_no_room(
     lost = answering(then=lambda writer: writer.close())
     async with open_port(Access(limits=Limits()), script=lost) as port:
         port.supervisor.tell()
-        port.proxy.bodies._all_bytes = 2 * len(BODY) - 1
+        port.proxy.bodies.all_bytes = 2 * len(BODY) - 1
         got = await port.post(GENERATE, BODY)
         assert (got.status, got.headers["retry-after"]) == (503, "1")
         assert len(port.triton.asked) == 1
@@ -229,9 +229,9 @@ async def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so
     monkeypatch.setattr(retries, "NOTICED_S", 0.05)
     async with open_port() as port:
         port.supervisor.tell()
-        path, port.proxy.pool._path = port.proxy.pool._path, "nowhere"
+        path, port.proxy.pool.path = port.proxy.pool.path, "nowhere"
         waiting = asyncio.create_task(port.post(GENERATE, BODY))
         await asyncio.sleep(0.3)
         assert not waiting.done()
-        port.proxy.pool._path = path
+        port.proxy.pool.path = path
         assert (await waiting).status == 200

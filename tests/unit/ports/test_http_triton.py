@@ -68,7 +68,7 @@ async def test_what_nobody_asked_for_goes_to_nobody() -> None:
 
 async def test_where_tritonserver_does_not_listen_yet_is_said() -> None:
     async with open_port(ONE_AT_ONCE) as port:
-        port.proxy.pool._path += ".not-there"
+        port.proxy.pool.path += ".not-there"
         client = await port.client()
         for _ in range(2):
             client.post(GENERATE, b"{}")
@@ -80,11 +80,11 @@ async def test_where_tritonserver_does_not_listen_yet_is_said() -> None:
 
 async def test_more_at_once_than_tritonserver_accepts_at_once_are_served() -> None:
     async with open_port() as port:
-        path = port.proxy.pool._path + ".slow"
+        path = port.proxy.pool.path + ".slow"
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(path)
         listening.listen(1)
-        port.proxy.pool._path = path
+        port.proxy.pool.path = path
         clients = [await port.client() for _ in range(5)]
         for client in clients:
             client.get("/v2")

@@ -83,7 +83,7 @@ def has_told(child: ChildProcess, told: list[str], num: int) -> bool:
 def test_one_that_gets_on_is_never_silent_for_long(started: list[ChildProcess]) -> None:
     child = child_of(started, GETS_ON)
     child.start()
-    child._heard_at_s -= 1000
+    child.heard_at_s -= 1000
     assert eventually(lambda: child.silent_s < 1000)
     assert child.revive() is None
 
@@ -92,7 +92,7 @@ def test_one_that_hangs_is_silent_and_started_again(started: list[ChildProcess])
     child = child_of(started, HANGS)
     child.start()
     before = child.pid
-    child._heard_at_s -= 1000
+    child.heard_at_s -= 1000
     assert child.silent_s >= 1000
     assert (
         child.end_now("hangs") == "the child hangs and is started again (1 death within 10 minutes)"
@@ -126,7 +126,7 @@ def test_one_that_dies_is_started_again_later_each_time(started: list[ChildProce
 def test_who_connects_while_one_is_started_again_waits(started: list[ChildProcess]) -> None:
     listen = free_ports()
     child = child_of(started, GREETS_ONE, HeldPorts(listen, ("--http-port",)))
-    child._command = (*child._command, str(listen.http_port))
+    child.command = (*child.command, str(listen.http_port))
     address = ("127.0.0.1", listen.http_port)
     child.start()
     with socket.create_connection(address) as client:
@@ -147,7 +147,7 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
 ) -> None:
     child = child_of(started, HANGS)
     child.start()
-    child._command = (sys.executable, "-c", "input()")
+    child.command = (sys.executable, "-c", "input()")
     child.end_now("hangs")
     assert child.revive() is None
     assert child.revive() is None

@@ -93,7 +93,7 @@ class Ward:
             self.said.append,
             lambda: self.now_s,
         )
-        self.watch._hanging = HangingProcesses(
+        self.watch.hanging = HangingProcesses(
             lambda pid: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
         )
 

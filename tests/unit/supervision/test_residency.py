@@ -26,7 +26,7 @@ class World:
         self.evicted: list[str] = []
         self.said: list[str] = []
         self.demands: dict[str, Demand] = {}
-        self._ends: dict[str, float] = {}
+        self.ends: dict[str, float] = {}
         self.residency = Residency(
             *(max_loads, self.sizes.__getitem__, lambda: {"cpu": budget_gib * GIB}),
             load=self._begin_load,
@@ -38,19 +38,19 @@ class World:
 
     def _begin_load(self, name: str) -> None:
         self.loads.append(name)
-        self._ends[name] = self.now + self.load_s
+        self.ends[name] = self.now + self.load_s
 
     def _begin_unload(self, name: str) -> None:
         self.evicted.append(name)
-        self._ends[name] = self.now + 0.5
+        self.ends[name] = self.now + 0.5
 
     def run(self, seconds: float, **demands: Demand) -> None:
         """Lets time pass with these requests, a quarter of a second at a time."""
         self.demands = demands
         for _ in range(round(seconds * 4)):
-            for name, ends_s in list(self._ends.items()):
+            for name, ends_s in list(self.ends.items()):
                 if ends_s <= self.now:
-                    del self._ends[name]
+                    del self.ends[name]
                     if self.residency.models[name].state == "loading":
                         self.residency.loaded(name, self.load_s)
                     else:
@@ -161,7 +161,7 @@ def test_a_failure_is_told_once_for_all_and_tried_again_after_a_growing_pause() 
     for _ in range(4 * 60):
         world.run(0.25, a=WAITS)
         if world.states["a"] == "loading":
-            world._ends.clear()
+            world.ends.clear()
             world.residency.failed("a", "no such file")
             tries.append(world.now)
     pauses = [round(two - one) for one, two in itertools.pairwise(tries)]

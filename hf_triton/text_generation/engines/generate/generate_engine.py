@@ -134,9 +134,9 @@ class GenerateEngine(Engine):
         if not self._batch:
             return
         if self._batch[0].params.num_beams > 1:
-            self._search(self._batch)
+            self.search_batch(self._batch)
         else:
-            self._generate(self._batch)
+            self.generate_batch(self._batch)
         batch, left = self._batch, self._drain_running()
         goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
         for sequence in batch:
@@ -209,7 +209,7 @@ class GenerateEngine(Engine):
         return not any(map(_is_held_to_its_batch, self._batch))
 
     @torch.inference_mode()
-    def _generate(self, batch: list[Sequence]) -> None:
+    def generate_batch(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
         choose = SamplingProcessor(
             batch,
@@ -240,7 +240,7 @@ class GenerateEngine(Engine):
         return min(most, self._max_model_len - max(map(_num_read, batch)))
 
     @torch.inference_mode()
-    def _search(self, batch: list[Sequence]) -> None:
+    def search_batch(self, batch: list[Sequence]) -> None:
         """Beam search of a whole batch, then all its tokens at once."""
         input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
         found = self.setup.model.generate(

@@ -70,7 +70,7 @@ class AsyncVllm:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self.name = f"vLLM {__version__}"
-        self._llm, self._config = llm, llm.vllm_config  # which is read after a shutdown too
+        self.llm, self._config = llm, llm.vllm_config  # which is read after a shutdown too
         self._adapters: list[tuple[ServedAdapter, int]] = []
         self._requests: dict[int, Any] = {}  # LoRARequests, by key
         self._keys = itertools.count(1)
@@ -98,7 +98,7 @@ class AsyncVllm:
     @property
     def is_dead(self) -> bool:
         """Whether its processes have ended; may be asked from any thread."""
-        llm = self._llm  # None once another thread has shut it down
+        llm = self.llm  # None once another thread has shut it down
         return llm is not None and bool(llm.errored)
 
     @property
@@ -151,7 +151,7 @@ class AsyncVllm:
         # vLLM tells requests apart by their names, and shares keys and values by them.
         request = LoRARequest(f"{key}-{one.adapter.name}", key, str(one.folder))
         try:
-            await self._llm.add_lora(request)
+            await self.llm.add_lora(request)
         except Exception as error:
             # Whatever a worker raised of files that anybody may have written.
             name = one.adapter.name
@@ -162,7 +162,7 @@ class AsyncVllm:
     async def _forget(self, keys: Iterable[int]) -> None:
         for key in keys:
             del self._requests[key]
-            await self._llm.remove_lora(key)
+            await self.llm.remove_lora(key)
 
     def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
@@ -183,13 +183,13 @@ class AsyncVllm:
             setattr(params, _BAD_WORDS, words)
         number = next(self._numbers)
         prompt = self._prompt(sequence.prompt_token_ids, sequence.cache_salt)
-        outputs: AsyncGenerator[Any, None] = self._llm.generate(
+        outputs: AsyncGenerator[Any, None] = self.llm.generate(
             prompt, params, str(number), lora_request=self._requests.get(sequence.adapter_key)
         )
         return outputs if constraint is None else _refusing(outputs, constraint)
 
     def shutdown(self) -> None:
-        llm, self._llm = self._llm, None
+        llm, self.llm = self.llm, None
         with contextlib.suppress(Exception):  # whatever is left ends with this process
             llm.shutdown()
 

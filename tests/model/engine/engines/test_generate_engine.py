@@ -40,13 +40,13 @@ def encoder_decoder(request: pytest.FixtureRequest) -> Any:
 
 def batch_sizes(engine: GenerateEngine) -> list[int]:
     sizes: list[int] = []
-    generate = engine._generate
+    generate = engine.generate_batch
 
     def counting(batch: list[Any]) -> None:
         sizes.append(len(batch))
         generate(batch)
 
-    engine._generate = counting  # type: ignore[method-assign]
+    engine.generate_batch = counting  # type: ignore[method-assign]
     return sizes
 
 

@@ -7,11 +7,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from hf_triton.runtime.devices import device
 from hf_triton.runtime.errors import (
     DeviceLostError,
     EngineError,
@@ -23,6 +25,7 @@ from hf_triton.runtime.sandbox import worker
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import in_flight_engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured import grammar_process
 from hf_triton.text_generation.structured.constraint import Constraint
@@ -127,13 +130,13 @@ def test_a_step_of_which_everything_was_cancelled_is_no_failure(
 
 
 def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
-    engine: InFlightEngine, log_lines: list[str]
+    engine: InFlightEngine, log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any) -> torch.Tensor:
         raise DeviceLostError("cuda:0 computes nothing any more")
 
     engine.runner.forward = lost  # type: ignore[assignment,method-assign]
-    engine._check_device = lost  # type: ignore[assignment]
+    monkeypatch.setattr(device, "check_device_works", lost)
     answers = Answers()
     engine.submit([answers.sequence(number, [5, 6], max_tokens=4) for number in range(3)])
     results = answers.wait(3)
@@ -151,7 +154,7 @@ def test_a_tokenizer_that_fails_fails_its_own_sequence_only(engine: InFlightEngi
     def broken(*_: Any, **__: Any) -> str:
         raise ValueError("no such id")
 
-    bad.detokenizer._decode = broken  # type: ignore[method-assign]
+    bad.detokenizer = Detokenizer(SimpleNamespace(decode=broken), [5, 6])
     engine.submit([bad, good])
     results = answers.wait(2)
     assert isinstance(results[0], EngineError)

@@ -83,12 +83,12 @@ class ShutDownMeanwhile(client.AsyncVllm):
     """Another thread shuts it down after the first look at its AsyncLLM."""
 
     def __init__(self) -> None:
-        self._llm = SimpleNamespace(errored=False)
+        self.llm = SimpleNamespace(errored=False)
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name == "_llm":
-            self._llm = None
+        if name == "llm":
+            self.llm = None
         return found
 
 
@@ -111,7 +111,7 @@ def test_vllm_knows_an_adapter_that_takes_anothers_name_as_another(vllm: client.
         assert vllm.adapter_keys == {"a": 1, "b": 2}
         await vllm.change_adapters(files(b="/b", a="/other"), lambda: True)
         assert vllm.adapter_keys == {"b": 2, "a": 3}
-        loaded = vllm._llm.loaded
+        loaded = vllm.llm.loaded
         assert len({name for name, _ in loaded.values()}) == 3
         assert vllm.removed_adapters == {1}
         await vllm.forget_adapters({1, 2})
@@ -131,7 +131,7 @@ def test_where_vllm_refuses_an_adapter_or_nobody_waits_those_before_stay(
             await vllm.change_adapters(files(b="/b", c="/bad"), lambda: True)
         await vllm.change_adapters(files(b="/b"), lambda: False)
         assert vllm.adapter_keys == {"a": 1}
-        assert sorted(vllm._llm.loaded) == [1]
+        assert sorted(vllm.llm.loaded) == [1]
         (bad,) = files(d="/bad")
         by_request = bad._replace(adapter=replace(bad.adapter, loaded_at=1.0))
         await vllm.load_adapters([by_request, *files(e="/e")])

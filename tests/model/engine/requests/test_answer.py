@@ -15,6 +15,7 @@ from hf_triton.text_generation.request.answer import (
     OUTPUTS,
     Answer,
     Choice,
+    Describe,
     logprobs_json,
     wanted_outputs,
 )
@@ -59,7 +60,13 @@ class Asked:
     """An answer of ``rows`` rows with ``n`` choices each, and its sequences."""
 
     def __init__(
-        self, rows: int = 1, n: int = 1, *, streams: bool = False, batched: bool = False
+        self,
+        rows: int = 1,
+        n: int = 1,
+        *,
+        streams: bool = False,
+        batched: bool = False,
+        describe: Describe = described,
     ) -> None:
         self.responder = Recorder()
         self.closed: list[Answer] = []
@@ -68,7 +75,7 @@ class Asked:
             self.responder,
             [self.choices[row * n : (row + 1) * n] for row in range(rows)],
             ALL,
-            described,
+            describe,
             streams=streams,
             batched=batched,
         )
@@ -158,12 +165,12 @@ def test_an_error_answers_once_and_nothing_follows() -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_an_answer_that_cannot_be_made_is_an_error(streams: bool) -> None:
-    asked, error = Asked(streams=streams), ValueError("no such token")
+    error = ValueError("no such token")
 
     def refuse(_: int) -> dict[str, Any]:
         raise error
 
-    asked.answer._describe = refuse
+    asked = Asked(streams=streams, describe=refuse)
     with pytest.raises(ValueError, match="no such token"):
         asked.news(0, 3, end="length")
     asked.answer.fail(error)
@@ -188,7 +195,7 @@ def test_a_log_probability_that_is_no_number_is_an_error_and_never_json() -> Non
 def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
     asked = Asked(streams=True)
     sequence = asked.sequences[0]
-    asked.answer._choices[0].prompt_token_ids = sequence.prompt_token_ids = [4, 5, 6]
+    asked.choices[0].prompt_token_ids = sequence.prompt_token_ids = [4, 5, 6]
     sequence.prompt_logprobs += [TokenLogprobs(-2.5, 3), TokenLogprobs(-0.5, 1, ((9, -1.5, 2),))]
     asked.news(0, 3)
     asked.news(0, 8, end="length")
