@@ -42,7 +42,9 @@ class Reception(PooledReception):
         )
         self._open: dict[Answer, int] = {}  # bytes held; changed one key at a time: atomic
         self._memory = SourceMemory.of_free()
-        self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
+        self._watch = CancellationWatch(
+            self._ask_all, lambda: self._engine.thread.watchdog.last_step_s
+        )
 
     def families(self) -> Iterable[Family]:
         return self._engine.families()

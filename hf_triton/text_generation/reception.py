@@ -83,7 +83,9 @@ class Reception:
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
         self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, loaded.tokenizer))
-        self._watch = CancellationWatch(self._cancel_left, lambda: self._engine.thread.last_step_s)
+        self._watch = CancellationWatch(
+            self._cancel_left, lambda: self._engine.thread.watchdog.last_step_s
+        )
 
     @property
     def is_healthy(self) -> bool:

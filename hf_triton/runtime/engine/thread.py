@@ -94,10 +94,6 @@ class EngineThread(Generic[T]):
         return self.stop_at_s is not None and time.monotonic() >= self.stop_at_s
 
     @property
-    def last_step_s(self) -> float:
-        return self.watchdog.last_step_s
-
-    @property
     def num_unfinished(self) -> int:
         return len(self._unfinished)
 

@@ -18,29 +18,27 @@ LIBRARIES = {  # the names of others, which have no public one for the same
 }
 
 
-def private_names(text: str) -> Iterator[tuple[int, str]]:
-    """The private names in a test's source that are not of its own objects, and their lines."""
+def private_names(text: str) -> Iterator[str]:
+    """The private names in a test's source that are not of its own objects."""
     for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
         match node:
             case ast.ImportFrom():
                 names = [alias.name for alias in node.names]
             case ast.Attribute(value=ast.Name("self" | "cls") | ast.Call(ast.Name("super"))):
-                continue
+                pass
             case ast.Attribute(attr=name):
                 names = [name]
             case ast.Call(ast.Name("getattr") | ast.Attribute(attr="setattr" | "delattr")):
                 names = [str(one.value) for one in node.args[:2] if isinstance(one, ast.Constant)]
-            case _:
-                continue
-        private = {name for name in names if PRIVATE.fullmatch(name)} - LIBRARIES
-        yield from ((node.lineno, name) for name in private)
+        yield from {*filter(PRIVATE.fullmatch, names)} - LIBRARIES
 
 
 def test_no_test_knows_a_private_name_of_the_product() -> None:
     found = [
-        f"{path.relative_to(TESTS)}:{line}: {name}"
+        f"{path.relative_to(TESTS)}: {name}"
         for path in TESTS.rglob("*.py")
         if MAY_HAVE_ONE.search(text := path.read_text(encoding="utf-8"))
-        for line, name in private_names(text)
+        for name in private_names(text)
     ]
     assert found == []

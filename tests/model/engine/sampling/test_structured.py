@@ -336,7 +336,7 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
         stop=lambda _: None,
         max_model_len=50,
     )
-    engine.thread = SimpleNamespace(last_step_s=0.0)
+    engine.thread = SimpleNamespace(watchdog=SimpleNamespace(last_step_s=0.0))
     compiler = SimpleNamespace(when_ready=lambda _, start, __: held.append(start), close=list)
     loaded: Any = SimpleNamespace(
         reader=READER,
