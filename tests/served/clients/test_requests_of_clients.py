@@ -47,7 +47,7 @@ def test_generate(
     body["parameters"]["stream"] = True  # type: ignore[index]
     _, events = post_for_events(triton.url(folder, "generate_stream"), body)
     assert "".join(event["text_output"] for event in events) == text
-    assert (len(events) > 1) is folder.endswith("_stream")
+    assert len(events) == 1 or folder.endswith("_stream")  # which may come in one event too
     assert not any({"is_finished", "stop_reason"} & event.keys() for event in events)
 
 
