@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,7 +117,7 @@ class Session:
             wanted = self._look_for_room(wanted)
             if wanted.is_nothing and not options.dry_run:
                 before = served_record.read(repository) or ServedRecord()
-                found = _record(wanted, self._applied, before, is_whole=True)
+                found = _record(wanted, self._applied, before, (), is_whole=True)
                 served_record.write(repository, found)
             if wanted.is_nothing or options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
@@ -170,8 +170,8 @@ class Session:
         applied = self._applied
         before = served_record.read(self._repository) or ServedRecord()
 
-        def record() -> None:
-            found = _record(plan, applied, before, is_whole=is_whole)
+        def record(removed: Collection[str]) -> None:
+            found = _record(plan, applied, before, removed, is_whole=is_whole)
             try:
                 served_record.write(self._repository, found)
             except GeneratorError as error:  # such as a full disk
@@ -199,13 +199,13 @@ class Session:
             if not self._stopping.is_set() and group.name not in applied.failures:
                 self._write_rest(group)
         if plan.removed and not self._stopping.is_set():
-            record()  # else the supervisor would load again what is unloaded
+            record(plan.removed)  # else the supervisor would load again what is unloaded
             if applied.routing:  # else requests would be routed to a model being unloaded
                 self._stopping.wait(ROUTING_IS_READ_S)
             common = (self._repository, self._target, settings)
             removed = plan.removed.values()
             self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
-        record()
+        record([one.model for one in applied.outcomes if one.is_removal])
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
@@ -336,13 +336,19 @@ def _result_line(outcome: Outcome) -> str:
 
 
 def _record(
-    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, *, is_whole: bool
+    plan: ApplyPlan,
+    applied: ApplyResult,
+    before: ServedRecord,
+    removed: Collection[str],
+    *,
+    is_whole: bool,
 ) -> ServedRecord:
     """What is served now, and what a rollback undoes: one that undid everything can't be undone
-    itself. ``is_whole``: the plan names every wanted model; otherwise models that it does not name
+    itself. ``removed``: models that go, or have gone; an interrupt leaves others of the plan's
+    loaded. ``is_whole``: the plan names every wanted model; otherwise models that it does not name
     stay in the record.
     """
-    models = _served_now(plan, applied, before, is_whole=is_whole)
+    models = _served_now(plan, applied, before, removed, is_whole=is_whole)
     is_good, last = not (applied.failures or applied.interrupted), before.last
     if is_whole:
         change = _last_change(plan, applied, before, models)
@@ -353,11 +359,18 @@ def _record(
 
 
 def _served_now(
-    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, *, is_whole: bool
+    plan: ApplyPlan,
+    applied: ApplyResult,
+    before: ServedRecord,
+    removed: Collection[str],
+    *,
+    is_whole: bool,
 ) -> set[str]:
     loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
     groups = {group.name: group for group in plan.groups}
-    kept = set(before.models) & set(groups) if is_whole else set(before.models)
+    kept = set(before.models)
+    if is_whole:
+        kept &= groups.keys() | plan.removed.keys()
     served = {
         name
         for name, group in groups.items()
@@ -365,7 +378,7 @@ def _served_now(
         or group.folders[0].served.ready
         or (group.is_loaded_later and name not in applied.failures)
     }
-    return (kept | served) - plan.removed.keys()
+    return (kept | served) - set(removed)
 
 
 def _last_change(

@@ -221,6 +221,18 @@ def test_an_apply_that_is_stopped_before_its_loads_is_told_and_done_by_the_next(
     assert made.ready("a") == {2}
 
 
+def test_what_a_stopped_apply_does_not_unload_stays_in_the_record(made: Bench) -> None:
+    made.say("- {name: s, streaming: true}\n")
+    applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
+    applying.stop()
+    assert applying.apply(Path("models.yaml")) == EXIT_INTERRUPTED
+    assert made.ready("a") == {1}
+    assert recorded(made).models == ("a", "s")
+    assert made.apply().code == 0
+    assert made.ready("a") == set()
+    assert recorded(made).models == ("s",)
+
+
 def test_a_front_that_fails_takes_its_new_engine_back(made: Bench) -> None:
     front = made.repository / "s" / "2"
     made.say("- {name: a}\n- {name: s, streaming: true, max_batch_size: 4}\n")
