@@ -49,6 +49,7 @@ class ServedModels:
         self.repository = repository
         self._names = list(names)
         self._recorded_at_s = 0.0
+        self._last_read: tuple[object, ServedRecord | None] = None, None  # with the file's state
         self._entries: dict[str, _Entry] = {}
         self._looks_since_s = 0.0  # nothing seen before counts
 
@@ -71,7 +72,19 @@ class ServedModels:
         return applied if applied and applied.at_s >= self._recorded_at_s else None
 
     def _record(self) -> ServedRecord | None:
-        return served_record.read(self.repository) if self._recorded_at_s else None
+        """The record, which is read again only where it is another file."""
+        if not self._recorded_at_s:
+            return None
+        try:
+            found = (self.repository / served_record.RECORD_FILE).stat()
+        except OSError:
+            return None
+        state = found.st_ino, found.st_size, found.st_mtime_ns
+        known, record = self._last_read
+        if record is None or known != state:
+            record = served_record.read(self.repository)
+            self._last_read = state, record
+        return record
 
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
