@@ -322,7 +322,9 @@ class Engine(ABC):
     def _publish(self, sequences: Iterable[Sequence]) -> None:
         """Frees the places of finished sequences and delivers the news of those and of streams."""
         sequences = list(sequences)
-        self.thread.release([s for s in sequences if s.finish_reason is not None])
+        finished = [s for s in sequences if s.finish_reason is not None]
+        if finished:  # most steps end nobody: they need not wait for who submits
+            self.thread.release(finished)
         self.metrics.published(sequences)
         updates = [
             s.update() for s in sequences if s.finish_reason is not None or s.recipient.streams
