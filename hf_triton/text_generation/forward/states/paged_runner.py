@@ -45,7 +45,7 @@ class _Own(NamedTuple):
 
 
 class OwnFunctions(RowFunctions):
-    """Arguments and results are those of StateFunctions (runner.py)."""
+    """Arguments and results are those of StateFunctions (state_runner.py)."""
 
     def __init__(self, cache: PagedCache) -> None:
         super().__init__(cache)
