@@ -82,12 +82,7 @@ class CacheRunner(Runner):
                 layer.columns = None
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        last = [[[s.last_token_id] for s in sequences]]
-        last.append([[s.num_computed_tokens - 1] for s in sequences])
-        input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
-        length = max(s.num_computed_tokens for s in sequences)
-        rows = Rows(sequences, positions, length - 1, length, self.cache.size.page_size)
-        return self._run(input_ids, rows)[:, -1]
+        return self._run(*last_tokens(sequences, self.cache, self.device))[:, -1]
 
     def _prefill(self, chunk: PrefillChunk, wanted: list[int]) -> torch.Tensor:
         """-> logits (wanted, vocab) of the tokens at these positions."""
@@ -157,8 +152,7 @@ class CacheRunner(Runner):
                 hidden = hidden | (numbers <= ends - window)
             for tokens, seen in self._blocks:
                 hidden[:, tokens, seen] = False
-            mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
-            masks[kind] = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
+            masks[kind] = additive_mask(hidden, self.model.dtype)
         if self._has_states:
             return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
@@ -169,6 +163,23 @@ def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:
     rows = [logits[: len(part.rows)] for part, logits in parts if part.rows]
     scored = [logits[len(part.rows) :] for part, logits in parts if part.all_rows != part.rows]
     return torch.cat([*rows, *scored]) if rows or scored else torch.empty(0)
+
+
+def last_tokens(
+    sequences: list[Sequence], cache: PagedCache, device: torch.device
+) -> tuple[torch.Tensor, Rows]:
+    """The tokens that decodes compute, (rows, 1), and where they lie."""
+    last = [[[s.last_token_id] for s in sequences]]
+    last.append([[s.num_computed_tokens - 1] for s in sequences])
+    input_ids, positions = to_device(torch.tensor(last), device)  # (rows, 1) each
+    length = max(s.num_computed_tokens for s in sequences)
+    return input_ids, Rows(sequences, positions, length - 1, length, cache.size.page_size)
+
+
+def additive_mask(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """hidden (rows, tokens, columns) bool -> (rows, 1, tokens, columns)."""
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
 
 
 def sliding_windows(config: Any) -> dict[str, int]:

@@ -23,7 +23,7 @@ from hf_triton.text_generation.memory.model_cache import CrossCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .cache_runner import sliding_windows
+from .cache_runner import additive_mask, last_tokens, sliding_windows
 from .transformers_runner import Runner
 
 _MOST_PADDING = 1.5  # columns that are computed, for each of the texts' own
@@ -87,19 +87,15 @@ class EncoderDecoderRunner(Runner):
         return self._run(input_ids, positions, hidden, lengths)
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        last = [[[s.last_token_id] for s in sequences]]
-        last.append([[s.num_computed_tokens - 1] for s in sequences])
-        input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
+        input_ids, rows = last_tokens(sequences, self.cache, self.device)
         places = {s.num_computed_tokens - 1 for s in sequences}
-        offset = places.pop() if len(places) == 1 else positions
-        length = max(s.num_computed_tokens for s in sequences)
+        offset = places.pop() if len(places) == 1 else rows.positions
         lengths = [self.cache.source_lengths[s.slot] for s in sequences]
-        rows = Rows(sequences, positions, length - 1, length, self.cache.size.page_size)
         self._model_cache.select(rows, offset, max(lengths))
         # The keys and values of sources are there: of their states only the shape is looked at.
         hidden = torch.empty(1, 1, 1, dtype=self.model.dtype, device=self.device)
         hidden = hidden.expand(len(lengths), max(lengths), self._encoder.size)
-        return self._run(input_ids, positions, hidden, lengths)
+        return self._run(input_ids, rows.positions, hidden, lengths)
 
     def _run(
         self,
@@ -142,7 +138,9 @@ class EncoderDecoderRunner(Runner):
         masks = {}
         for kind, window in (self._windows or {"": 0}).items():
             hidden = columns > places
-            masks[kind] = self._mask(hidden | (columns <= places - window) if window else hidden)
+            if window:
+                hidden = hidden | (columns <= places - window)
+            masks[kind] = additive_mask(hidden, self.model.dtype)
         return masks if self._windows else masks[""]
 
     def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
@@ -153,11 +151,8 @@ class EncoderDecoderRunner(Runner):
         ends = to_device(torch.tensor(lengths), self.device)[:, None]
         if self._equal_lengths:
             return (columns < ends).to(torch.int64)
-        return self._mask((columns >= ends)[:, None].expand(-1, input_ids.shape[1], -1))
-
-    def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
-        mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
-        return mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
+        hidden = (columns >= ends)[:, None].expand(-1, input_ids.shape[1], -1)
+        return additive_mask(hidden, self.model.dtype)
 
     @contextmanager
     def _given(self, inputs: dict[str, Any]) -> Iterator[None]:
