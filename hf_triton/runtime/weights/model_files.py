@@ -9,14 +9,14 @@ import glob
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from .. import log
 from ..errors import LoadError, reason
-from ..log import info, warn
 from ..regular_file import check_regular
 from .hub_files import (
     ADAPTER_CONFIG,
@@ -42,6 +42,7 @@ from .locked_files import (
 from .served_model import ServedAdapter, ServedModel
 from .untrusted_files import check_files
 
+_Read = TypeVar("_Read")
 _NUM_DOWNLOADS = 8
 _LISTING_S = 60.0
 
@@ -177,7 +178,9 @@ def _download(served: ServedModel) -> Path:
         found = _users_snapshot(served)
         if found is None:
             raise LoadError(_download_failure(served, error)) from error
-        warn(f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}")
+        log.warn(
+            f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}"
+        )
         return found
 
 
@@ -193,7 +196,7 @@ def _begin_download(served: ServedModel, what: str = "") -> None:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    info(f"{served.name}: downloading {what}{served.source}")
+    log.info(f"{served.name}: downloading {what}{served.source}")
 
 
 def _users_snapshot(served: ServedModel) -> Path | None:
@@ -302,6 +305,23 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
     adapter whose files are missing, forbidden, or differ from models.lock.
     """
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
+
+
+def adapters_at_load(
+    served: ServedModel, read: Callable[[list[ServedAdapter]], list[_Read]]
+) -> list[_Read]:
+    """What ``read`` makes of the model's adapters, without those that a request had loaded and that
+    can't be read any more. Raises LoadError as ``read``.
+    """
+    found: list[_Read] = []
+    for one in served.adapters:
+        try:
+            found += read([one])
+        except LoadError as error:
+            if one.loaded_at is None:
+                raise
+            log.error(f"{served.name}: {error}; a request had loaded it, left out")
+    return found
 
 
 def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:

@@ -19,7 +19,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.model_files import adapter_folders, model_files
+from hf_triton.runtime.weights.model_files import adapter_folders, adapters_at_load, model_files
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 
@@ -63,13 +63,7 @@ class AdapterReader:
         """The model's adapters at load, without those that a request had loaded and that can't be
         read any more. Raises LoadError as ``read``.
         """
-        for one in self._served.adapters:
-            try:
-                self._known += self._each([one])
-            except LoadError as error:
-                if one.loaded_at is None:
-                    raise
-                log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
+        self._known = adapters_at_load(self._served, self._each)
         return Adapters([adapter for _, adapter in self._known], self._sizes())
 
     def _sizes(self) -> dict[str, tuple[int, int]]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import read_json
@@ -151,20 +150,6 @@ class AdapterFiles:
         """Raises LoadError, with its name, for an adapter without files."""
         folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
         return [AdapterFile(one, folders[one.name]) for one in wanted]
-
-    def at_load(self) -> list[AdapterFile]:
-        """The model's adapters at load, without missing ones that a request had loaded. Raises
-        LoadError as ``read``.
-        """
-        found = []
-        for one in self._served.adapters:
-            try:
-                found += self.read([one])
-            except LoadError as error:
-                if one.loaded_at is None:
-                    raise
-                log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
-        return found
 
 
 def adapter_arguments(

@@ -15,7 +15,7 @@ import torch
 
 from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.errors import LoadError, reason
-from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.model_files import adapters_at_load, model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.weight_loading import load_config, load_tokenizer, resolve_dtype
 from hf_triton.text_generation.engine.engine import EngineSetup
@@ -85,7 +85,7 @@ def make_engine(
         size = getattr(described.dtype, "itemsize", 4)
         cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
     dtype = str(described.dtype).removeprefix("torch.")
-    adapters = AdapterFiles(served).at_load()
+    adapters = adapters_at_load(served, AdapterFiles(served).read)
     folders = {one.adapter.name: one.folder for one in adapters}
     takes_adapters = served.adapters_file or folders
     started = {
