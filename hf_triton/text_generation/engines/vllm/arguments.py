@@ -5,6 +5,7 @@ Imports no vLLM.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_triton.runtime.weights.model_files import adapter_folders
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.text_generation.memory.layer_shapes import context_length
-from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.options import PARALLEL, Options
 
 _GIB = 2**30
 _USUAL_SEQS = 64
@@ -76,11 +77,7 @@ def require_known(given: Mapping[str, Any], known: Collection[str], version: str
 
 
 def num_devices(given: Mapping[str, Any]) -> int:
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    product = 1
-    for name in sizes:
-        product *= int(given.get(name, 1))
-    return product
+    return math.prod(int(given.get(name, 1)) for name in PARALLEL)
 
 
 def require_devices(
