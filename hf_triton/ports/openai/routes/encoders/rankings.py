@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from operator import mul
 from typing import Annotated, Any, Literal
 
@@ -50,7 +51,8 @@ from hf_triton.ports.openai.triton.catalog import SIMILARITY as OUTPUT
 from hf_triton.ports.openai.triton.tensors import ServedModel
 
 
-class Pairs(EncoderRequest, kw_only=True):
+class Pairs(EncoderRequest, kw_only=True, dict=True):
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         """The first texts, as many as the second, or one for all. Raises ApiError, 400."""
         raise NotImplementedError
@@ -66,11 +68,11 @@ class Pairs(EncoderRequest, kw_only=True):
         return False
 
     def check(self) -> None:
-        self.sides()
+        _ = self.sides
 
     def batch(self, model: ServedModel) -> Batch:
         """All pairs; for an embedding model the texts of both sides, the second first."""
-        firsts, seconds = self.sides()
+        firsts, seconds = self.sides
         if model.task in EMBEDDING_TASKS:
             told = tuple({OUTPUT} & model.outputs)
             texts, names = [*seconds, *firsts], self.names[::-1]
@@ -81,7 +83,7 @@ class Pairs(EncoderRequest, kw_only=True):
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""
-        firsts, seconds = self.sides()
+        firsts, seconds = self.sides
         found: dict[tuple[str, str], float] = {}
         texts = zip(_each(firsts, len(seconds)), seconds, strict=True)
         pairs = zip(texts, _scores(answers, len(seconds)), strict=True)
@@ -149,6 +151,7 @@ class ScoreRequest(_Activated, kw_only=True):
     text_1: Texts
     text_2: Texts
 
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         firsts, seconds = listed(self.text_1), listed(self.text_2)
         if len(firsts) not in (1, len(seconds)):
@@ -210,6 +213,7 @@ class RerankRequest(_Activated, kw_only=True):
 
     names = ("query", "documents")
 
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         return [self.query], _texts_of("documents", self.documents)
 
@@ -240,6 +244,7 @@ class PassagesRequest(Pairs, kw_only=True):
     names = ("query", "passages")
     is_raw = True
 
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         return [_text_of("query", self.query)], _texts_of("passages", self.passages)
 
@@ -266,6 +271,7 @@ class TeiRerankRequest(TeiRequest, Pairs, kw_only=True):
     def is_raw(self) -> bool:
         return bool(self.raw_scores)
 
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         return [self.query], listed(self.texts)
 
@@ -298,6 +304,7 @@ class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
     def options(self) -> dict[str, TensorValue]:
         return {**super().options, **present(self.parameters, "truncate", "prompt_name")}
 
+    @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
         return [self.inputs.source_sentence], listed(self.inputs.sentences)
 
