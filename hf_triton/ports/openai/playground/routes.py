@@ -138,11 +138,8 @@ class Playground:
         return json_response({"models": models})
 
     async def _config(self, name: str) -> Any:
-        config = next(
-            (one for one in self._repository.configs(self._retries.asleep()) if one.name == name),
-            None,
-        )
-        config = config or await self._triton.config(name)
+        asleep = self._repository.configs({name}.intersection(self._retries.asleep()))
+        config = asleep[0] if asleep else await self._triton.config(name)
         if config is None and await self._triton.is_ready(name) is False:
             raise model_is_loading(name)
         if config is None:
