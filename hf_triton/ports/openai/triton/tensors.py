@@ -14,6 +14,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from generator.render import model_config
 from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
@@ -159,7 +160,7 @@ class ServedModel:
 
 def served_model(config: Any) -> ServedModel | None:
     """The engine stands for its front; None for a model that is none of models.yaml's."""
-    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    parameters = model_config.parameters(config)
     role = parameters.get(ROLE_PARAMETER)
     task = parameters.get(TASK_PARAMETER)
     if task is None or role not in ("engine", "whole", "ensemble"):
