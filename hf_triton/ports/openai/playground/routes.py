@@ -43,6 +43,7 @@ from hf_triton.ports.openai.triton.catalog import Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import (
     ServedModel,
+    add_input,
     new_request,
     outputs_of,
     pack_texts,
@@ -222,8 +223,9 @@ def _infer_request(
         is_whole = min(tensor.dims, default=1) > 0 and math.prod(tensor.dims) == len(elements)
         shape = list(tensor.dims) if is_whole else [len(elements)]
         batch = [1] if config.max_batch_size else []
-        request.inputs.add(name=name, datatype=_datatype(tensor), shape=batch + shape)
-        request.raw_input_contents.append(_packed(name, _datatype(tensor), elements))
+        datatype = _datatype(tensor)
+        data = _packed(name, datatype, elements)
+        add_input(request, name, datatype, batch + shape, data)
     for name, text in caller.items():
         request.parameters[name].string_param = text
     return request

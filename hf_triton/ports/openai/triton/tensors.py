@@ -67,8 +67,7 @@ def infer_request(
         datatype, data = pack_value(value)
         size = len(value) if isinstance(value, list | tuple) else 1
         shape = [1, size] if batched else [size]
-        request.inputs.add(name=name, datatype=datatype, shape=shape)
-        request.raw_input_contents.append(data)
+        add_input(request, name, datatype, shape, data)
     return request
 
 
@@ -77,6 +76,11 @@ def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
     for name in outputs:
         request.outputs.add(name=name)
     return request
+
+
+def add_input(request: Any, name: str, datatype: str, shape: Sequence[int], data: bytes) -> None:
+    request.inputs.add(name=name, datatype=datatype, shape=shape)
+    request.raw_input_contents.append(data)
 
 
 def read_chunk(response: Any) -> Chunk:

@@ -26,6 +26,7 @@ from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
 from hf_triton.ports.openai.triton.catalog import TRUNCATED
 from hf_triton.ports.openai.triton.tensors import (
     ServedModel,
+    add_input,
     counts,
     new_request,
     outputs_of,
@@ -145,14 +146,11 @@ class Batch:
         columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
         for name, column in columns.items():
             if column:
-                shape = [len(column), *ones]
-                request.inputs.add(name=name, datatype="BYTES", shape=shape)
-                request.raw_input_contents.append(pack_texts(column))
+                add_input(request, name, "BYTES", [len(column), *ones], pack_texts(column))
         num_rows = len(texts) if model.is_batched else 1
         for name, value in self.options.items():
             datatype, data = pack_value(value)
-            request.inputs.add(name=name, datatype=datatype, shape=[num_rows, *ones])
-            request.raw_input_contents.append(data * num_rows)
+            add_input(request, name, datatype, [num_rows, *ones], data * num_rows)
         return request
 
     def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
