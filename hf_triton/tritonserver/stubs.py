@@ -90,13 +90,15 @@ class End:
 def started_s(pid: int) -> float:
     """When a process began, on the machine's clock (CLOCK_BOOTTIME), in hundredths."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(_stat_fields(pid)[19]) / os.sysconf("SC_CLK_TCK")
+        return int(stat_fields(Path(f"/proc/{pid}"))[19]) / os.sysconf("SC_CLK_TCK")
     return -math.inf
 
 
-def _stat_fields(pid: int) -> list[str]:
-    """What /proc tells of a process after its name, from its state on. Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+def stat_fields(folder: Path) -> list[str]:
+    """What a process' or thread's folder in /proc tells of it after its name, from its state on;
+    see proc_pid_stat(5). Raises OSError.
+    """
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
@@ -174,7 +176,7 @@ def how_it_ended(pid: int, is_memory: bool | None) -> End:
     """
     try:
         # psutil has no exit status of a process that is not our child.
-        state, *_, code = _stat_fields(pid)
+        state, *_, code = stat_fields(Path(f"/proc/{pid}"))
         status = int(code)
     except (OSError, ValueError):
         return End()

@@ -28,7 +28,7 @@ from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.http_api import NUM_LOADERS
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.stubs import server_process, started_s, starts_another
+from hf_triton.tritonserver.stubs import server_process, started_s, starts_another, stat_fields
 
 # A stop this short may be a tool's that looks into the process.
 _STOPPED_S = 5.0
@@ -68,18 +68,19 @@ class Activity:
 def activity(pid: int) -> Activity | None:
     """None of a process that has ended, or that a debugger holds."""
     try:
-        state, cpu_s = _state(Path(f"/proc/{pid}/stat"))
+        process = Path(f"/proc/{pid}")
+        state, cpu_s = _state(process)
         if state == "t":
             return None
-        threads = Path(f"/proc/{pid}/task").iterdir()
-        return Activity(state == "T", all(_state(t / "stat")[0] == "S" for t in threads), cpu_s)
+        threads = (process / "task").iterdir()
+        return Activity(state == "T", all(_state(one)[0] == "S" for one in threads), cpu_s)
     except (OSError, IndexError, ValueError):
         return None
 
 
-def _state(stat: Path) -> tuple[str, float]:
+def _state(folder: Path) -> tuple[str, float]:
     """Its letter in proc_pid_stat(5), and user and system time in seconds."""
-    fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+    fields = stat_fields(folder)
     return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
