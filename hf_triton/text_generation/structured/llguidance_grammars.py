@@ -83,8 +83,7 @@ def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
         return str(LLMatcher.grammar_from_json_schema(schema))
     if constraint.kind == "grammar":
         return str(LLMatcher.grammar_from_lark(lark_text(constraint)))
-    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
-    return str(LLMatcher.grammar_from_regex(regex))
+    return str(LLMatcher.grammar_from_regex(regex_of(constraint)))
 
 
 def lark_text(constraint: Constraint) -> str:
@@ -134,8 +133,7 @@ def _lark_of(constraint: Constraint) -> str:
         return f"%json {json.dumps(with_json_defaults(constraint.text))}"
     if constraint.kind == "grammar":
         return f"%lark {{\n{lark_text(constraint)}\n}}"
-    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
-    [grammar] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
+    [grammar] = json.loads(LLMatcher.grammar_from_regex(regex_of(constraint)))["grammars"]
     return str(grammar["lark_grammar"]).removeprefix("start: ")
 
 
@@ -175,9 +173,10 @@ def _place(error: str) -> str:
     return f"not valid{at}, allowed: Lark as llguidance has it, or llama.cpp's GBNF"
 
 
-def choice_regex(constraint: Constraint) -> str:
-    """A regular expression that the choices match, and nothing else."""
-    return "|".join(map(re.escape, constraint.texts))
+def regex_of(constraint: Constraint) -> str:
+    """The regular expression of a constraint; of choices, one that they match, and nothing else."""
+    is_choice = constraint.kind == "choice"
+    return "|".join(map(re.escape, constraint.texts)) if is_choice else constraint.text
 
 
 def refusal_reason(stop_reason: str, error: str) -> str:

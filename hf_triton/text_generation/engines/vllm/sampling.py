@@ -15,9 +15,9 @@ from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import LEAST_LOGPROB, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import (
-    choice_regex,
     grammar_after_reasoning,
     lark_text,
+    regex_of,
     with_json_defaults,
 )
 
@@ -59,10 +59,8 @@ def structured_outputs(constraint: Constraint) -> dict[str, Any]:
     """Arguments of vLLM's StructuredOutputsParams that give the grammar that is followed here."""
     if constraint.reasoning is not None:
         return {"grammar": grammar_after_reasoning(constraint)}
-    if constraint.kind == "regex":
-        return {"regex": constraint.text}
-    if constraint.kind == "choice":
-        return {"regex": choice_regex(constraint)}
+    if constraint.kind in ("regex", "choice"):
+        return {"regex": regex_of(constraint)}
     if constraint.kind == "grammar":
         return {"grammar": lark_text(constraint)}
     return {"json": json.dumps(with_json_defaults(constraint.text))}
