@@ -28,7 +28,7 @@ Pad = Callable[[list[list[int]]], tuple[torch.Tensor, torch.Tensor]]
 SIZES = re.compile(
     r"window|chunk_(size|len)|block_size|topk_blocks|index_topk|budget|floor_scale|n_floor"
 )
-_WIDTHS = (2, 4, 8)  # the first that the architecture takes
+SMALL_WIDTHS = (2, 4, 8)  # the first that the architecture takes
 _LENGTHS = (13, 10, 6)  # padded by 3 and by 7: not by multiples of one size
 _NUM_FORCED = 3
 # The largest difference of logits, as a share of their range. Another batch shape sums in another
@@ -51,7 +51,7 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
     """
     trial = _Trial(model, pad)
     check_numbers(trial.logits([0]))
-    for width in _WIDTHS:
+    for width in SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
             return trial.largest((Batches.PADDED, Batches.EQUAL))
     return trial.largest((Batches.EQUAL,))

@@ -6,8 +6,8 @@ from typing import Any
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.memory.layer_shapes import context_length
+from hf_triton.text_generation.memory.paged_cache import LEN_WITHOUT_LIMIT
 
-_WITHOUT_LIMIT = 2048
 _RELATIVE_POSITIONS = "relative_attention_num_buckets"
 
 
@@ -27,7 +27,7 @@ def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
         return max_model_len, min(max_model_len, longest_output or max_model_len)
     usual = getattr(config, "n_positions", None)
     if not isinstance(usual, int) or usual <= 0:
-        usual = _WITHOUT_LIMIT
+        usual = LEN_WITHOUT_LIMIT
     return longest_input or usual, longest_output or usual
 
 

@@ -31,7 +31,7 @@ from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_laye
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.source import Source, text_source
 
-from ..generate.batches import SIZES
+from ..generate.batches import SIZES, SMALL_WIDTHS
 from ..generate.lengths import max_lengths
 from .runner_selection import UnsupportedModelError
 from .trial import TrialRun, dummy_sequence, trial_logits
@@ -39,7 +39,6 @@ from .trial import TrialRun, dummy_sequence, trial_logits
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
 _NUM_ENCODED = 16
 _NUM_FORCED = 5
-_WIDTHS = (2, 4, 8)  # of windows and blocks, the first that the architecture takes
 _WINDOW = 4
 _RUNNERS: dict[str, Any] = {
     "encoder-decoder": EncoderDecoderRunner,
@@ -140,7 +139,7 @@ def _select(
     they do.
     """
     model, trial = setup.model, SourceTrial(setup, sources, start)
-    for width in () if setup.sources else _WIDTHS:
+    for width in () if setup.sources else SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
             found = _matching(trial, shapes, Refusals(), pads=True)
             if found is not None:
