@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator
-from statistics import fmean, pvariance
+from dataclasses import dataclass
 
 import torch
 
@@ -139,7 +139,7 @@ class ThreadCount:
             hold_s *= min(2**self._repeats, _LONGER)
         elif fastest > 1 and not stays:
             hold_s = 0.0  # the best may be further on
-        self._hold(hold_s, trial.cost_s, fmean(trial.times[fastest]))
+        self._hold(hold_s, trial.cost_s, trial.times[fastest].mean)
 
     def _hold(self, seconds: float, cost_s: float, level: float) -> None:
         self._hold_s, self._cost_s, self._held_s = seconds, cost_s, 0.0
@@ -147,12 +147,35 @@ class ThreadCount:
         self._more_s = self._less_s = 0.0
 
 
+@dataclass
+class _Mean:
+    """A running mean: a trial of a small model has tens of thousands of steps."""
+
+    num: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.num += 1
+        self.total += value
+        self.squares += value * value
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num
+
+    @property
+    def variance(self) -> float:
+        """The variance of the mean."""
+        return max(0.0, self.squares / self.num - self.mean**2) / self.num
+
+
 class _Trial:
     """Blocks of steps with the ``other`` number of threads and with the ``present`` in turns."""
 
     def __init__(self, present: int, other: int) -> None:
         self.present, self.other, self.count = present, other, other
-        self.times: dict[int, list[float]] = {present: [], other: []}
+        self.times = {present: _Mean(), other: _Mean()}
         self._seconds = {present: 0.0, other: 0.0}
         self._num_steps, self._block_s, self._num_rounds = 0, 0.0, 0
 
@@ -161,7 +184,7 @@ class _Trial:
         also wakes threads, or waits for what the block before has used up.
         """
         if self._num_steps:
-            self.times[self.count].append(times)
+            self.times[self.count].add(times)
         self._num_steps += 1
         self._block_s += seconds
         self._seconds[self.count] += seconds
@@ -181,20 +204,20 @@ class _Trial:
     @property
     def is_clear(self) -> bool:
         """Whether the numbers differ by more than they may by chance."""
-        both, present = list(self.times.values()), fmean(self.times[self.present])
-        variance = sum(pvariance(times) / len(times) for times in both)  # of the means
-        doubt = max(2 * math.sqrt(variance) / present, _LEAST_DOUBT / min(map(len, both)))
+        present, other = self.times[self.present], self.times[self.other]
+        doubt = 2 * math.sqrt(present.variance + other.variance) / present.mean
+        doubt = max(doubt, _LEAST_DOUBT / min(present.num, other.num))
         return abs(self._gain) > _MIN_GAIN + doubt
 
     @property
     def _gain(self) -> float:
         """The share of a step's time that the other number saves."""
-        return 1 - fmean(self.times[self.other]) / fmean(self.times[self.present])
+        return 1 - self.times[self.other].mean / self.times[self.present].mean
 
     @property
     def cost_s(self) -> float:
         """Seconds that the slower number of threads has taken longer than the faster."""
-        means = {count: fmean(times) for count, times in self.times.items()}
+        means = {count: times.mean for count, times in self.times.items()}
         slower, faster = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
         cost_s = self._seconds[slower] * (1 - means[faster] / means[slower])
         return max(cost_s, _LEAST_COST * sum(self._seconds.values()))
