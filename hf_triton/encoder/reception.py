@@ -93,11 +93,12 @@ class Reception(PooledReception):
     ) -> None:
         plain = read_plain(request, self._inputs)
         begin = partial(self._begin, plain, listed, responder, time.monotonic())
+        num_bytes = plain.num_bytes
         # Without an engine the reading thread does all the work, perhaps for long.
-        if plain.num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
+        if num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
             begin()
             return
-        pool = self._long if plain.num_bytes > _LONG_TEXT_BYTES else self._short
+        pool = self._long if num_bytes > _LONG_TEXT_BYTES else self._short
         self._requests.run_on(pool, responder, begin)
 
     def _begin(
