@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 # psutil reports the machine's memory, not the container's limit.
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
 # Of cgroups of version 2, and of version 1's controller for processor time.
 _ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
@@ -176,7 +176,7 @@ def free_cpu_bytes() -> int:
 
     free = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # without a limit it is "max"
-        limit, used = int(_CGROUP_LIMIT.read_text()), int(_CGROUP_USED.read_text())
+        limit, used = int(CGROUP_LIMIT.read_text()), int(CGROUP_USED.read_text())
         reclaimable = 0
         with suppress(OSError):
             fields = dict(line.split() for line in CGROUP_STAT.read_text().splitlines())

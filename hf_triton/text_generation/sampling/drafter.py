@@ -58,7 +58,7 @@ class Drafter:
             num_tokens = min(length, room)
             if num_tokens > 0 and grow(sequence, sequence.num_computed_tokens + num_tokens):
                 room -= num_tokens
-                token_ids = self._propose(sequence, num_tokens)
+                token_ids = self.propose(sequence, num_tokens)
                 if token_ids:
                     step.drafts.append(Draft(sequence, token_ids))
 
@@ -89,19 +89,19 @@ class Drafter:
             return {}
         found = {}
         for sequence in decodes:
-            rate = 0.0 if sequence.is_alone else self._rate(sequence)
+            rate = 0.0 if sequence.is_alone else self.rate(sequence)
             most = self._num_speculative_tokens
             length = best_length(round(max(_LEAST_COST, cost), 2), round(rate, 2), most)
             if (length := min(length, sequence.num_tokens_left - 1)) > 0:
                 found[sequence] = length
         return found
 
-    def _rate(self, sequence: Sequence) -> float:
+    def rate(self, sequence: Sequence) -> float:
         """How likely the next proposed token is right; 0 where there is none."""
         ngrams = self._ngrams.get(sequence)
         return ngrams.rate if ngrams is not None and ngrams.has_proposal else 0.0
 
-    def _propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
+    def propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
         return self._ngrams[sequence].propose(num_tokens)
 
 

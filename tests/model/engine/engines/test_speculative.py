@@ -50,10 +50,10 @@ class Knowing(Drafter):
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
         self._random = random.Random(0)
 
-    def _rate(self, sequence: Sequence) -> float:
+    def rate(self, sequence: Sequence) -> float:
         return 0.9 if sequence in self.numbers else 0.0
 
-    def _propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
+    def propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
         first = len(sequence.token_ids)
         right = self.outputs[self.numbers[sequence]][first : first + num_tokens]
         return [one if self._random.random() < 0.8 else (one + 1) % VOCAB_SIZE for one in right]

@@ -121,9 +121,8 @@ def test_free_memory_is_the_machines_or_what_the_container_leaves(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, text in (("_CGROUP_LIMIT", limit), ("_CGROUP_USED", used)):
+    for name, text in (("CGROUP_LIMIT", limit), ("CGROUP_USED", used), ("CGROUP_STAT", None)):
         monkeypatch.setattr(device, name, tmp_path / name)
-        monkeypatch.setattr(device, "CGROUP_STAT", tmp_path / "no stat")
         if text is not None:
             (tmp_path / name).write_text(text)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 * GIB))
@@ -133,7 +132,7 @@ def test_free_memory_is_the_machines_or_what_the_container_leaves(
 def test_page_cache_that_a_container_can_give_up_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"_CGROUP_LIMIT": f"{8 * GIB}", "_CGROUP_USED": f"{7 * GIB}"}
+    files = {"CGROUP_LIMIT": f"{8 * GIB}", "CGROUP_USED": f"{7 * GIB}"}
     files["CGROUP_STAT"] = f"anon 5\ninactive_file {2 * GIB}\nactive_file {GIB}\n"
     for name, text in files.items():
         (tmp_path / name).write_text(text)
