@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,7 @@ _MORE_MODELS = """\
     options: {{max_num_seqs: 1}}
   - {{name: piped, model: {piped}, streaming: false}}
 """
+# Of Hermes' and Qwen's kind.
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
 {%- for message in messages -%}
@@ -55,8 +57,7 @@ _TOOLS_TEMPLATE = """\
 {%- endfor -%}
 {{- "Assistant:" if add_generation_prompt -}}
 """
-
-# Looks from each message through all later ones, as gpt-oss' does.
+# Looks from each message through all later ones, as gpt-oss' does: time with the square of a chat.
 _THOROUGH_TEMPLATE = """\
 {%- for message in messages -%}
     {%- for later in messages[loop.index:] -%}{%- if later.role == "tool" -%}{%- endif -%}
@@ -99,7 +100,7 @@ def _models_yaml(folder: Path) -> str:
     adapter = write_adapter(folder / "loud")
     ways = {
         "batched": f"adapters: [{{name: loud, model: {adapter}}}]",
-        "tight": f"model: {_tools_model(folder / 'tools')}",
+        "tight": f"model: {_long_model(folder / 'tools', _TOOLS_TEMPLATE)}",
     }
     models = served_models.MODELS_YAML
     for name, more in ways.items():
@@ -109,42 +110,37 @@ def _models_yaml(folder: Path) -> str:
         seeing=DEMO_MODEL.parent / "seeing",
         whisper=tiny_whisper(folder / "whisper_model"),
         poisoned=_poisoned_model(folder / "poisoned"),
-        thorough=_thorough_model(folder / "thorough"),
+        thorough=_long_model(folder / "thorough", _THOROUGH_TEMPLATE),
         piped=_piped_model(folder / "piped"),
     )
 
 
-def _tools_model(folder: Path) -> Path:
-    """The demo model with a chat template of Hermes' and Qwen's kind, for texts that take a
-    minute.
-    """
+def _demo_model(folder: Path, **changes: Any) -> Path:
+    """The demo model with these changes of its configuration."""
     shutil.copytree(DEMO_MODEL, folder)
-    (folder / "chat_template.jinja").write_text(_TOOLS_TEMPLATE, encoding="utf-8")
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
+    path.write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def _long_model(folder: Path, chat_template: str) -> Path:
+    """The demo model for texts that take a minute."""
+    _demo_model(folder, max_position_embeddings=LONGEST_TEXT + 10)
+    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
     return folder
 
 
 def _poisoned_model(folder: Path) -> Path:
     """The demo model, for which the letter Q is no number."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path, weights = folder / "config.json", folder / "model.safetensors"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    _demo_model(folder, tie_word_embeddings=False)
+    weights = folder / "model.safetensors"
     tensors = load_file(weights)
     embedding = tensors["model.embed_tokens.weight"]
     tensors["lm_head.weight"] = embedding.clone()
     letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
     embedding[letter] = torch.nan
     save_file(tensors, weights, metadata={"format": "pt"})
-    return folder
-
-
-def _thorough_model(folder: Path) -> Path:
-    """One of a long context whose chat template takes time with the square of a chat."""
-    _tools_model(folder)
-    (folder / "chat_template.jinja").write_text(_THOROUGH_TEMPLATE, encoding="utf-8")
     return folder
 
 
