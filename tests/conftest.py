@@ -158,6 +158,15 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneServer]:
 
 
 @pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What is freed during a test is freed at once: a collection of garbage comes too rarely."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
 

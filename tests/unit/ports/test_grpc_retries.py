@@ -62,16 +62,12 @@ async def test_an_error_of_the_request_itself_is_passed_on(tmp_path: Path) -> No
         assert triton.prompts == ["1", "2"]
 
 
+@pytest.mark.usefixtures("no_collection")
 async def test_the_message_of_an_answered_call_is_freed(tmp_path: Path) -> None:
     async with told_port(tmp_path) as (_, stub):
-        gc.collect()
-        gc.disable()
-        try:
-            await stub.ModelInfer(asked(1))
-            assert await streamed(stub, asked(2)) == [""]
-            assert not [one for one in gc.get_objects() if type(one) is Asked and one.message]
-        finally:
-            gc.enable()
+        await stub.ModelInfer(asked(1))
+        assert await streamed(stub, asked(2)) == [""]
+        assert not [one for one in gc.get_objects() if type(one) is Asked and one.message]
 
 
 @pytest.mark.parametrize("dies", ["the model, as the supervisor says", "tritonserver"])

@@ -5,7 +5,6 @@ compiled beside everything else.
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import re
 import threading
@@ -469,15 +468,11 @@ def test_of_many_the_least_used_are_forgotten(asking: Asking, compilation: Compi
     assert compilation.compiled.count("0") == 2
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_what_is_forgotten_lets_its_process_go(asking: Asking, compilation: Compilation) -> None:
-    """At once: a collection of garbage comes too rarely."""
-    gc.disable()
-    try:
-        for number in range(40):
-            asking(str(number), f"{number} more")
-        assert eventually(lambda: len(compilation.living) == 32)
-    finally:
-        gc.enable()
+    for number in range(40):
+        asking(str(number), f"{number} more")
+    assert eventually(lambda: len(compilation.living) == 32)
 
 
 def test_what_is_refused_is_told_to_each_that_asks(
