@@ -7,6 +7,7 @@ so that no test depends on the last bit of a sum.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -309,11 +310,13 @@ def mixed_load(count: int, seed: int = 3) -> list[Asked]:
 @torch.inference_mode()
 def reference(model: Any, asked: list[Asked], min_gap: float = 1e-4) -> list[tuple[int, ...]]:
     """``model.generate``'s greedy tokens of each prompt; an assertion fails on a near tie."""
-    alike: dict[tuple[int, int], list[int]] = {}
+    config = model.generation_config
+    # A last token may be forced by the number of tokens: then only equal ones are together.
+    is_forced = config.forced_eos_token_id is not None
+    ends = torch.tensor(_listed(config.eos_token_id))
+    alike = defaultdict[tuple[int, int], list[int]](list)
     for index, one in enumerate(asked):
-        # A last token may be forced by the number of tokens: then only equal ones are together.
-        is_forced = model.generation_config.forced_eos_token_id is not None
-        alike.setdefault((len(one.prompt), one.max_tokens * is_forced), []).append(index)
+        alike[len(one.prompt), one.max_tokens if is_forced else 0].append(index)
     tokens: list[tuple[int, ...]] = [()] * len(asked)
     for indexes in alike.values():
         prompts = torch.tensor([asked[index].prompt for index in indexes])
@@ -329,7 +332,6 @@ def reference(model: Any, asked: list[Asked], min_gap: float = 1e-4) -> list[tup
         skipped = 0 if model.config.is_encoder_decoder else prompts.shape[1]
         best = torch.stack(output.logits, dim=1).topk(2, dim=-1).values
         gaps = best[..., 0] - best[..., 1]
-        ends = torch.tensor(_listed(model.generation_config.eos_token_id))
         for index, row, gap in zip(indexes, output.sequences[:, skipped:], gaps, strict=True):
             num_first = len(row) - len(gap)  # of a decoder, not generated
             num_tokens = asked[index].max_tokens
