@@ -5,7 +5,6 @@ ready, and a model is told to be unloading before its processes end.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -41,7 +40,6 @@ class FakeServer:
         self.unready: set[str] = set()
         self.is_reachable = True
         self.num_asked = 0
-        self.asked_to_load = threading.Semaphore(0)
         self._numbers = itertools.count(1000)
         for model in models:
             self.load(model)

@@ -25,7 +25,6 @@ from hf_triton.text_generation.forward.transformers.cache_runner import CacheRun
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.memory import model_cache
 from hf_triton.text_generation.memory.layer_shapes import (
-    StateShape,
     layer_shapes,
 )
 from hf_triton.text_generation.memory.state_pages import StatePages
@@ -37,8 +36,6 @@ from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 CPU = torch.device("cpu")
 WAYS = ("compiled", "pages")
 GIB = 2**30
-CONV = StateShape("conv", 0, (96, 4), torch.float32)
-RECURRENT = StateShape("recurrent", 0, (4, 8, 8), torch.float32)
 
 
 def test_what_each_layer_keeps_is_read_off_the_model() -> None:
