@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+from hf_triton.tritonserver.listen import SHARED_MEMORY
+
 _REGION = re.compile(r"hf_triton_(\d+)_\d+_")  # the number of its serve, then its port
 _OF_PROCESS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Triton's end of its name
 _OLD_S = 600.0
