@@ -14,8 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from generator.deploy.options import quantity
-from generator.errors import TemplateError
-from generator.render.strict_jinja import Filter, strict_environment
+from generator.render.strict_jinja import Filter, rendered, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " ") - {'"', "\\"}
@@ -23,12 +22,7 @@ _SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " 
 
 def render(name: str, **values: object) -> bytes:
     """The text of a template. Raises TemplateError where it is broken."""
-    try:
-        text = _environment().get_template(name).render(**values)
-    except jinja2.TemplateError as error:
-        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
-        raise TemplateError(f"{place}: {error}") from error
-    return text.encode()
+    return rendered(_environment(), name, **values).encode()
 
 
 def read(name: str) -> str:

@@ -21,7 +21,7 @@ from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
 from generator.render.model_data import LABELS_FILE, NATIVE_FILES, data_files, labels
-from generator.render.strict_jinja import Filter, strict_environment
+from generator.render.strict_jinja import Filter, rendered, strict_environment
 from generator.spec import local_files
 from generator.spec.model_spec import (
     DynamicBatching,
@@ -234,11 +234,7 @@ def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> 
 @functools.lru_cache(maxsize=4096)
 def _form(environment: jinja2.Environment, name: str, **values: Hashable) -> str:
     """A template's text. It is given nothing but what the cache goes by."""
-    try:
-        return environment.get_template(name).render(**values)
-    except jinja2.TemplateError as error:
-        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
-        raise TemplateError(f"{place}: {error}") from error
+    return rendered(environment, name, **values)
 
 
 def _of_form(model: TritonModel) -> _ModelOfForm:

@@ -37,3 +37,12 @@ def strict_environment(
     )
     environment.filters.update(filters)
     return environment
+
+
+def rendered(environment: jinja2.Environment, name: str, **values: object) -> str:
+    """A template's text. Raises TemplateError, with the line, where it is broken."""
+    try:
+        return environment.get_template(name).render(**values)
+    except jinja2.TemplateError as error:
+        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
+        raise TemplateError(f"{place}: {error}") from error
