@@ -21,6 +21,7 @@ from generator.errors import Problem, SpecError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
+from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import Node
 
 _HEADER = (
@@ -46,7 +47,7 @@ def files_of(
     where models can't be local.
     """
     hooks = _hooks_names(unit.specs)
-    tree: dict[str, Any] = plain(root, dict(_changes(unit, hooks, local_base)))
+    tree: dict[str, Any] = _changed(root, dict(_changes(unit, hooks, local_base)))
     tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
     files = {"models.yaml": yaml_text(tree).encode()}
     for spec in unit.specs:
@@ -84,15 +85,14 @@ def _changes(
             yield _place(places["instance_group"]), groups
 
 
-def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:
+def _changed(node: Node, changes: Mapping[Place, Any]) -> Any:
     """The tree's values without their places, but for what ``changes`` has for a place."""
-    changes = changes or {}
     if _place(node) in changes and not isinstance(node.value, dict):
         return changes[_place(node)]
     if isinstance(node.value, dict):
-        return {key.name: plain(child, changes) for key, child in node.value.items()}
+        return {key.name: _changed(child, changes) for key, child in node.value.items()}
     if isinstance(node.value, list):
-        return [plain(child, changes) for child in node.value]
+        return [_changed(child, changes) for child in node.value]
     return node.value
 
 

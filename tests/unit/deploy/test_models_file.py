@@ -10,12 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.deploy.models_file import files_of, plain, yaml_text
+from generator.deploy.models_file import files_of, yaml_text
 from generator.deploy.rendering import block, quote
 from generator.deploy.servers import Unit, slug
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
+from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import parse as parse_marks
 from generator.yaml_file.nodes import read
 from tests.support.triton import ROOT
