@@ -39,8 +39,9 @@ BLOCK = 1 << 23
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
 _NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|SAS")
+_ADDRESS = re.compile(r"\w+://\S+")  # its digits and words are no answer
 _REFUSALS = re.compile(
-    "credential|permission|forbidden|denied|authenti|authoriz|account_name|signature|[^0-9]40[13]",
+    r"credential|permission|forbidden|denied|authenti|authoriz|account_name|signature|\b40[13]\b",
     re.IGNORECASE,
 )
 
@@ -210,7 +211,7 @@ def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
     except FetchError:
         raise
     except Exception as error:  # noqa: BLE001, each store's package raises its own
-        if isinstance(error, PermissionError) or _REFUSALS.search(_text(error)):
+        if isinstance(error, PermissionError) or _REFUSALS.search(_ADDRESS.sub("", _text(error))):
             raise FetchError(
                 f"the store refuses it: set {store.credentials} in the environment to credentials "
                 "that may list and read it, or give this machine a role that may"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import textwrap
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 from generator.python_modules import run_module
 from hf_triton.tritonserver.listen import Listen
@@ -22,53 +21,41 @@ from tests.support.triton import Answer, echo_templates, eventually, free_ports,
 class Served:
     """The running command: what it has said so far, its exit code, the processes below it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], listen: Listen) -> None:
-        assert process.stdout
-        assert process.stderr
-        self.process = process
-        self.listen = listen
-        self._out, self._err = Lines(process.stdout.fileno()), Lines(process.stderr.fileno())
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+    def __init__(
+        self, process: subprocess.Popen[bytes], listen: Listen, out: BinaryIO, err: BinaryIO
+    ) -> None:
+        self.process, self.listen = process, listen
+        self._files = {"out": out, "err": err}
+        self._at_end: dict[str, str] = {}
 
     @property
     def out(self) -> str:
-        """The lines on stdout: with each line of ``err`` those that came before it."""
-        return self._out.text
+        """The lines on stdout."""
+        return self._at_end["out"] if self._at_end else self._lines("out")
 
     @property
     def err(self) -> str:
         """The lines on stderr."""
-        return self._err.text
+        return self._at_end["err"] if self._at_end else self._lines("err")
 
-    def _read(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for lines in (self._out, self._err):
-                selector.register(lines.pipe, selectors.EVENT_READ)
-            while selector.get_map():
-                selector.select()
-                said = self._err.read()
-                self._out.add(self._out.read())
-                self._err.add(said)
-                for lines in (self._out, self._err):
-                    if lines.have_ended and lines.pipe in selector.get_map():
-                        selector.unregister(lines.pipe)
+    def _lines(self, name: str) -> str:
+        has_ended = self.process.poll() is not None
+        file = self._files[name].fileno()
+        text = os.pread(file, os.fstat(file).st_size, 0)
+        return (text if has_ended else text[: text.rfind(b"\n") + 1]).decode(errors="replace")
+
+    def keep_lines(self) -> None:
+        """Reads all that was said, before the files are closed."""
+        self._at_end = {name: self._lines(name) for name in self._files}
 
     def wait_for(self, text: str) -> None:
         """Returns when ``text`` is on stderr or stdout."""
         eventually(lambda: text in self.err + self.out or self.process.poll() is not None, 120)
-        self.finish_reading()
         assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
 
     def exit_code(self, timeout_s: float = 120.0) -> int:
         """How it ended; everything it said is in ``out`` and ``err`` then."""
-        code = self.process.wait(timeout_s)
-        self.finish_reading()
-        return code
-
-    def finish_reading(self) -> None:
-        if self.process.poll() is not None:
-            self._reader.join(60)
+        return self.process.wait(timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -166,28 +153,26 @@ def started(
     """Runs a module's ``serve`` with the models.yaml in ``folder``; kills what is left of it."""
     ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
     files = ("--config=models.yaml", "--repository=repository")
-    process = subprocess.Popen(
-        run_module(*command, "serve", *ports, *files, *arguments),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    served = Served(process, listen)
-    try:
-        yield served
-    finally:
-        process.kill()
-        process.wait()
-        served.leaves_nothing()
-        for pid in served.server_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        served.finish_reading()
-        for stream in (process.stdout, process.stderr):
-            if stream:
-                stream.close()
+    with TemporaryFile() as out, TemporaryFile() as err:
+        process = subprocess.Popen(
+            run_module(*command, "serve", *ports, *files, *arguments),
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+        served = Served(process, listen, out, err)
+        try:
+            yield served
+        finally:
+            process.kill()
+            process.wait()
+            served.leaves_nothing()
+            for pid in served.server_pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            served.keep_lines()
 
 
 def _children(pid: int) -> set[int]:
@@ -196,33 +181,6 @@ def _children(pid: int) -> set[int]:
         with contextlib.suppress(OSError):  # it has ended
             found |= {int(child) for child in (thread / "children").read_text().split()}
     return found
-
-
-class Lines:
-    """The whole lines that have come through a pipe, in ``text``."""
-
-    def __init__(self, pipe: int) -> None:
-        os.set_blocking(pipe, False)
-        self.pipe = pipe
-        self.text = ""
-        self.have_ended = False
-        self._rest = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def read(self) -> bytes:
-        """All that is in the pipe."""
-        found = b""
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self.pipe, 1 << 16):
-                found += piece
-            self.have_ended = True
-        return found
-
-    def add(self, data: bytes) -> None:
-        """Takes what was read; a line that no end came of is one at the end of all."""
-        text = self._rest + self._decoder.decode(data, self.have_ended)
-        end = len(text) if self.have_ended else text.rfind("\n") + 1
-        self.text, self._rest = self.text + text[:end], text[end:]
 
 
 def _command_lines() -> list[tuple[int, str]]:
