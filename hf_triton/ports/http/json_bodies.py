@@ -33,7 +33,7 @@ _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/([a-z_]+))?/?")
 _TOO_DEEP = "the body: got JSON that is nested too deep"
 # A number that may be too large for a float, once its digits are 0 and its E is e.
-_HUGE = (b"0e000", b"0e+000", b"0" * 309)
+_HUGE_EXPONENTS, _HUGE_DIGITS = (b"0e000", b"0e+000"), b"0" * 309
 _AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
@@ -111,7 +111,7 @@ def checked_infer(
     _check_size(head)
     request = _decoded(_INFER, head)
     inputs, outputs = request.inputs, request.outputs or []
-    if _ZERO_BYTE in head:
+    if _may_have_zero_byte(head):
         _check_texts("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
         _check_texts("parameters", _texts_of(request))
         for index, tensor in enumerate(inputs):
@@ -162,9 +162,8 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
         raise RefusedError(400, "the body: empty, expected a JSON object")
     _check_size(body)
     fields: dict[str, Raw] = _decoded(_OBJECT, body)
-    zeros = body.translate(_AS_ZEROS)
-    if any(huge in zeros for huge in _HUGE):  # Triton answers 500
-        _check_numbers(body)
+    for value in fields.values():
+        _check_numbers(bytes(value))
     _check_fields("the body", fields, body)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
@@ -176,7 +175,7 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
 def _check_fields(where: str, fields: dict[str, Raw], body: bytes) -> None:
     """Raises RefusedError for too many or wrong ones; those that only the proxy sends go."""
     _check_count(len(fields), where)
-    if _ZERO_BYTE in body:
+    if _may_have_zero_byte(body):
         _check_texts(where, fields)
         for name, value in fields.items():
             _check_texts(name, [_decoded(_ANY, bytes(value))])
@@ -193,6 +192,8 @@ def checked_index(body: bytes) -> bytes:
 
 
 def _check_size(body: bytes) -> None:
+    if len(body) < MAX_VALUES:  # counting 4 MiB takes 2 ms
+        return
     num_values = body.count(b",") + 1
     if num_values > MAX_VALUES:
         got = f"got {num_values} values in JSON, allowed: {MAX_VALUES}"
@@ -202,6 +203,10 @@ def _check_size(body: bytes) -> None:
 def _texts_of(holder: InferRequest | Input | Output) -> list[object]:
     parameters = holder.parameters or {}
     return [*parameters, *parameters.values()]
+
+
+def _may_have_zero_byte(body: bytes) -> bool:
+    return b"\\" in body and _ZERO_BYTE in body  # the first is found ten times as fast
 
 
 def _check_texts(where: str, texts: Iterable[object]) -> None:
@@ -232,14 +237,22 @@ def _check_binary(tensor: Input, num_bytes: int) -> None:
         raise RefusedError(400, f"{got}, allowed: 0 to {num_bytes}, the size of the body")
 
 
-def _check_numbers(body: bytes) -> None:
+def _check_numbers(value: bytes) -> None:
+    """Raises RefusedError for a number beyond 64-bit floats, to which Triton answers 500."""
+    if value.startswith(b'"'):
+        return
+    zeros = value.translate(_AS_ZEROS)
+    huge = _HUGE_EXPONENTS if b"e" in zeros else ()
+    if not any(digits in zeros for digits in (*huge, _HUGE_DIGITS)):
+        return
+
     def finite(text: str) -> float:
         if math.isinf(value := float(text)):
             raise RefusedError(400, f"the body: got the number {text[:20]}, allowed: 64-bit floats")
         return value
 
     try:
-        json.loads(body, parse_float=finite, parse_int=finite)
+        json.loads(value, parse_float=finite, parse_int=finite)
     except RecursionError:
         raise RefusedError(400, _TOO_DEEP) from None
 

@@ -12,8 +12,9 @@ PRIVATE = re.compile(r"(.*\.)?_(?!_)\w+")
 LIBRARIES = {  # the names of others, which have no public one for the same
     *("_C", "_exit", "_is_mkldnn_bf16_supported", "_forward_pre_hooks", "_replace"),
     *("_attn_implementation", "_experts_implementation", "_can_set_attn_implementation"),
-    *("_cached_compile_jinja_template", "_get_template_variables", "_retrieve_avg_logprobs"),
+    *("_cached_compile_jinja_template", "_get_template_variables", "_get_model_config"),
     *("_skip_keys_device_placement", "_getattr_without_heterogeneous_validation"),
+    "_retrieve_avg_logprobs",
 }
 
 
