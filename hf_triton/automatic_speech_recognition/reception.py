@@ -14,8 +14,7 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import RequestLike
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
 
@@ -54,22 +53,16 @@ class Reception(PooledReception):
         self._engine.stop(0.0)  # sends its last text
         self._watch.close()
 
-    def _accept(
-        self,
-        request: RequestLike,
-        listed: frozenset[str],
-        responder: Responder,
-        *,
-        may_stream: bool,
-    ) -> None:
-        arrived_s = time.monotonic()
-        rows = self.loaded.reader.read(RequestFields(request, batched=self._batched))
-        streams = may_stream and any(row.streams for row in rows)
+    def _accept(self, request: Request) -> None:
+        arrived_s, responder = time.monotonic(), request.responder
+        fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
+        rows = self.loaded.reader.read(fields)
+        streams = request.may_stream and any(row.streams for row in rows)
         timestamps = any(row.wanted.timestamps for row in rows)
         answer = partial(
             Answer,
             responder,
-            wanted=wanted_outputs(listed, timestamps=timestamps),
+            wanted=wanted_outputs(request.outputs, timestamps=timestamps),
             submit=self._thread.submit,
             on_close=self._closed,
             streams=streams,

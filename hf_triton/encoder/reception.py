@@ -18,15 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.engine.reception import PooledReception
-from hf_triton.runtime.engine.triton_model import Instance
 from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike, read_plain
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Responder
 from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.weights.served_model import ServedModel
 
 from .encoder_loading import LoadedEncoder
 from .engine.encoder_engine import Array, Work
@@ -57,12 +58,9 @@ class Reception(PooledReception):
         loaded: LoadedEncoder,
         options: EncoderOptions,
         *,
-        inputs: Iterable[str],
         batched: bool,
     ) -> None:
-        """``inputs`` are the tensors that a request may have."""
-        self._task, self._engine = loaded.task, loaded.engine
-        self._inputs, self._batched = tuple(inputs), batched
+        self._task, self._engine, self._batched = loaded.task, loaded.engine, batched
         # Rust's own pool would take each text from the thread chosen for it here.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         num_long = max(1, options.num_tokenizer_threads // 4)
@@ -88,31 +86,22 @@ class Reception(PooledReception):
         yield from families(self._engine.metrics, self.num_open)
         yield from self._engine.thread.cpu_threads.families()
 
-    def _accept(
-        self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
-    ) -> None:
-        plain = read_plain(request, self._inputs)
-        begin = partial(self._begin, plain, listed, responder, time.monotonic())
-        num_bytes = plain.num_bytes
+    def _accept(self, request: Request) -> None:
+        begin, num_bytes = partial(self._begin, request, time.monotonic()), request.num_bytes
         # Without an engine the reading thread does all the work, perhaps for long.
         if num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
             begin()
             return
         pool = self._long if num_bytes > _LONG_TEXT_BYTES else self._short
-        self._requests.run_on(pool, responder, begin)
+        self._requests.run_on(pool, request.responder, begin)
 
-    def _begin(
-        self,
-        request: PlainRequest,
-        wanted: frozenset[str],
-        responder: Responder,
-        arrived_s: float,
-    ) -> None:
+    def _begin(self, request: Request, arrived_s: float) -> None:
+        responder, wanted = request.responder, frozenset(request.outputs)
         self._thread.check_running()  # skip tokenising what won't be computed
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
-        fields = RequestFields(request, batched=self._batched)
+        fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:
             self._deliver(prepared, wanted, [], responder)
@@ -144,10 +133,12 @@ class Reception(PooledReception):
 
 
 def serve(
-    options_class: type[EncoderOptions], task_class: type[EncoderTask], instance: Instance
+    options_class: type[EncoderOptions],
+    task_class: type[EncoderTask],
+    served: ServedModel,
+    placement: Placement,
+    num_threads: int,
 ) -> Reception:
-    served = instance.served
     options = served.read_options(options_class)
-    loaded = load_role(served, options, task_class, instance.placement, instance.num_threads)
-    batched = served.max_batch_size > 0
-    return Reception(loaded, options, inputs=instance.inputs, batched=batched)
+    loaded = load_role(served, options, task_class, placement, num_threads)
+    return Reception(loaded, options, batched=served.max_batch_size > 0)

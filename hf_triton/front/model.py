@@ -16,8 +16,7 @@ import triton_python_backend_utils as pb_utils
 from hf_triton.runtime import collect_normally, log
 from hf_triton.runtime.heartbeat import Heartbeat
 from hf_triton.runtime.link.engine_pool import EnginePool
-from hf_triton.runtime.link.frames import LinkRequest
-from hf_triton.runtime.request.responder import TritonResponder, answer_failure
+from hf_triton.runtime.request.request import take_each
 
 
 class FrontModel:
@@ -40,8 +39,7 @@ class FrontModel:
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; the engine's answers go there later."""
-        for request in requests:
-            forward(request, self.engines)
+        take_each(requests, pb_utils, self.engines.forward)
 
     def is_ready(self) -> bool:
         """Whether there is an engine to pass requests on to; asked by servers from 26.03 on."""
@@ -52,15 +50,3 @@ class FrontModel:
         if hasattr(self, "engines"):
             self.engines.close()
             self.heartbeat.stop()
-
-
-def forward(request: Any, engines: EnginePool) -> None:
-    """Forwards a request, or answers it with the error that prevents that; never raises."""
-    responder = TritonResponder(request, pb_utils)
-    try:
-        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        outputs = request.requested_output_names()
-        parameters, request_id = request.parameters() or "{}", request.request_id()
-        engines.forward(LinkRequest(tensors, parameters, outputs, request_id), responder)
-    except Exception as error:
-        answer_failure(responder, error, "a request was not forwarded")

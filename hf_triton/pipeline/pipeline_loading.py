@@ -9,7 +9,6 @@ from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement, check_devices_work
-from hf_triton.runtime.engine.triton_model import Instance
 from hf_triton.runtime.errors import LoadError, RequestError, reason
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.request.json_text import read_object
@@ -29,9 +28,8 @@ _INSTALLED_AS = {"PIL": "pillow"}
 _GPU_BATCH = 8
 
 
-def serve_pipeline(instance: Instance) -> Reception:
+def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) -> Reception:
     """Loads the pipeline on its engine's thread and starts serving; raises LoadError."""
-    served, placement = instance.served, instance.placement
     options = served.read_options(Options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
@@ -52,7 +50,7 @@ def serve_pipeline(instance: Instance) -> Reception:
     engine = PipelineEngine(
         load,
         batch_size=batch_size,
-        num_threads=instance.num_threads,
+        num_threads=num_threads,
         watchdog_s=options.watchdog_s,
         check_device=lambda: check_devices_work(made[0].model),
     )

@@ -24,7 +24,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import RequestLike
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
@@ -79,11 +79,10 @@ class Reception(PooledReception):
         yield from families(self.engine.metrics, running=running, waiting=waiting)
         yield from self.engine.thread.cpu_threads.families()
 
-    def _accept(
-        self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
-    ) -> None:
+    def _accept(self, request: Request) -> None:
         # There is one output, whatever is listed.
-        fields = RequestFields(request, batched=self._batched)
+        responder = request.responder
+        fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})
         taken = requests.take(fields)
         if taken.num_bytes > self._max_input_mib * _MIB:

@@ -17,9 +17,9 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
-from hf_triton.runtime.request.plain_request import RequestLike
-from hf_triton.runtime.request.request_parameters import Call, call_in
-from hf_triton.runtime.request.responder import Responder, answer_failure, strings
+from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.request_parameters import Call
+from hf_triton.runtime.request.responder import answer_failure, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.tokenizing.lengths import give_memory_back
@@ -48,24 +48,19 @@ _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 @dataclass(frozen=True)
 class _Arrived:
-    """A request until its sequences are submitted; ``listed`` are the outputs that it names,
-    ``may_stream`` is False where its caller can be answered only once.
-    """
+    """A request until its sequences are submitted, without its inputs."""
 
-    responder: Responder
-    listed: frozenset[str]
-    call: Call | None
+    request: Request
     arrived_s: float
-    deadline_s: float | None
-    may_stream: bool
     batched: bool
+    deadline_s: float | None = None
 
     def fail(self, error: BaseException) -> None:
-        answer_failure(self.responder, error)
+        answer_failure(self.request.responder, error)
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.responder, self.deadline_s)
+        return Reading(self.request.responder, self.deadline_s)
 
 
 class Reception:
@@ -94,32 +89,23 @@ class Reception:
     def families(self) -> Iterable[Family]:
         return self._engine.families()
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises."""
-        arrived_s = time.monotonic()
-        try:
-            call = call_in(request.parameters())
-            if call is not None:
-                arrived_s -= call.waited_ms / 1000
-            fields = RequestFields(request, batched=self._batched)
-            # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
-            batched = self._batched and not fields.has_tensor("beam_width")
-            arrived = partial(_Arrived, responder, frozenset(listed), call, arrived_s)
-            question = self._tokenizer.question(fields)
-            if question is not None:
-                asked = arrived(None, may_stream, batched)
-                read = partial(self._answer_question, question, asked)
-                self._read_soon(question.num_characters, asked, read)
-                return
-            checked = check_request(fields, self.loaded.reader)
-            timeout_ms = checked.timeout_ms
-            deadline_s = None if timeout_ms is None else arrived_s + timeout_ms / 1000
-            asked = arrived(deadline_s, may_stream, batched)
-            self._read_soon(checked.num_characters, asked, partial(self._read, checked, asked))
-        except BaseException as error:
-            answer_failure(responder, error)
+    def take(self, request: Request) -> None:
+        """Starts one request. Raises what is wrong with it."""
+        waited_ms = 0 if request.call is None else request.call.waited_ms
+        arrived_s = time.monotonic() - waited_ms / 1000
+        fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
+        # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
+        batched = self._batched and not fields.has_tensor("beam_width")
+        asked = _Arrived(replace(request, inputs={}, parameters={}), arrived_s, batched)
+        question = self._tokenizer.question(fields)
+        if question is not None:
+            read = partial(self._answer_question, question, asked)
+            self._read_soon(question.num_characters, asked, read)
+            return
+        checked = check_request(fields, self.loaded.reader)
+        if checked.timeout_ms is not None:
+            asked = replace(asked, deadline_s=arrived_s + checked.timeout_ms / 1000)
+        self._read_soon(checked.num_characters, asked, partial(self._read, checked, asked))
 
     def stop(self, grace_s: float) -> None:
         """Finishes what is here within ``grace_s``, answers the rest, and ends every thread."""
@@ -160,9 +146,9 @@ class Reception:
                 "num_input_tokens": np.array([told.get("count", 0)], dtype=np.uint32),
                 "num_output_tokens": np.array([0], dtype=np.uint32),
             }
-            shape = (1, 1) if self._batched else (1,)
-            found = {n: one.reshape(shape) for n, one in outputs.items() if n in asked.listed}
-            return partial(asked.responder.send, found, final=True)
+            shape, listed = (1, 1) if self._batched else (1,), asked.request.outputs
+            found = {n: one.reshape(shape) for n, one in outputs.items() if n in listed}
+            return partial(asked.request.responder.send, found, final=True)
 
         num_bytes, answer = question.find()
         return self._read_files(num_bytes, asked, read)
@@ -191,11 +177,12 @@ class Reception:
             self._start(request, asked, {})
 
     def _start(self, request: GenerationRequest, asked: _Arrived, grammars: Started) -> None:
-        wanted = wanted_outputs(asked.listed, request.outputs)
-        streams = request.stream and asked.may_stream
-        journal, rows = self._journaled(asked.call if streams else None, request.rows)
+        arrived = asked.request
+        wanted = wanted_outputs(arrived.outputs, request.outputs)
+        streams = request.stream and arrived.may_stream
+        journal, rows = self._journaled(arrived.call if streams else None, request.rows)
         answer = Answer(
-            asked.responder,
+            arrived.responder,
             [[self._choice(row) for _ in range(row.n)] for row in rows],
             wanted,
             self._described,

@@ -36,7 +36,7 @@ from hf_triton.runtime.errors import (
     RequestError,
 )
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Responder
 from tests.support.receptions import Caller, Served, ServedEncoder, ServedPipeline, serving
 from tests.support.triton import eventually
@@ -374,8 +374,10 @@ def test_who_left_before_its_text_was_read_costs_nothing(encoder: ServedEncoder)
 def test_a_long_text_never_stands_before_a_short_one(way: str, encoder: ServedEncoder) -> None:
     caller, long = Caller(), "long " + "a " * 20_000
     encoder.model.long_text.may_go.clear()
-    asked = encoder.request(long) if way == "tensor" else PlainRequest({}, {"text_input": long})
-    encoder.reception.take(asked, ("lengths",), caller, may_stream=False)
+    asked = encoder.request(long, caller=caller)
+    if way == "parameter":
+        asked = Request({}, {"text_input": long}, caller, asked.outputs)
+    encoder.reception.take(asked)
     assert encoder.ask("short").answer() == [5]
     assert not caller.answers
     encoder.model.long_text.may_go.set()

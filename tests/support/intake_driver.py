@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.hooking.hook_runner import functions_of
-from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.request import Request, run
 from tests.support.served_models import served_model
 
 Array = npt.NDArray[Any]
@@ -80,14 +80,13 @@ class Caller:
         return str(text.decode())
 
 
-def echo(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+def echo(request: Request) -> None:
     """A task that answers with its text and a score."""
-    tensor = request.tensor("text_input")
-    assert tensor is not None
-    text = tensor
+    text = request.inputs["text_input"]
     score = np.full(text.shape, 0.5, dtype=np.float32)
     outputs = {"text_output": text, "score": score}
-    responder.send({name: outputs[name] for name in listed if name in outputs}, final=True)
+    wanted = {name: outputs[name] for name in request.outputs if name in outputs}
+    request.responder.send(wanted, final=True)
 
 
 @dataclass
@@ -95,8 +94,12 @@ class Driver:
     """``take`` is the task; what it was given is in ``taken``."""
 
     intake: Intake
-    take: Callable[[PlainRequest, Iterable[str], Responder], None] = echo
-    taken: list[PlainRequest] = field(default_factory=list)
+    take: Callable[[Request], None] = echo
+    taken: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> None:
+        self.taken.append(request)
+        self.take(request)
 
     def start(
         self,
@@ -104,24 +107,14 @@ class Driver:
         listed: Iterable[str] = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
         request_id: str = "",
-        may_stream: bool = False,
-        is_routed: bool = False,
-        **inputs: Array,
+        inputs: Mapping[str, Array] = MappingProxyType({}),
+        **more: bool,
     ) -> Caller:
         """Sends a request and does not wait."""
         caller = Caller(request_id)
         array = strings(text) if isinstance(text, str) else text
-        given = dict(parameters or {})
-        request = PlainRequest({"text_input": array, **inputs}, given, request_id)
-
-        def take(plain: RequestLike, names: Iterable[str], responder: Responder) -> None:
-            assert isinstance(plain, PlainRequest)
-            self.taken.append(plain)
-            self.take(plain, names, responder)
-
-        self.intake.receive(
-            request, tuple(listed), caller, take, may_stream=may_stream, is_routed=is_routed
-        )
+        own, given = {"text_input": array, **inputs}, dict(parameters or {})
+        run(self.intake.receive, Request(own, given, caller, tuple(listed), **more))
         return caller
 
     def ask(self, text: str | Array = "hello", **options: Any) -> Caller:
@@ -138,6 +131,7 @@ def driving(
     metrics: Mapping[str, Any] | None = None,
     cache_mib: int | None = None,
     max_batch_size: int = 0,
+    forwarded: bool = False,
 ) -> Iterator[Driver]:
     """An Intake of a model whose hooks file has the text ``hooks``, or which has the methods of
     ``model``, closed in the end.
@@ -164,8 +158,10 @@ def driving(
         "model_instance_name": "demo_0",
     }
     intake = Intake(served, args, pb_utils, functions_of(model))
+    driver = Driver(intake)
+    intake.open(driver.answer, forwarded=forwarded)
     try:
-        yield Driver(intake)
+        yield driver
     finally:
         intake.drain(5)
         intake.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
+from hf_triton.runtime.link.listener import EngineListener
+from hf_triton.runtime.request.request import Request
 from tests.support.triton import eventually
 
 
@@ -12,17 +13,17 @@ class LinkEngine:
     """Keeps the requests that it has taken, and gives each to ``handle``."""
 
     def __init__(
-        self, handle: Callable[[ForwardedRequest], None] = lambda _: None, name: str = "m_stream"
+        self, handle: Callable[[Request], None] = lambda _: None, name: str = "m_stream"
     ) -> None:
-        self.taken: list[ForwardedRequest] = []
+        self.taken: list[Request] = []
         self._handle = handle
         self.listener = EngineListener(name, self._take)
 
-    def _take(self, request: ForwardedRequest) -> None:
+    def _take(self, request: Request) -> None:
         self.taken.append(request)
         self._handle(request)
 
-    def waits_for(self, number: int) -> list[ForwardedRequest]:
+    def waits_for(self, number: int) -> list[Request]:
         assert eventually(lambda: len(self.taken) >= number)
         assert len(self.taken) == number
         return self.taken

@@ -25,7 +25,7 @@ from hf_triton.pipeline.pipeline_engine import PipelineEngine, PipelineInput
 from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, ReadRow, Row
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields, text
 from tests.support.triton import eventually
 
@@ -214,12 +214,12 @@ class Served:
 
     def ask(self, *rows: str, breaks: str = "") -> Caller:
         caller = Caller(breaks)
-        self.reception.take(self.request(*rows), ("lengths",), caller, may_stream=False)
+        self.reception.take(self.request(*rows, caller=caller))
         return caller
 
-    def request(self, *rows: str) -> PlainRequest:
+    def request(self, *rows: str, caller: Caller) -> Request:
         sent = np.array([row.encode() for row in rows], dtype=np.object_)
-        return PlainRequest({self.field: sent.reshape(self.shape)}, {})
+        return Request({self.field: sent.reshape(self.shape)}, {}, caller, ("lengths",))
 
     def ask_and_hold(self, words: str = "first") -> Caller:
         """The caller of a step that ends no sooner than ``computing.may_go`` is set."""
@@ -262,7 +262,6 @@ class ServedEncoder(Served):
         self.reception = EncoderReception(
             LoadedEncoder(self.engine, task, "lengths"),
             EncoderOptions(max_queue_size=max_queue_size, num_tokenizer_threads=2),
-            inputs=("text_input",),
             batched=False,
         )
 

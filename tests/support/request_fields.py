@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request_parameters import read_parameters
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.parsing import GenerationRequest, PromptReader, check_request
 from hf_triton.text_generation.sequence.request_options import OPTIONS
@@ -29,7 +30,7 @@ def fields(
     arrays = {
         name: np.array(values, dtype=_TYPES.get(name, np.bool_)) for name, values in tensors.items()
     }
-    return RequestFields(PlainRequest(arrays, parameters), batched=batched)
+    return RequestFields(arrays, read_parameters(json.dumps(parameters)), batched=batched)
 
 
 def parse_request(given: RequestFields, reader: PromptReader) -> GenerationRequest:

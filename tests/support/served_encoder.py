@@ -14,7 +14,6 @@ from stub_server import StubServer
 from wire import Array, Reply, Request, strings
 
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.runtime.request.plain_request import PlainRequest
 from hf_triton.runtime.request.tensors import RequestFields
 
 _TYPES = {bool: np.bool_, int: np.int32, float: np.float32}
@@ -57,7 +56,7 @@ def tensor(value: Any) -> Array:
 def fields(**tensors: Any) -> RequestFields:
     """The same as a task reads it, without a server."""
     arrays = {name: tensor(value) for name, value in tensors.items()}
-    return RequestFields(PlainRequest(arrays, {}), batched=False)
+    return RequestFields(arrays, {}, batched=False)
 
 
 def refused(server: StubServer, *parts: str, **tensors: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request import Request, run
 from hf_triton.runtime.request.request_parameters import CACHE_SALT
 from hf_triton.runtime.request.responder import status_and_text, strings
 from hf_triton.runtime.request.sample_values import SAMPLE_MASK, Value, sample_values, sound
@@ -60,7 +60,7 @@ def try_one(
     error: Exception | None = None
     for values in _samples(serving.tokenizer, served, inputs):
         outcome = _Outcome()
-        serving.take(_request(served, values), tuple(outputs), outcome, may_stream=False)
+        run(serving.take, _request(served, values, outcome, tuple(outputs)))
         if not outcome.ended.wait(_LONGEST_S):
             raise LoadError(f"a first request is not answered within {_LONGEST_S:.0f} s")
         error = outcome.error
@@ -107,7 +107,9 @@ def _known_text(tokenizer: Any) -> str:
     return next((text for text in texts if text.isalnum()), "")
 
 
-def _request(served: ServedModel, values: Mapping[str, Value]) -> PlainRequest:
+def _request(
+    served: ServedModel, values: Mapping[str, Value], outcome: _Outcome, outputs: tuple[str, ...]
+) -> Request:
     """The trial request, whose results are not shared; a generating model makes one token."""
     parameters: dict[str, Any] = {CACHE_SALT: secrets.token_hex()}
     if served.task in _GENERATING:
@@ -118,4 +120,4 @@ def _request(served: ServedModel, values: Mapping[str, Value]) -> PlainRequest:
     for name, value in values.items():  # all samples are texts: (num_texts,), or (1, num_texts)
         texts = [str(text) for text in (value if isinstance(value, list) else [value])]
         inputs[name] = strings(texts)[np.newaxis] if served.max_batch_size > 0 else strings(texts)
-    return PlainRequest(inputs, parameters)
+    return Request(inputs, parameters, outcome, outputs)

@@ -16,19 +16,16 @@ from typing import Any
 
 from ..errors import LoadError
 from ..hooking.hook_runner import Functions, HookFile, HookRunner
-from ..link.listener import EngineListener, ForwardedRequest
+from ..link.listener import EngineListener
 from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
 from ..request.declared_tensor import declared_tensors
-from ..request.plain_request import RequestLike, read_plain
-from ..request.responder import Responder, answer_failure
+from ..request.request import Request, run
 from ..request.response_cache import ResponseCache
 from ..routing.router import Router
 from ..weights.served_model import ServedModel
 
 HOOKS_FILE = "hooks.py"
-# With a request, the outputs that it lists, and its responder.
-TakeRequest = Callable[[Any, Iterable[str], Responder], None]
 CLOSE_S = 5.0
 _MIB = 2**20
 
@@ -63,6 +60,7 @@ class Intake:
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
             self._publisher = publish(self._families)
+        self._take: Callable[[Request], None]
         self.listener: EngineListener | None = None
         self._name, self.router = served.name, Router(served, self._inputs, publish)
 
@@ -80,45 +78,24 @@ class Intake:
         name = served.hooks or path.name
         return HookFile(path, name, self._observations, model=served.public_name, functions=methods)
 
-    def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
-        """After the weights are loaded: takes forwarded requests and follows routing.json."""
-        self.listener = EngineListener(self._name, take_forwarded)
-        self.router.start()
-
-    def receive(
-        self,
-        request: RequestLike,
-        listed: Iterable[str],
-        responder: Responder,
-        take: TakeRequest,
-        *,
-        may_stream: bool = False,
-        is_routed: bool = False,
-    ) -> None:
-        """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
-        another thread, unless the answer is known or another arm's; never raises.
-
-        ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
-        several responses; ``is_routed`` where another model has chosen this one for it.
+    def open(self, take: Callable[[Request], None], *, forwarded: bool = True) -> None:
+        """After the weights are loaded: ``take`` gets what the hooks made of each request, now or
+        from another thread, unless its answer is known or another arm's. Where ``forwarded``, also
+        takes other processes' requests and follows routing.json.
         """
+        for step in self._steps:
+            take = partial(step, pass_on=take)
+        self._take = take
+        if forwarded:
+            self.listener = EngineListener(self._name, self.receive)
+            self.router.start()
 
-        def answer(request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
-            received = read_plain(request, self._inputs) if self._steps else request
-            pass_on = take
-            for step in self._steps:
-                pass_on = partial(step, pass_on=pass_on)
-            pass_on(received, listed, responder)
-
+    def receive(self, request: Request) -> None:
         routing = self.router.routing
-        try:
-            if routing is None or is_routed:
-                answer(request, listed, responder)
-            else:
-                self.router.receive(
-                    routing, request, listed, responder, answer, may_stream=may_stream
-                )
-        except Exception as error:
-            answer_failure(responder, error)
+        if routing is None or request.is_routed:
+            run(self._take, request)
+        else:
+            self.router.receive(routing, request, partial(run, self._take))
 
     def drain(self, timeout_s: float) -> None:
         """Takes no more from other processes; waits for other arms' answers and for hooks."""

@@ -17,8 +17,7 @@ from hf_triton.runtime.errors import CancelledError, place
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.open_requests import OpenRequests, Threads
-from hf_triton.runtime.request.plain_request import RequestLike
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.request import Request
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -92,25 +91,13 @@ class PooledReception(ABC):
     def families(self) -> Iterable[Family]: ...
 
     @abstractmethod
-    def _accept(
-        self,
-        request: RequestLike,
-        listed: frozenset[str],
-        responder: Responder,
-        *,
-        may_stream: bool,
-    ) -> None:
-        """Starts a request; tensors must be read before it returns. An exception becomes the
-        answer. ``may_stream`` is False where the caller can be answered only once.
-        """
+    def _accept(self, request: Request) -> None:
+        """Starts a request. An exception becomes its answer."""
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
+    def take(self, request: Request) -> None:
         """Starts one request, or answers it with its error; never raises."""
-        if self._requests.admit(responder):
-            accept = partial(self._accept, request, frozenset(listed), responder)
-            self._requests.run(responder, partial(accept, may_stream=may_stream))
+        if self._requests.admit(request.responder):
+            self._requests.run(request.responder, partial(self._accept, request))
 
     def stop(self, grace_s: float) -> None:
         self._requests.drain(grace_s)

@@ -11,10 +11,8 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import triton_python_backend_utils as pb_utils
 
@@ -24,7 +22,6 @@ from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.heartbeat import Heartbeat
 from hf_triton.runtime.hooking.hook_runner import functions_of
-from hf_triton.runtime.link.listener import ForwardedRequest
 from hf_triton.runtime.metrics.publishing import (
     Family,
     MetricsPublisher,
@@ -33,8 +30,7 @@ from hf_triton.runtime.metrics.publishing import (
     one_number,
     settled,
 )
-from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike
-from hf_triton.runtime.request.responder import Responder, TritonResponder
+from hf_triton.runtime.request.request import Request, take_each
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
 if TYPE_CHECKING:
@@ -46,16 +42,6 @@ _SECONDS_HELP = "Time that the load of a model took, the start of its process to
 # What a process takes of a GPU beside torch's tensors: the CUDA context, its kernels, cuBLAS.
 _CONTEXT_BYTES = 512 * 2**20
 _STEP = 64 * 2**20  # rounding of free memory, so that it does not change every second
-
-
-@dataclass(frozen=True)
-class Instance:
-    """The configuration of one instance; ``inputs`` are the names of its tensors."""
-
-    served: ServedModel
-    placement: Placement
-    num_threads: int
-    inputs: tuple[str, ...]
 
 
 class Serving(Protocol):
@@ -75,30 +61,26 @@ class Serving(Protocol):
     def families(self) -> Iterable[Family]:
         """All metrics; called from the metrics thread."""
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
-        """Starts one request, or answers it with its error; never raises. The request is not read
-        after this returns. ``listed`` are the outputs that it names; ``may_stream`` is False where
-        its caller can be answered only once.
-        """
+    def take(self, request: Request) -> None:
+        """Starts one request. An exception becomes its answer."""
 
     def stop(self, grace_s: float) -> None:
         """Finishes what is here within ``grace_s``, answers the rest with UNAVAILABLE."""
 
 
-# Loads a model and starts its engine. Raises LoadError: the line that an operator reads.
-Loader = Callable[[Instance], Serving]
+# Loads a model and starts its engine, with so many threads. Raises LoadError: the line that an
+# operator reads.
+Loader: TypeAlias = "Callable[[ServedModel, Placement, int], Serving]"
 
 
 def serve(
     load: Callable[[ServedModel, Placement, int], Any],
     reception: Callable[..., Serving],
-    instance: Instance,
+    served: ServedModel,
+    placement: Placement,
+    num_threads: int,
 ) -> Serving:
-    served = instance.served
-    loaded = load(served, instance.placement, instance.num_threads)
-    return reception(loaded, batched=served.max_batch_size > 0)
+    return reception(load(served, placement, num_threads), batched=served.max_batch_size > 0)
 
 
 class TritonModel(ABC):
@@ -145,7 +127,7 @@ class TritonModel(ABC):
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         inputs, outputs = (tuple(t["name"] for t in config[side]) for side in ("input", "output"))
-        self.serving = load(Instance(served, placement, device.cpu_threads(config), inputs))
+        self.serving = load(served, placement, device.cpu_threads(config))
         try:
             try_one(self.serving, served, inputs, outputs)
         except LoadError:
@@ -162,18 +144,12 @@ class TritonModel(ABC):
             yield from self.load_metrics.families()
 
         self.metrics = MetricsPublisher(pb_utils, labels, families, uncounted)
-        if is_whole:  # only Triton calls an ensemble's steps
-            self.intake.open(self._take_forwarded)
+        # Only Triton calls an ensemble's steps.
+        self.intake.open(self.serving.take, forwarded=is_whole)
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; other threads answer."""
-        take = partial(self.serving.take, may_stream=self.decoupled)
-        for request in requests:
-            responder = TritonResponder(request, pb_utils, decoupled=self.decoupled)
-            listed = request.requested_output_names()
-            self.intake.receive(
-                DirectRequest(request), listed, responder, take, may_stream=self.decoupled
-            )
+        take_each(requests, pb_utils, self.intake.receive, may_stream=self.decoupled)
 
     def is_ready(self) -> bool:
         """Whether requests make progress; called by servers from 26.03 on."""
@@ -189,16 +165,6 @@ class TritonModel(ABC):
         self.intake.close()
         self.metrics.close()
         self.heartbeat.stop()
-
-    def _take_forwarded(self, request: ForwardedRequest) -> None:
-        """Takes a request that a front, or a model that routes to this arm, has forwarded."""
-        may_stream, is_routed = request.may_stream, request.is_routed
-        take = partial(self.serving.take, may_stream=may_stream)
-        self.intake.receive(
-            *(request, request.outputs, request.responder, take),
-            may_stream=may_stream,
-            is_routed=is_routed,
-        )
 
 
 class LoadMetrics:

@@ -12,7 +12,7 @@ import time
 import traceback
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,7 @@ from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, p
 from ..log import labelled
 from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
-from ..request.plain_request import PlainRequest
-from ..request.responder import Responder, answer_failure
+from ..request.request import Request, run
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
@@ -122,7 +121,7 @@ class HookFile:
 
 Work = Callable[[], None]
 Array = npt.NDArray[Any]
-PassOn = Callable[[PlainRequest, Iterable[str], Responder], None]
+PassOn = Callable[[Request], None]
 
 NUM_THREADS = 8  # for each of the two functions
 MAX_WAITING = 1024
@@ -147,26 +146,23 @@ class HookRunner:
         self.postprocessing: dict[HookedRequest, None] = {}
         self._closing = False
 
-    def receive(
-        self,
-        plain: PlainRequest,
-        requested_outputs: Iterable[str],
-        responder: Responder,
-        pass_on: PassOn,
-    ) -> None:
+    def receive(self, request: Request, pass_on: PassOn) -> None:
         """Passes the preprocessed request on, from another thread if there is a function."""
-        num_rows = next((array.shape[0] for array in plain.inputs.values()), 1)
-        rows, outputs = num_rows if self._batched else None, tuple(requested_outputs)
-        values = plain.parameter_values
-        request = HookRequest(plain.inputs, self._inputs, rows, parameters=values, outputs=outputs)
-        hooked = HookedRequest(self, plain, request, responder)
+        num_rows = next((array.shape[0] for array in request.inputs.values()), 1)
+        seen = HookRequest(
+            request.inputs,
+            self._inputs,
+            num_rows if self._batched else None,
+            parameters=request.parameters,
+            outputs=tuple(request.outputs),
+        )
+        hooked = HookedRequest(self, request, seen)
         if not self.file.defines("preprocess"):
             hooked.pass_on(pass_on)
         elif self._closing:
-            responder.fail(OverloadedError(_UNLOADING))
+            raise OverloadedError(_UNLOADING)
         elif len(self.preprocessing) >= MAX_WAITING:
-            text = f"{MAX_WAITING} requests wait for preprocess: try again"
-            responder.fail(OverloadedError(text))
+            raise OverloadedError(f"{MAX_WAITING} requests wait for preprocess: try again")
         else:
             self.preprocessing[hooked] = None
             self.preprocess_threads.submit(partial(hooked.preprocess, pass_on))
@@ -188,11 +184,10 @@ class HookedRequest:
     ``postprocess``: that runs on each response, in order, before it is sent.
     """
 
-    def __init__(
-        self, runner: HookRunner, plain: PlainRequest, request: HookRequest, inner: Responder
-    ) -> None:
-        self.request_id = inner.request_id
-        self._runner, self._plain, self._request, self._inner = runner, plain, request, inner
+    def __init__(self, runner: HookRunner, arrived: Request, request: HookRequest) -> None:
+        self.request_id = arrived.request_id
+        self._runner, self._arrived, self._request = runner, arrived, request
+        self._inner = arrived.responder
         self._has_failed = False
         self._waiting: deque[Work] = deque()  # the first one runs
         self._lock = threading.Lock()
@@ -209,13 +204,15 @@ class HookedRequest:
         self._runner.preprocessing.pop(self, None)  # a drain waits until the task has it
 
     def pass_on(self, pass_on: PassOn) -> None:
-        request = self._request
-        plain = replace(self._plain, inputs=dict(request), parameter_values=request.parameters)
-        is_hooked = self._runner.file.defines("postprocess")
-        try:
-            pass_on(plain, request.outputs, self if is_hooked else self._inner)
-        except Exception as error:
-            answer_failure(self._inner, error)
+        request, is_hooked = self._request, self._runner.file.defines("postprocess")
+        changed = replace(
+            self._arrived,
+            inputs=dict(request),
+            parameters=request.parameters,
+            outputs=request.outputs,
+            responder=self if is_hooked else self._inner,
+        )
+        run(pass_on, changed)
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         self._submit(partial(self._postprocess, outputs, final=final))

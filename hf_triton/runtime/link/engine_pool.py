@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from .. import log
 from ..errors import CancelledError, OverloadedError, RuntimeModelError, place
 from ..request.cancellation import CancellationWatch
-from ..request.responder import Responder
+from ..request.request import Request
 from . import frames, protocol
-from .frames import Array, Connection, Frame, LinkRequest
+from .frames import Array, Connection, Frame
 from .protocol import LinkError
 
 DISCOVER_EVERY_S = 1.0
@@ -38,18 +38,14 @@ class PendingRequest:
     """
 
     def __init__(
-        self,
-        number: int,
-        request: LinkRequest,
-        responder: Responder,
-        on_lost: Callable[[RuntimeModelError], None],
+        self, number: int, request: Request, on_lost: Callable[[RuntimeModelError], None]
     ) -> None:
         """Raises RequestError: it is too large."""
-        self.number, self.data = number, request.encode(number)
+        self.number, self.data = number, frames.encode_request(request, number)
         self.has_begun = False
-        self.fail, self.is_cancelled = responder.fail, responder.is_cancelled
+        self._responder, self._on_lost = request.responder, on_lost
+        self.fail, self.is_cancelled = self._responder.fail, self._responder.is_cancelled
         self._requested_outputs = frozenset(request.outputs)
-        self._responder, self._on_lost = responder, on_lost
 
     def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         """Sends the requested outputs only: Triton's stub drops others without holding the GIL."""
@@ -175,22 +171,16 @@ class EnginePool:
         """All connections, those to engines that are being unloaded included."""
         return list(self._clients.values())
 
-    def forward(self, request: LinkRequest, responder: Responder) -> None:
+    def forward(self, request: Request) -> None:
         """Raises RequestError for one that is too large, OverloadedError without an engine."""
-        number = next(self._numbers)
-        self._forward(PendingRequest(number, request, responder, responder.fail))
+        self._forward(PendingRequest(next(self._numbers), request, request.responder.fail))
 
-    def try_forward(
-        self,
-        request: LinkRequest,
-        responder: Responder,
-        on_lost: Callable[[RuntimeModelError], None],
-    ) -> bool:
+    def try_forward(self, request: Request, on_lost: Callable[[RuntimeModelError], None]) -> bool:
         """Forwards a request if an engine is connected, else returns False. ``on_lost`` is called
         with the reason if the engine is lost before it has answered. Raises RequestError: the
         request is too large.
         """
-        return self._send(PendingRequest(next(self._numbers), request, responder, on_lost))
+        return self._send(PendingRequest(next(self._numbers), request, on_lost))
 
     def forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
         """Forwards a request that an engine gave back, because it is being unloaded, to another

@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestError
+from ..request.request import Request
+from ..request.responder import Responder
 from .protocol import LinkError
 
 Array = npt.NDArray[Any]
@@ -63,45 +64,27 @@ class Frame(NamedTuple):
     tensors: Mapping[str, Array] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class LinkRequest:
-    """A RequestLike that travels as a frame. ``parameter_text`` is a JSON object; ``outputs`` are
-    those asked for.
-
-    ``may_stream``: the caller takes several responses. ``is_routed``: another model's routing chose
-    this one, which must answer the request itself and route it no further.
-    """
-
-    inputs: Mapping[str, Array]
-    parameter_text: str
-    outputs: Sequence[str]
-    request_id: str = ""
-    may_stream: bool = False
-    is_routed: bool = False
-
-    def parameters(self) -> str:
-        return self.parameter_text
-
-    def tensor(self, name: str) -> Array | None:
-        return self.inputs.get(name)
-
-    def encode(self, number: int) -> bytes:
-        """``number`` tells the connection's requests apart. Raises RequestError: too large."""
-        flags = self.may_stream * _MAY_STREAM | self.is_routed * _IS_ROUTED
-        texts = (self.request_id, self.parameter_text, *self.outputs)
-        try:
-            return encode(Frame(REQUEST, number, flags, texts, self.inputs))
-        except FrameTooLargeError as error:
-            raise RequestError(f"the request: got {error}") from None
+def encode_request(request: Request, number: int) -> bytes:
+    """The frame of a request. Raises RequestError: it is too large."""
+    flags = request.may_stream * _MAY_STREAM | request.is_routed * _IS_ROUTED
+    texts = (request.request_id, request.written_parameters(), *request.outputs)
+    try:
+        return encode(Frame(REQUEST, number, flags, texts, request.inputs))
+    except FrameTooLargeError as error:
+        raise RequestError(f"the request: got {error}") from None
 
 
-def read_request(frame: Frame) -> LinkRequest:
-    """The request in a frame. Raises LinkError."""
+def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request:
+    """The request in a frame; ``responder`` makes what answers it, of its id. Raises LinkError."""
     if len(frame.texts) < 2:
         raise LinkError("a request lacks something")
     request_id, parameters, *outputs = frame.texts
     may_stream, is_routed = bool(frame.flags & _MAY_STREAM), bool(frame.flags & _IS_ROUTED)
-    return LinkRequest(frame.tensors, parameters, outputs, request_id, may_stream, is_routed)
+    more: dict[str, Any] = {"outputs": outputs, "may_stream": may_stream, "is_routed": is_routed}
+    try:
+        return Request.read(frame.tensors, parameters, responder(request_id), **more)
+    except (ValueError, RecursionError) as error:
+        raise LinkError("a request's parameters are no JSON") from error
 
 
 def encode(frame: Frame) -> bytes:

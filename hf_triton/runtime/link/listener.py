@@ -8,34 +8,26 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 
 from .. import log
 from ..errors import EngineError, OverloadedError
-from ..request.responder import Responder, answer_failure, status_and_text
+from ..request.request import Request, run
+from ..request.responder import status_and_text
 from . import frames, protocol
-from .frames import Array, Connection, Frame, FrameTooLargeError, LinkRequest, read_request
+from .frames import Array, Connection, Frame, FrameTooLargeError, read_request
 from .protocol import LinkError
 
 _BACKLOG = 16
 FLUSH_S = 2.0
 
 
-@dataclass(frozen=True)
-class ForwardedRequest(LinkRequest):
-    """A request that another process has forwarded, and what answers it."""
-
-    responder: Responder = field(kw_only=True)
-
-
 class EngineListener:
-    """Accepts connections of other processes, and hands each of their requests to ``handle``.
-
-    ``handle`` is called on the reader thread of the caller's connection; each request carries the
-    responder that answers it.
+    """Accepts connections of other processes, and hands each of their requests to ``handle``, on
+    the reader thread of the caller's connection.
     """
 
-    def __init__(self, model: str, handle: Callable[[ForwardedRequest], None]) -> None:
+    def __init__(self, model: str, handle: Callable[[Request], None]) -> None:
         """``model`` is the name of the engine's Triton model. Raises OSError if it can't listen."""
         self._handle = handle
         self._lock = threading.Lock()
@@ -62,13 +54,13 @@ class EngineListener:
         for caller in list(self.callers):
             caller.connection.close(flush_s=FLUSH_S)
 
-    def dispatch(self, request: ForwardedRequest) -> None:
+    def dispatch(self, request: Request) -> None:
         """Passes a request to the engine, unless the model is being unloaded."""
         with self._lock:
             if not self.is_draining:
                 self._handle(request)
                 return
-        request.responder.fail(OverloadedError("the model is being unloaded: try again"))
+        raise OverloadedError("the model is being unloaded: try again")
 
     def forget(self, caller: _Caller) -> None:
         with self._lock:
@@ -120,14 +112,8 @@ class _Caller:
             raise LinkError("a frame of no known kind")
 
     def _take(self, frame: Frame) -> None:
-        read = read_request(frame)
-        responder = _LinkResponder(self, frame.number, read.request_id)
-        request = ForwardedRequest(**vars(read), responder=responder)
-        self.open[frame.number] = responder
-        try:
-            self.listener.dispatch(request)
-        except Exception as error:
-            answer_failure(responder, error, "a forwarded request failed")
+        request = read_request(frame, partial(_LinkResponder, self, frame.number))
+        run(self.listener.dispatch, request)
 
     def _on_end(self, fault: LinkError | None) -> None:
         self.listener.forget(self)
@@ -141,9 +127,9 @@ class _Caller:
 class _LinkResponder:
     def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
         self.request_id = request_id
-        self._caller = caller
-        self._number = number
+        self._caller, self._number = caller, number
         self._cancelled = False
+        caller.open[number] = self
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         if not (self._close_once() if final else self._is_open()):

@@ -43,12 +43,10 @@ def status_and_text(error: Exception) -> tuple[str, str]:
     return "INTERNAL", f"internal error: {type(error).__name__}"
 
 
-def answer_failure(
-    responder: Responder, error: BaseException, text: str = "a request failed"
-) -> None:
+def answer_failure(responder: Responder, error: BaseException) -> None:
     """Answers with an error or a panic of Rust code; logs the place of a bug of ours."""
     if not isinstance(error, RuntimeModelError):
-        log.error(f"{text}: {place(error)}", responder.request_id)
+        log.error(f"a request failed: {place(error)}", responder.request_id)
     failed = f"internal error: {type(error).__name__}"
     responder.fail(error if isinstance(error, Exception) else EngineError(failed))
 

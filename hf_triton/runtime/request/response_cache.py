@@ -13,21 +13,21 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..metrics.publishing import Family, one_number
-from .plain_request import PlainRequest
+from .request import Request
 from .request_parameters import salt_of
 from .responder import Responder
 from .tensors import is_server_parameter
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
-PassOn = Callable[[PlainRequest, Iterable[str], Responder], None]
 
 _PREFIX = "hf_triton_response_cache_"
 _ENTRY_BYTES = 512  # memory of an entry beyond its arrays, roughly
@@ -45,16 +45,9 @@ class ResponseCache:
         self._num_misses = 0
         self._lock = threading.Lock()
 
-    def receive(
-        self,
-        request: PlainRequest,
-        requested_outputs: Iterable[str],
-        responder: Responder,
-        pass_on: PassOn,
-    ) -> None:
-        """Answers from memory, or calls ``pass_on`` with the request and keeps its answer."""
-        outputs = tuple(requested_outputs)
-        key = request_key(request, outputs)
+    def receive(self, request: Request, pass_on: Callable[[Request], None]) -> None:
+        """Answers from memory, or passes the request on and keeps its answer."""
+        key = request_key(request)
         with self._lock:
             found, _ = self._entries.get(key, (None, 0))
             if found is None:
@@ -63,9 +56,11 @@ class ResponseCache:
                 self._num_hits += 1
                 self._entries.move_to_end(key)
         if found is None:
-            pass_on(request, outputs, _CachingResponder(responder, self, key))
+            keeping = _CachingResponder(request.responder, self, key)
+            pass_on(replace(request, responder=keeping))
         else:
-            responder.send({name: array.copy() for name, array in found.items()}, final=True)
+            answer = {name: array.copy() for name, array in found.items()}
+            request.responder.send(answer, final=True)
 
     def store(self, key: bytes, outputs: Outputs) -> None:
         """Keeps an answer, unless it alone is larger than ``max_bytes``."""
@@ -111,11 +106,11 @@ class _CachingResponder:
         self._inner.send(outputs, final=final)
 
 
-def request_key(request: PlainRequest, requested_outputs: Iterable[str]) -> bytes:
+def request_key(request: Request) -> bytes:
     """A digest of all that an answer depends on, and of the salt. Raises RequestError."""
-    values = request.parameter_values
+    values = request.parameters
     own = {name: value for name, value in values.items() if not is_server_parameter(name)}
-    head = [salt_of(values), own, sorted(requested_outputs), sorted(request.inputs)]
+    head = [salt_of(values), own, sorted(request.outputs), sorted(request.inputs)]
     digest = hashlib.blake2b(json.dumps(head, sort_keys=True).encode(), digest_size=32)
     for name in sorted(request.inputs):
         array = request.inputs[name]

@@ -5,12 +5,11 @@ value may come as a tensor or as a parameter of the same name, not as both.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import RequestError
-from .plain_request import RequestLike
-from .request_parameters import CACHE_SALT, CALLER, EMPTY_FINAL, read_parameters, salt_of
+from .request_parameters import CACHE_SALT, CALLER, EMPTY_FINAL, salt_of
 
 Row = TypeVar("Row")
 Read = TypeVar("Read")
@@ -30,10 +29,11 @@ _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error sh
 class RequestFields:
     """A model is ``batched`` if max_batch_size is above 0; ``num_rows`` is 1 without a batch."""
 
-    def __init__(self, request: RequestLike, *, batched: bool) -> None:
-        self._request = request
-        self._batched = batched
-        self.parameters: dict[str, Any] = read_parameters(request.parameters())
+    def __init__(
+        self, inputs: Mapping[str, Any], parameters: Mapping[str, Any], *, batched: bool
+    ) -> None:
+        self._inputs, self._batched = inputs, batched
+        self.parameters: dict[str, Any] = dict(parameters)
         self.num_rows = 1
         self._list: str | None = None  # the tensor whose elements are the rows
 
@@ -44,7 +44,7 @@ class RequestFields:
 
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
-        tensors = ((name, self._request.tensor(name)) for name in names)
+        tensors = ((name, self._inputs.get(name)) for name in names)
         found = (len(self._rows(name, tensor)) for name, tensor in tensors if tensor is not None)
         self.num_rows = next(found, 1)
         return self.num_rows
@@ -96,10 +96,10 @@ class RequestFields:
 
     def array(self, name: str) -> Any:
         """A tensor with all its dimensions; None where the request has none."""
-        return self._request.tensor(name)
+        return self._inputs.get(name)
 
     def has_tensor(self, name: str) -> bool:
-        return self._request.tensor(name) is not None
+        return name in self._inputs
 
     def drop_parameters(self, names: Iterable[str]) -> None:
         for name in names:
@@ -133,7 +133,7 @@ class RequestFields:
         return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
 
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
-        tensor = self._request.tensor(name)
+        tensor = self._inputs.get(name)
         given = self.parameters.get(name)
         if tensor is not None and given is not None:
             raise RequestError(f"{name}: given as a tensor and as a parameter, send one of them")

@@ -19,11 +19,9 @@ from typing import Any
 from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError, place, reason
 from ..link.engine_pool import EnginePool
-from ..link.frames import LinkRequest
 from ..metrics.histogram import SECONDS, Histogram, histogram_families
 from ..metrics.publishing import Family, MetricsPublisher, Sample
-from ..request.plain_request import RequestLike, read_plain
-from ..request.request_parameters import call_in, read_parameters
+from ..request.request import Request
 from ..request.responder import Array, Responder, status_and_text
 from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
@@ -35,7 +33,7 @@ CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 
 Labels = tuple[tuple[str, str], ...]
-AnswerLocally = Callable[[RequestLike, Iterable[str], Responder], None]
+AnswerLocally = Callable[[Request], None]
 
 
 class Router:
@@ -64,40 +62,22 @@ class Router:
         self._check()
         self._thread.start()
 
-    def receive(
-        self,
-        routing: Routing,
-        request: RequestLike,
-        requested_outputs: Iterable[str],
-        responder: Responder,
-        answer_locally: AnswerLocally,
-        *,
-        may_stream: bool,
-    ) -> None:
+    def receive(self, routing: Routing, request: Request, answer_locally: AnswerLocally) -> None:
         """Sends a request to its arm. ``routing`` may have been replaced meanwhile."""
         request, value = self._take_sticky_value(request, routing.sticky)
         # Another process may have begun to answer when it died.
-        began = model_that_began(call_in(request.parameters()))
+        began = model_that_began(request.call)
         arm = routing.arm_of(began) or routing.choose(self._salt, value)
+        counted = self._counted(request, arm)
         if arm.engine == self._own:
-            counted = CountedResponder(responder, self._counts, arm.name)
-            answer_locally(request, requested_outputs, counted)
+            answer_locally(counted)
             return
-        # A copy, because Triton frees its tensors after execute, and the own arm may have to answer
-        # the request later.
-        plain, outputs = read_plain(request, self._inputs), list(requested_outputs)
-        answer_here = partial(answer_locally, plain, outputs)
-        fall_back = partial(self._fall_back, routing, arm, responder, answer_here)
-        passed = LinkRequest(
-            *(plain.inputs, plain.parameters(), outputs, plain.request_id),
-            may_stream=may_stream,
-            is_routed=True,
-        )
-        counted = CountedResponder(responder, self._counts, arm.name)
+        fall_back = partial(self._fall_back, routing, arm, request, answer_locally)
         pool = self._pools.get(arm.engine)  # closed and gone where the routing has changed since
         is_taken = False
         with suppress(RequestError):  # too large for the link, but not for the model itself
-            is_taken = pool is not None and pool.try_forward(passed, counted, fall_back)
+            passed = replace(counted, is_routed=True)
+            is_taken = pool is not None and pool.try_forward(passed, fall_back)
         if is_taken:
             self._unreachable.discard(arm.name)
         else:
@@ -127,8 +107,8 @@ class Router:
         self,
         routing: Routing,
         arm: Arm,
-        responder: Responder,
-        answer_locally: Callable[[Responder], None],
+        request: Request,
+        answer_locally: AnswerLocally,
         error: RuntimeModelError | None,
     ) -> None:
         """Lets the own arm answer, because the other one is lost and has answered nothing."""
@@ -137,15 +117,20 @@ class Router:
             self._unreachable.add(arm.name)
             log.warn(f"arm {arm.name}: {arm.engine} is not there, its requests are answered here")
         if self._is_closing:
-            responder.fail(error or OverloadedError("the model is being unloaded: try again"))
-            return
-        if own := routing.arm_of(self._own):
-            responder = CountedResponder(responder, self._counts, own.name)
-        answer_locally(responder)
+            gone = error or OverloadedError("the model is being unloaded: try again")
+            request.responder.fail(gone)
+        else:
+            own = routing.arm_of(self._own)
+            answer_locally(self._counted(request, own) if own else request)
+
+    def _counted(self, request: Request, arm: Arm) -> Request:
+        return replace(
+            request, responder=CountedResponder(request.responder, self._counts, arm.name)
+        )
 
     def _take_sticky_value(
-        self, request: RequestLike, sticky: str | None
-    ) -> tuple[RequestLike, str | None]:
+        self, request: Request, sticky: str | None
+    ) -> tuple[Request, str | None]:
         """The request and its sticky value: requests of one value go to one arm. None without one.
 
         A parameter that only serves for this is removed: the task would refuse it as unknown.
@@ -154,18 +139,16 @@ class Router:
             return request, None
         if sticky == REQUEST_ID:
             return request, request.request_id or None
-        tensor = request.tensor(sticky)
-        if tensor is not None:
-            values = tensor.reshape(-1)[:1].tolist()
+        if sticky in request.inputs:
+            values = request.inputs[sticky].reshape(-1)[:1].tolist()
             return request, _text(values[0]) if values else None
-        parameters = read_parameters(request.parameters())
-        if sticky not in parameters:
+        if sticky not in request.parameters:
             return request, None
-        value = _text(parameters[sticky])
+        value = _text(request.parameters[sticky])
         if sticky in self._inputs or is_server_parameter(sticky):
             return request, value
-        del parameters[sticky]
-        return replace(read_plain(request, self._inputs), parameter_values=parameters), value
+        left = {name: one for name, one in request.parameters.items() if name != sticky}
+        return replace(request, parameters=left), value
 
     def _check_often(self) -> None:
         while not self._stopping.wait(CHECK_EVERY_S):

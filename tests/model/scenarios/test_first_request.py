@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -14,8 +13,7 @@ from triton_model_exception import TritonModelException
 
 from hf_triton.runtime.engine.first_request import try_one
 from hf_triton.runtime.errors import EngineError, LoadError, RequestError
-from hf_triton.runtime.request.plain_request import RequestLike
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.weights.served_model import ServedModel
 from tests.support.served_encoder import served
 from tests.support.triton import DEMO_MODEL
@@ -85,17 +83,12 @@ class Answering:
         self._answered, self._error = answered, error
         self.asked: list[str] = []
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
-        tensor = request.tensor("text_input")
-        assert tensor is not None
-        (text,) = tensor.tolist()
+    def take(self, request: Request) -> None:
+        (text,) = request.inputs["text_input"].tolist()
         self.asked.append(text.decode())
-        if self.asked[-1] == self._answered:
-            responder.send({}, final=True)
-        else:
-            responder.fail(self._error)
+        if self.asked[-1] != self._answered:
+            raise self._error
+        request.responder.send({}, final=True)
 
 
 def of_task(task: str) -> ServedModel:

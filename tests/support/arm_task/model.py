@@ -6,8 +6,6 @@ A text of several words is streamed word by word to whoever takes that; ``bad`` 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,8 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.link.listener import ForwardedRequest
-from hf_triton.runtime.request.plain_request import (
-    DirectRequest,
-    PlainRequest,
-    RequestLike,
-    read_plain,
-)
-from hf_triton.runtime.request.responder import Responder, TritonResponder, strings
+from hf_triton.runtime.request.request import Request, take_each
+from hf_triton.runtime.request.responder import strings
 from hf_triton.runtime.weights.served_model import read_served_model
 
 
@@ -32,43 +24,23 @@ class TritonPythonModel:
         self.options, self.decoupled = served.options, served.decoupled
         self.closing = threading.Event()
         self.intake = Intake(served, args, pb_utils)
-        self.intake.open(self._forwarded)
+        self.intake.open(self._take)
 
     def execute(self, requests: list[Any]) -> None:
-        for request in requests:
-            self.intake.receive(
-                DirectRequest(request),
-                request.requested_output_names(),
-                TritonResponder(request, pb_utils),
-                partial(self._take, may_stream=self.decoupled),
-                may_stream=self.decoupled,
-            )
+        take_each(requests, pb_utils, self.intake.receive, may_stream=self.decoupled)
 
     def finalize(self) -> None:
         self.intake.drain(5.0)
         self.closing.set()
         self.intake.close()
 
-    def _forwarded(self, request: ForwardedRequest) -> None:
-        self.intake.receive(
-            request,
-            request.outputs,
-            request.responder,
-            partial(self._take, may_stream=request.may_stream),
-            may_stream=request.may_stream,
-            is_routed=request.is_routed,
-        )
+    def _take(self, request: Request) -> None:
+        threading.Thread(target=self._answer, args=(request,), daemon=True).start()
 
-    def _take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
-        plain = read_plain(request, ["text_input"])
-        answer = partial(self._answer, plain, responder, may_stream=may_stream)
-        threading.Thread(target=answer, daemon=True).start()
-
-    def _answer(self, plain: PlainRequest, responder: Responder, *, may_stream: bool) -> None:
-        (text,) = (item.decode() for item in plain.inputs["text_input"].reshape(-1).tolist())
-        pieces = text.split() if may_stream else [text]
+    def _answer(self, request: Request) -> None:
+        responder = request.responder
+        (text,) = (item.decode() for item in request.inputs["text_input"].reshape(-1).tolist())
+        pieces = text.split() if request.may_stream else [text]
         if text == "bad":
             responder.fail(RequestError(f"text_input: {self.options['answers']}got bad"))
             return

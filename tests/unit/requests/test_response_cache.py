@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 
 from hf_triton.runtime.errors import OverloadedError, RequestError
-from hf_triton.runtime.request.plain_request import PlainRequest
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.response_cache import ResponseCache, request_key
 from tests.support.intake_driver import Array, Caller, driving, strings
 
@@ -48,16 +46,17 @@ def test_every_part_of_a_request_counts() -> None:
         ({"text_input": strings("ab")}, {"top_k": "1"}, ALL),
         ({"text_input": strings("ab")}, {}, ALL[:1]),
     ]
-    keys = {request_key(PlainRequest(i, p), listed) for i, p, listed in different}
+    keys = {request_key(Request(i, p, Caller(), listed)) for i, p, listed in different}
     assert len(keys) == len(different)
 
 
 def test_what_says_nothing_to_the_model_does_not_count() -> None:
     inputs = {"text_input": strings("ab"), "flag": np.array([True])}
     backwards = dict(reversed(inputs.items()))
-    plain = request_key(PlainRequest(inputs, {}), ALL)
-    assert plain == request_key(PlainRequest(backwards, {"id": "7"}), reversed(ALL))
-    assert plain == request_key(PlainRequest(inputs, {"triton_final_response": True}), ALL)
+    plain = request_key(Request(inputs, {}, Caller(), ALL))
+    assert plain == request_key(Request(backwards, {"id": "7"}, Caller(), ALL[::-1]))
+    final = {"triton_final_response": True}
+    assert plain == request_key(Request(inputs, final, Caller(), ALL))
 
 
 @pytest.mark.threat("shared-prefix-timing")
@@ -88,11 +87,10 @@ def test_a_caller_gets_the_outputs_that_it_lists(tmp_path: Path) -> None:
 def test_an_error_is_never_kept(tmp_path: Path) -> None:
     is_busy = True
 
-    def task(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+    def task(request: Request) -> None:
         if is_busy:
-            responder.fail(OverloadedError("try again"))
-        else:
-            responder.send({"text_output": strings("x")}, final=True)
+            raise OverloadedError("try again")
+        request.responder.send({"text_output": strings("x")}, final=True)
 
     with driving(tmp_path, cache_mib=1) as driver:
         driver.take = task
@@ -140,25 +138,23 @@ def test_an_answer_that_is_larger_than_all_is_not_kept() -> None:
 
 def test_an_answer_kept_twice_is_counted_once() -> None:
     cache = ResponseCache(10_000)
-    late: list[Responder] = []
+    late: list[Request] = []
     for _ in range(2):  # both arrive before either is answered
-        cache.receive(request("a"), ALL, Caller(), lambda *given: late.append(given[2]))
-    for responder in late:
-        responder.send({"score": np.zeros(100, dtype=np.float32)}, final=True)
+        cache.receive(request("a"), late.append)
+    for one in late:
+        one.responder.send({"score": np.zeros(100, dtype=np.float32)}, final=True)
     assert numbers(cache) == {"hits_total": 0, "misses_total": 2, "entries": 1, "bytes": 912}
 
 
-def request(text: str) -> PlainRequest:
-    return PlainRequest({"text_input": strings(text)}, {})
+def request(text: str) -> Request:
+    return Request({"text_input": strings(text)}, {}, Caller(), ALL)
 
 
 def ask(cache: ResponseCache, text: str, answer: Array) -> None:
-    cache.receive(
-        request(text), ALL, Caller(), lambda *given: given[2].send({"score": answer}, final=True)
-    )
+    cache.receive(request(text), lambda one: one.responder.send({"score": answer}, final=True))
 
 
 def was_kept(cache: ResponseCache, text: str) -> bool:
     computed: list[object] = []
-    cache.receive(request(text), ALL, Caller(), lambda *given: computed.append(given))
+    cache.receive(request(text), computed.append)
     return not computed

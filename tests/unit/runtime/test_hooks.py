@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from hf_triton.runtime.errors import (
     RequestError,
 )
 from hf_triton.runtime.hooking import hook_runner
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Responder, status_and_text
 from tests.support.intake_driver import Array, Caller, driving, strings
 from tests.support.triton import eventually
@@ -110,12 +109,11 @@ def test_a_preprocess_sees_and_changes_parameters_and_other_tensors(tmp_path: Pa
         caller = driver.ask(
             "x",
             parameters={"more": 2, "extra": "c"},
-            top_k=np.array([3], dtype=np.int32),
-            words=strings("a", "b"),
+            inputs={"top_k": np.array([3], dtype=np.int32), "words": strings("a", "b")},
         )
         assert caller.error is None
         (request,) = driver.taken
-    assert request.parameter_values == {"temperature": 0.5}
+    assert request.parameters == {"temperature": 0.5}
     assert request.inputs["top_k"].tolist() == [5]
     assert request.inputs["top_k"].dtype == np.int32
     assert request.inputs["words"].tolist() == [b"a", b"b", b"c"]
@@ -127,7 +125,7 @@ def test_a_tensor_that_is_set_takes_the_place_of_a_parameter(tmp_path: Path) -> 
     with driving(tmp_path, hooks) as driver:
         driver.ask("x", parameters={"top_k": 5})
         driver.ask("y", parameters={"text_input": "given twice"})
-        assert [request.parameter_values for request in driver.taken] == [
+        assert [request.parameters for request in driver.taken] == [
             {},
             {"text_input": "given twice"},
         ]
@@ -135,7 +133,7 @@ def test_a_tensor_that_is_set_takes_the_place_of_a_parameter(tmp_path: Path) -> 
 
 def test_a_dict_replaces_all_tensors(tmp_path: Path) -> None:
     with driving(tmp_path, pre("return {'text_input': 'y'}")) as driver:
-        driver.ask("x", top_k=np.array([3], dtype=np.int32))
+        driver.ask("x", inputs={"top_k": np.array([3], dtype=np.int32)})
     assert list(driver.taken[0].inputs) == ["text_input"]
 
 
@@ -173,9 +171,9 @@ def test_every_piece_of_a_stream_passes_postprocess_in_order(tmp_path: Path) -> 
         "response['text_output'] = response.text('text_output') + end",
     )
 
-    def stream(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+    def stream(request: Request) -> None:
         for number in range(20):
-            responder.send({"text_output": strings(str(number))}, final=number == 19)
+            request.responder.send({"text_output": strings(str(number))}, final=number == 19)
 
     with driving(tmp_path, hooks) as driver:
         driver.take = stream
@@ -231,8 +229,8 @@ def test_what_a_model_cannot_take_or_send_is_an_error_of_the_hook(
 
 
 def test_outputs_keep_a_shape_that_is_not_the_declared_one(tmp_path: Path) -> None:
-    def answer(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
-        responder.send({"score": np.ones((2, 3), dtype=np.float32)}, final=True)
+    def answer(request: Request) -> None:
+        request.responder.send({"score": np.ones((2, 3), dtype=np.float32)}, final=True)
 
     with driving(tmp_path, post("response['score'] = response['score'][:, :2] * 2")) as driver:
         driver.take = answer
@@ -272,10 +270,10 @@ def test_an_exception_is_its_requests_own_error_and_its_text_stays_out_of_the_lo
 def test_a_stream_ends_where_postprocess_raises_and_its_engine_is_told(tmp_path: Path) -> None:
     senders: list[Responder] = []
 
-    def stream(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
-        senders.append(responder)
+    def stream(request: Request) -> None:
+        senders.append(request.responder)
         for number in range(5):
-            responder.send({"text_output": strings(str(number))}, final=False)
+            request.responder.send({"text_output": strings(str(number))}, final=False)
 
     with driving(tmp_path, post("assert response.text('text_output') != '2'")) as driver:
         driver.take = stream
@@ -319,8 +317,8 @@ def test_a_text_that_is_none_is_its_callers_mistake(
 
 
 def test_errors_of_the_task_pass_by_postprocess(tmp_path: Path) -> None:
-    def fail(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
-        responder.fail(RequestError("top_k: got 0"))
+    def fail(request: Request) -> None:
+        request.responder.fail(RequestError("top_k: got 0"))
 
     with driving(tmp_path, post("1 / 0")) as driver:
         driver.take = fail
@@ -328,7 +326,7 @@ def test_errors_of_the_task_pass_by_postprocess(tmp_path: Path) -> None:
 
 
 def test_a_task_that_raises_still_answers(tmp_path: Path, log_lines: list[str]) -> None:
-    def fail(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+    def fail(request: Request) -> None:
         raise ValueError("secret text")
 
     with driving(tmp_path, pre("pass")) as driver:

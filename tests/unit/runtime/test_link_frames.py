@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from hf_triton.runtime.link import frames
-from hf_triton.runtime.link.frames import Frame, FrameTooLargeError, LinkRequest, read_request
+from hf_triton.runtime.link.frames import (
+    Frame,
+    FrameTooLargeError,
+    encode_request,
+    read_request,
+)
 from hf_triton.runtime.link.protocol import LinkError
+from hf_triton.runtime.request.request import Request
+from tests.support.intake_driver import Caller
 
 
 def test_tensors_of_any_layout_travel_as_they_are() -> None:
@@ -55,22 +62,24 @@ def _objects(elements: list[bytes]) -> Any:
 
 @given(
     st.builds(
-        LinkRequest,
+        Request,
         inputs=st.dictionaries(_texts, _tensors, max_size=4),
-        parameter_text=_texts,
+        parameters=st.dictionaries(_texts, _texts | st.integers() | st.booleans(), max_size=3),
+        responder=_texts.map(Caller),
         outputs=st.lists(_texts, max_size=3),
-        request_id=_texts,
         may_stream=st.booleans(),
         is_routed=st.booleans(),
     ),
     st.integers(0, 2**64 - 1),
 )
-def test_any_request_arrives_as_it_was_sent(request: LinkRequest, number: int) -> None:
-    frame = frames.read_frame(io.BytesIO(request.encode(number)))
+def test_any_request_arrives_as_it_was_sent(request: Request, number: int) -> None:
+    frame = frames.read_frame(io.BytesIO(encode_request(request, number)))
     assert frame is not None
     assert (frame.kind, frame.number) == (frames.REQUEST, number)
-    found = read_request(frame)
-    assert replace(found, inputs={}) == replace(request, inputs={})
+    found = read_request(frame, Caller)
+    assert found.request_id == request.request_id
+    own = replace(request, inputs={}, responder=found.responder)
+    assert replace(found, inputs={}) == own
     assert list(found.inputs) == list(request.inputs)
     for name, array in request.inputs.items():
         got = found.inputs[name]
@@ -81,9 +90,8 @@ def test_any_request_arrives_as_it_was_sent(request: LinkRequest, number: int) -
             assert got.tobytes() == array.tobytes()
 
 
-_A_REQUEST = LinkRequest(
-    {"text_input": _objects([b"a", b"bc"]), "x": np.zeros((2, 1), np.float32)}, "{}", ["y"], "r"
-).encode(1)
+_INPUTS = {"text_input": _objects([b"a", b"bc"]), "x": np.zeros((2, 1), np.float32)}
+_A_REQUEST = encode_request(Request(_INPUTS, {}, Caller("r"), ["y"]), 1)
 
 
 @given(st.data())
@@ -111,6 +119,12 @@ def _raw(fields: list[bytes], num_tensors: int = 0, missing: int = 0) -> bytes:
 
 
 _OF_FLOATS, _OF_BYTES = frames.CODES[np.dtype("float32")], frames.BYTES
+
+
+@pytest.mark.parametrize("texts", [["r"], ["r", "{"], ["r", "[" * 100_000]])
+def test_a_request_that_lacks_something_is_an_error_of_the_link(texts: list[str]) -> None:
+    with pytest.raises(LinkError, match="a request"):
+        read_request(Frame(frames.REQUEST, texts=texts), Caller)
 
 
 @pytest.mark.threat("link-socket")

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from hf_triton.runtime.link import frames, protocol
-from hf_triton.runtime.link.frames import Connection, Frame, LinkRequest
-from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
+from hf_triton.runtime.link.frames import Connection, Frame, encode_request
+from hf_triton.runtime.link.listener import EngineListener
+from hf_triton.runtime.request.request import Request
+from tests.support.intake_driver import Caller
 from tests.support.triton import eventually
 
 
@@ -23,12 +25,12 @@ def identity(own_link: str) -> str:
 
 
 @pytest.fixture
-def taken() -> list[ForwardedRequest]:
+def taken() -> list[Request]:
     return []
 
 
 @pytest.fixture
-def listener(taken: list[ForwardedRequest]) -> Iterator[EngineListener]:
+def listener(taken: list[Request]) -> Iterator[EngineListener]:
     listener = EngineListener("m_stream", taken.append)
     yield listener
     listener.close()
@@ -55,7 +57,8 @@ class Peer:
         self.socket.sendall(frames.encode(frame))
 
     def ask(self, number: int, **inputs: Any) -> None:
-        self.socket.sendall(LinkRequest(inputs, "{}", ["text_output"]).encode(number))
+        request = Request(inputs, {}, Caller(), ["text_output"])
+        self.socket.sendall(encode_request(request, number))
 
     def read(self) -> Frame:
         frame = frames.read_frame(self._stream)
@@ -69,7 +72,7 @@ class Peer:
             return True
 
 
-def ask(peer: Peer, taken: list[ForwardedRequest], *numbers: int) -> None:
+def ask(peer: Peer, taken: list[Request], *numbers: int) -> None:
     """Asks, and waits until the engine has taken the requests."""
     expected = len(taken) + len(numbers)
     for number in numbers:
@@ -106,7 +109,7 @@ def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_answer_too_large_is_an_error(
     listener: EngineListener,
-    taken: list[ForwardedRequest],
+    taken: list[Request],
     identity: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,7 +124,7 @@ def test_an_answer_too_large_is_an_error(
 
 
 def test_a_cancelled_request_is_seen_so_and_gets_no_more_answers(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+    listener: EngineListener, taken: list[Request], identity: str
 ) -> None:
     with Peer(identity) as peer:
         ask(peer, taken, 1, 2)
@@ -138,7 +141,7 @@ def test_a_cancelled_request_is_seen_so_and_gets_no_more_answers(
 
 
 def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+    listener: EngineListener, taken: list[Request], identity: str
 ) -> None:
     with Peer(identity) as other:
         with Peer(identity) as peer:
@@ -163,7 +166,7 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
 def test_garbage_ends_its_own_connection_only(
     garbage: bytes,
     listener: EngineListener,
-    taken: list[ForwardedRequest],
+    taken: list[Request],
     identity: str,
     log_lines: list[str],
 ) -> None:
@@ -194,9 +197,9 @@ def test_another_users_process_is_refused(
 
 
 def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:
-    taken: list[ForwardedRequest] = []
+    taken: list[Request] = []
 
-    def handle(request: ForwardedRequest) -> None:
+    def handle(request: Request) -> None:
         taken.append(request)
         if len(taken) == 1:
             raise RuntimeError("quoting a prompt")
@@ -213,7 +216,7 @@ def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[
 
 
 def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
-    taken: list[ForwardedRequest] = []
+    taken: list[Request] = []
     listener = EngineListener("m_stream", taken.append)
     with Peer(identity) as peer:
         for number in range(200):

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from hf_triton.front.model import FrontModel, forward
+from hf_triton.front.model import FrontModel
 from hf_triton.runtime.errors import DeadlineError, EngineError, OverloadedError, RequestError
 from hf_triton.runtime.link import frames
 from hf_triton.runtime.link.engine_pool import EnginePool
 from hf_triton.runtime.link.frames import Frame
-from hf_triton.runtime.link.listener import ForwardedRequest
+from hf_triton.runtime.request.request import Request, take_each
 from tests.support.link_engine import LinkEngine
 from tests.support.triton import ROOT, eventually
 
@@ -97,10 +97,8 @@ class AskedRequest:
         return outputs["text_output"][0].decode()
 
 
-def echo(request: ForwardedRequest) -> None:
-    tensor = request.tensor("text_input")
-    assert tensor is not None
-    request.responder.send({"text_output": tensor}, final=True)
+def echo(request: Request) -> None:
+    request.responder.send({"text_output": request.inputs["text_input"]}, final=True)
 
 
 @pytest.fixture(autouse=True)
@@ -126,8 +124,7 @@ def front() -> Iterator[EnginePool]:
 
 def ask(front: EnginePool, *texts: str) -> list[AskedRequest]:
     requests = [AskedRequest(text) for text in texts]
-    for request in requests:
-        forward(request, front)
+    take_each(requests, pb_utils, front.forward)
     return requests
 
 
@@ -137,11 +134,10 @@ def test_a_request_is_passed_on_as_it_is_and_answered(
     (request,) = ask(front, "ü€😀")
     engine.waits_for(1)
     (taken,) = engine.taken
-    seed = taken.tensor("seed")
-    assert seed is not None
+    seed = taken.inputs["seed"]
     assert seed.dtype == np.uint64
     assert seed.tolist() == [2**64 - 1]
-    assert taken.parameters() == '{"top_p":NaN}'
+    assert str(taken.parameters) == "{'top_p': nan}"
     assert taken.outputs == ["text_output"]
     assert taken.request_id == "r-7"
     assert not taken.may_stream
@@ -222,7 +218,7 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
     for taken in second.taken:
         taken.responder.fail(OverloadedError("unloading, too"))
     third.waits_for(3)
-    third.taken.sort(key=lambda taken: str(taken.tensor("text_input")))
+    third.taken.sort(key=lambda taken: str(taken.inputs["text_input"]))
     echo(third.taken[0])
     third.listener.drain()
     third.taken[1].responder.fail(OverloadedError("the last"))
@@ -355,7 +351,7 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(
     chance = random.Random(1)
     delays = threading.Semaphore(0)
 
-    def answer_later(request: ForwardedRequest) -> None:
+    def answer_later(request: Request) -> None:
         threading.Timer(chance.random() / 50, echo, [request]).start()
 
     engine = LinkEngine(answer_later)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
-from hf_triton.runtime.link.listener import ForwardedRequest
+from hf_triton.runtime.request.request import Request
 from tests.support.driving import Clock
 from tests.support.intake_driver import Caller, Driver, driving, strings
 from tests.support.link_engine import LinkEngine
@@ -31,11 +31,9 @@ def looks_often(monkeypatch: pytest.MonkeyPatch, own_link: str) -> None:
     monkeypatch.setattr("hf_triton.runtime.link.engine_pool.DISCOVER_EVERY_S", 0.05)
 
 
-def shout(request: ForwardedRequest) -> None:
+def shout(request: Request) -> None:
     """Answers in capitals, so that it shows which arm answered."""
-    tensor = request.tensor("text_input")
-    assert tensor is not None
-    (text,) = tensor.tolist()
+    (text,) = request.inputs["text_input"].tolist()
     request.responder.send({"text_output": strings(text.decode().upper())}, final=True)
 
 
@@ -58,8 +56,7 @@ def replace(folder: Path, text: str) -> None:
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """The model ``demo``, which answers its text as it is."""
-    with driving(tmp_path) as driver:
-        driver.intake.open(lambda _: None)
+    with driving(tmp_path, forwarded=True) as driver:
         yield driver
 
 
@@ -71,7 +68,7 @@ def weights(driver: Driver) -> dict[str, float]:
 @contextmanager
 def taken_by_other(
     driver: Driver, folder: Path, *, may_stream: bool = False
-) -> Iterator[tuple[LinkEngine, Caller, ForwardedRequest]]:
+) -> Iterator[tuple[LinkEngine, Caller, Request]]:
     """Another arm, who asked, and the request as that arm has it, which is to be answered."""
     with Other() as other:
         route(driver, folder, stable=0, new=100)
@@ -122,17 +119,15 @@ def test_a_request_reaches_its_arm_as_it_came(driver: Driver, tmp_path: Path) ->
             {"top_p": 0.5, "user": "bob"},
             request_id="r-1",
             may_stream=True,
-            top_k=np.array([3], dtype=np.int32),
+            inputs={"top_k": np.array([3], dtype=np.int32)},
         )
         (taken,) = other.waits_for(1)
-        assert json.loads(taken.parameters()) == {"top_p": 0.5, "user": "bob"}
+        assert taken.parameters == {"top_p": 0.5, "user": "bob"}
         assert taken.outputs == ["score", "text_output"]
         assert taken.request_id == "r-1"
         assert taken.may_stream
         assert taken.is_routed
-        top_k = taken.tensor("top_k")
-        assert top_k is not None
-        assert top_k.dtype == np.int32
+        assert taken.inputs["top_k"].dtype == np.int32
         shout(taken)
         assert caller.wait().text == "Ü€"
         assert driver.taken == []
@@ -193,8 +188,7 @@ def test_a_parameter_that_only_keeps_callers_together_is_taken_out(
         route(driver, tmp_path, sticky=name, stable=50, new=50)
         for number in range(20):
             driver.ask("x", parameters={name: f"{number}", "top_p": 1})
-        given = [json.loads(taken.parameters()) for taken in driver.taken]
-        given += [json.loads(taken.parameters()) for taken in other.taken]
+        given = [taken.parameters for taken in (*driver.taken, *other.taken)]
         assert 0 < len(driver.taken) < len(given)
         left = {"top_p"} if name == "team" else {name, "top_p"}
         assert all(parameters.keys() == left for parameters in given)
@@ -301,7 +295,7 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 ) -> None:
     clock = Clock(monkeypatch)
 
-    def answer_one(driver: Driver, request: ForwardedRequest, caller: Caller) -> None:
+    def answer_one(driver: Driver, request: Request, caller: Caller) -> None:
         """Once the model is being unloaded; then its time is up."""
         listener = driver.intake.listener
         assert listener is not None
@@ -312,8 +306,7 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 
     with Other() as other:
         write(tmp_path, stable=0, new=100)
-        with driving(tmp_path) as driver:
-            driver.intake.open(lambda _: None)
+        with driving(tmp_path, forwarded=True) as driver:
             callers = [driver.start(text) for text in "ab"]
             first, _ = other.waits_for(2)
             threading.Thread(target=answer_one, args=(driver, first, callers[0])).start()
@@ -325,15 +318,13 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 
 def test_each_arm_runs_the_models_own_hooks_alone(tmp_path: Path) -> None:
     hooks = "def preprocess(request):\n    request['text_input'] = 'hooked'\n"
-    with driving(tmp_path, hooks) as driver, Other(shout):
-        driver.intake.open(lambda _: None)
+    with driving(tmp_path, hooks, forwarded=True) as driver, Other(shout):
         route(driver, tmp_path, stable=50, new=50)
         assert Counter(driver.ask("a").text for _ in range(10)) == {"hooked": 5, "A": 5}
 
 
 def test_an_arms_answer_is_never_kept_as_the_own(tmp_path: Path) -> None:
-    with driving(tmp_path, cache_mib=1) as driver, Other(shout):
-        driver.intake.open(lambda _: None)
+    with driving(tmp_path, cache_mib=1, forwarded=True) as driver, Other(shout):
         route(driver, tmp_path, stable=50, new=50)
         assert Counter(driver.ask("a").text for _ in range(20)) == {"a": 10, "A": 10}
         assert len(driver.taken) == 1
@@ -358,7 +349,7 @@ def test_the_numbers_of_each_arm_are_published(driver: Driver, tmp_path: Path) -
 def test_every_request_is_answered_once_while_arms_come_and_go(
     driver: Driver, tmp_path: Path
 ) -> None:
-    def later(request: ForwardedRequest) -> None:
+    def later(request: Request) -> None:
         threading.Timer(0.005, shout, [request]).start()
 
     callers: list[Caller] = []

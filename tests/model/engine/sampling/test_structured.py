@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_triton.runtime.errors import OverloadedError, RequestError
-from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request import Request
 from hf_triton.text_generation.engines.vllm.sampling import structured_outputs
 from hf_triton.text_generation.reception import Reception
 from hf_triton.text_generation.sampling.sampler import Sampler
@@ -349,9 +349,9 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
     responder: Any = SimpleNamespace(is_cancelled=lambda: False)
     reception = Reception(loaded, batched=False)
     text = np.array([b"abc"], dtype=np.object_)
-    asked = PlainRequest({"text_input": text}, {"regex": "a", "timeout_ms": 5000})
+    parameters = {"regex": "a", "timeout_ms": 5000}
 
-    reception.take(asked, ["text_output"], responder, may_stream=False)
+    reception.take(Request({"text_input": text}, parameters, responder, ["text_output"]))
     prepared_s = time.monotonic()
     held[0]({})
 

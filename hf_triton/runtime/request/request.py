@@ -1,0 +1,83 @@
+"""A request, whichever process it came from: what tasks, hooks, arms and the link pass on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy.typing as npt
+
+from .request_parameters import CALL, Call, call_in, read_parameters
+from .responder import Responder, TritonResponder, answer_failure
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """``inputs`` are arrays of its own; texts are objects of bytes. ``outputs`` are those asked
+    for. ``call`` is what a port says of the request. ``may_stream``: its caller takes several
+    responses. ``is_routed``: another model's routing chose this one, which routes it no further.
+    """
+
+    inputs: Mapping[str, Array]
+    parameters: Mapping[str, Any]
+    responder: Responder
+    outputs: Sequence[str] = ()
+    call: Call | None = None
+    may_stream: bool = False
+    is_routed: bool = False
+
+    @classmethod
+    def read(
+        cls, inputs: Mapping[str, Array], parameters: str, responder: Responder, **more: Any
+    ) -> Request:
+        """``parameters`` are a JSON object, or empty; ``more`` are other fields."""
+        values, call = read_parameters(parameters), call_in(parameters)
+        return cls(inputs, values, responder, call=call, **more)
+
+    @property
+    def request_id(self) -> str:
+        return self.responder.request_id
+
+    def written_parameters(self) -> str:
+        """As ``read`` takes them."""
+        call = {} if self.call is None else {CALL: self.call.text}
+        return json.dumps({**self.parameters, **call})
+
+    @property
+    def num_bytes(self) -> int:
+        texts = [array.ravel().tolist() for array in self.inputs.values() if array.dtype == "O"]
+        parameters = [value for value in self.parameters.values() if isinstance(value, str)]
+        return sum(map(len, [*chain.from_iterable(texts), *parameters]))
+
+
+def run(take: Callable[[Request], None], request: Request) -> None:
+    """Passes a request on, or answers it with what ``take`` raises."""
+    try:
+        take(request)
+    except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
+        answer_failure(request.responder, error)
+
+
+def take_each(
+    requests: Iterable[Any],
+    pb_utils: Any,
+    take: Callable[[Request], None],
+    *,
+    may_stream: bool = False,
+) -> None:
+    """``run`` for Triton's requests, whose tensors are freed after ``execute``."""
+    for request in requests:
+        responder = TritonResponder(request, pb_utils, decoupled=may_stream)
+        try:
+            inputs = {one.name(): one.as_numpy().copy() for one in request.inputs()}
+            more = {"outputs": request.requested_output_names(), "may_stream": may_stream}
+            read = Request.read(inputs, request.parameters(), responder, **more)
+        except Exception as error:
+            answer_failure(responder, error)
+        else:
+            run(take, read)
