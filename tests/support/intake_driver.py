@@ -131,7 +131,6 @@ def driving(
     metrics: Mapping[str, Any] | None = None,
     cache_mib: int | None = None,
     max_batch_size: int = 0,
-    forwarded: bool = False,
 ) -> Iterator[Driver]:
     """An Intake of a model whose hooks file has the text ``hooks``, or which has the methods of
     ``model``, closed in the end.
@@ -159,7 +158,7 @@ def driving(
     }
     intake = Intake(served, args, pb_utils, functions_of(model))
     driver = Driver(intake)
-    intake.open(driver.answer, forwarded=forwarded)
+    intake.open(driver.answer)
     try:
         yield driver
     finally:

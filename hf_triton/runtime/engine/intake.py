@@ -56,13 +56,11 @@ class Intake:
             batched = served.max_batch_size > 0
             self._hooking = HookRunner(file, self._inputs, outputs, batched=batched)
             self._steps.append(self._hooking.receive)
-        publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
-        self._publisher: MetricsPublisher | None = None
-        if self._cache is not None or served.metrics:
-            self._publisher = publish(self._families)
         self._take: Callable[[Request], None]
         self.listener: EngineListener | None = None
-        self._name, self.router = served.name, Router(served, self._inputs, publish)
+        self.router = Router(served, self._inputs)
+        self._served, self._args, self._pb_utils = served, args, pb_utils
+        self._publisher: MetricsPublisher | None = None
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
         if served.hooks is None and not methods:
@@ -78,16 +76,26 @@ class Intake:
         name = served.hooks or path.name
         return HookFile(path, name, self._observations, model=served.public_name, functions=methods)
 
-    def open(self, take: Callable[[Request], None], *, forwarded: bool = True) -> None:
+    def open(
+        self, take: Callable[[Request], None], families: Callable[[], Iterable[Family]] = tuple
+    ) -> None:
         """After the weights are loaded: ``take`` gets what the hooks made of each request, now or
-        from another thread, unless its answer is known or another arm's. Where ``forwarded``, also
-        takes other processes' requests and follows routing.json.
+        from another thread, unless its answer is known or another arm's. From here on its own
+        metrics and ``families`` are published; a whole model also takes requests of other processes
+        and follows routing.json.
         """
         for step in self._steps:
             take = partial(step, pass_on=take)
         self._take = take
-        if forwarded:
-            self.listener = EngineListener(self._name, self.receive)
+        served = self._served
+        is_whole = served.role == "whole"  # only Triton calls an ensemble's steps
+        self._publisher = MetricsPublisher(
+            self._pb_utils,
+            instance_labels(served.public_name if is_whole else served.name, self._args),
+            lambda: itertools.chain(self._families(), families()),
+        )
+        if is_whole:
+            self.listener = EngineListener(served.name, self.receive)
             self.router.start()
 
     def receive(self, request: Request) -> None:
@@ -118,4 +126,4 @@ class Intake:
 
     def _families(self) -> Iterable[Family]:
         cached = self._cache.families() if self._cache is not None else ()
-        return itertools.chain(cached, self._observations.families())
+        return itertools.chain(cached, self._observations.families(), self.router.families())

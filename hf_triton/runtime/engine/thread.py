@@ -21,6 +21,7 @@ from hf_triton.runtime.errors import (
     place,
     reason,
 )
+from hf_triton.runtime.repeating import Repeating
 
 # The thread shares the interpreter with those that read, decode and send. Python's own 5 ms would
 # let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
@@ -180,7 +181,7 @@ class EngineThread(Generic[T]):
             self._steps.give_up(self.unfinished(), OverloadedError(UNLOADED))
         elif self.is_alive:
             self._thread.join()
-        self.watchdog.stop()
+        self.watchdog.close()
 
     def _refusal(self) -> str:
         """Why no work is accepted; empty where it is."""
@@ -239,29 +240,19 @@ class EngineThread(Generic[T]):
         self._steps.give_up(self.unfinished(), OverloadedError(f"{text}: try again later"))
 
 
-class Watchdog:
+class Watchdog(Repeating):
     """Times the steps. Calls ``give_up`` from its own thread once for each that takes longer than
     ``limit_s``, for a step may never end: a hung GPU, a waiting driver.
     """
 
     def __init__(self, limit_s: float, give_up: Callable[[float], None]) -> None:
-        self.limit_s = limit_s
-        self._give_up = give_up
+        super().__init__("watchdog", self._look)
+        self.limit_s, self._give_up = limit_s, give_up
         self._began_s: float | None = None
         # Or a step that ends while it is found to be late would leave ``is_stuck`` behind.
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self.is_stuck = False
         self.last_step_s = 0.0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def begin_step(self) -> None:
         with self._lock:
@@ -274,10 +265,10 @@ class Watchdog:
             self._began_s = None
             self.is_stuck = False
 
-    def _run(self) -> None:
-        while not self._stopping.wait(min(_LOOK_EVERY_S, self.limit_s / 4)):
-            if self.finds_late():
-                self._give_up(self.limit_s)
+    def _look(self) -> float:
+        if self.finds_late():
+            self._give_up(self.limit_s)
+        return min(_LOOK_EVERY_S, self.limit_s / 4)
 
     def finds_late(self) -> bool:
         """Whether the step has become late since the last check."""

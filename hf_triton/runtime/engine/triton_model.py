@@ -22,14 +22,7 @@ from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.heartbeat import Heartbeat
 from hf_triton.runtime.hooking.hook_runner import functions_of
-from hf_triton.runtime.metrics.publishing import (
-    Family,
-    MetricsPublisher,
-    Sample,
-    instance_labels,
-    one_number,
-    settled,
-)
+from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
 from hf_triton.runtime.request.request import Request, take_each
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
@@ -135,17 +128,11 @@ class TritonModel(ABC):
             raise
         device.release_freed_memory()
         self.load_metrics = LoadMetrics()
-        is_whole = served.role == "whole"
-        labels = instance_labels(served.public_name if is_whole else served.name, args)
-        uncounted = settled(self.serving.families)
+        self.intake.open(self.serving.take, self._families)
 
-        def families() -> Iterator[Family]:
-            yield from self.serving.families()
-            yield from self.load_metrics.families()
-
-        self.metrics = MetricsPublisher(pb_utils, labels, families, uncounted)
-        # Only Triton calls an ensemble's steps.
-        self.intake.open(self.serving.take, forwarded=is_whole)
+    def _families(self) -> Iterator[Family]:
+        yield from self.serving.families()
+        yield from self.load_metrics.families()
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; other threads answer."""
@@ -157,13 +144,12 @@ class TritonModel(ABC):
 
     def finalize(self) -> None:
         """Finishes what runs within ``unload_grace_s``, answers the rest with UNAVAILABLE."""
-        if not hasattr(self, "metrics"):
+        if not hasattr(self, "heartbeat"):
             return
         deadline_s = time.monotonic() + self.serving.unload_grace_s
         self.intake.drain(self.serving.unload_grace_s)
         self.serving.stop(max(0.0, deadline_s - time.monotonic()))
         self.intake.close()
-        self.metrics.close()
         self.heartbeat.stop()
 
 

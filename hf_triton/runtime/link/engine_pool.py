@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from .. import log
 from ..errors import CancelledError, OverloadedError, RuntimeModelError, place
+from ..repeating import Repeating
 from ..request.cancellation import CancellationWatch
 from ..request.request import Request
 from . import frames, protocol
@@ -97,7 +98,7 @@ class EngineClient:
         """An answer to a request that was cancelled is dropped."""
         if frame.kind == frames.DRAIN:
             self.is_usable, self._is_draining = False, True
-            self._pool.discover_soon()
+            self._pool.discovery.wake()
         elif frame.kind == frames.ANSWER:
             final = bool(frame.flags & frames.FINAL)
             find = self.pending.pop if final else self.pending.get
@@ -154,14 +155,11 @@ class EnginePool:
         self._refusals: dict[str, str] = {}  # reasons by address
         self._discovery_lock = threading.Lock()
         self._closing = False
-        self._wake = threading.Event()
         self._numbers = itertools.count()
         self._watch = CancellationWatch(self._cancel_departed)
+        self.discovery = Repeating("engine discovery", self._discover)
         self._discover()
-        self._discoverer = threading.Thread(
-            target=self._discover_often, name="engine discovery", daemon=True
-        )
-        self._discoverer.start()
+        self.discovery.start()
 
     @property
     def num_waiting(self) -> int:
@@ -233,20 +231,16 @@ class EnginePool:
         """Ends every thread; pending requests go to their ``on_lost``, or get UNAVAILABLE."""
         self._watch.close()
         self._closing = True
-        self._wake.set()
-        self._discoverer.join()
+        self.discovery.close()
         with self._discovery_lock:
             clients = self.clients()
         for client in clients:
             client.close()
 
-    def discover_soon(self) -> None:
-        self._wake.set()
-
     def lose(self, client: EngineClient, fault: LinkError | None) -> OverloadedError:
         """Forgets an engine that has disconnected; returns the error of what it did not answer."""
         self._clients.pop(client.address, None)
-        self._wake.set()
+        self.discovery.wake()
         if fault is not None:
             log.error(f"the connection to the engine {self.engine} was ended: {fault}")
         gone = f"the engine {self.engine} went away before it answered: try again"
@@ -256,22 +250,17 @@ class EnginePool:
         usable = [client for client in self.clients() if client.is_usable]
         return min(usable, key=lambda client: len(client.pending), default=None)
 
-    def _discover_often(self) -> None:
-        while not self._closing:
-            self._wake.wait(DISCOVER_EVERY_S)
-            self._wake.clear()
-            self._discover()
-
-    def _discover(self) -> None:
+    def _discover(self) -> float:
         """Connects to every listening engine that has no connection yet."""
         with self._discovery_lock:
             if self._closing:
-                return
+                return 0.0
             addresses = protocol.find_addresses(self._identity, self.engine)
             self._refusals = {a: self._refusals[a] for a in addresses if a in self._refusals}
             for address in addresses:
                 if address not in self._clients:
                     self._connect(address)
+        return DISCOVER_EVERY_S
 
     def _connect(self, address: str) -> None:
         try:

@@ -5,7 +5,6 @@ server (44 microseconds on 24.10): a thread publishes once a second what has cha
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from .. import log
 from ..errors import reason
+from ..repeating import Repeating
 
 PUBLISH_EVERY_S = 1.0
 _ALL_EVERY = 10  # times: another process of the same version may have set its own, or zeros
@@ -49,61 +49,43 @@ def one_number(name: str, help_text: str, value: float, *, counter: bool = False
     return Family(name, help_text, counter, (Sample({}, float(value)),))
 
 
-def settled(collect: Callable[[], Iterable[Family]]) -> list[Family]:
-    """The counters once they stand still: a request may be answered before it is counted."""
-    before: list[Family] | None = None
-    while (now := [family for family in collect() if family.counter]) != before:
-        before = now
-        time.sleep(_STILL_S)
-    return now
-
-
 class MetricsPublisher:
     """Publishes ``collect()`` once a second, and a last time when it is closed: gauges are 0 then,
-    for nobody has what they count any more. ``uncounted`` has what counters have counted before,
-    which is not published.
+    for nobody has what they count any more. What was counted before is not published.
     """
 
     def __init__(
-        self,
-        pb_utils: Any,
-        labels: Mapping[str, str],
-        collect: Callable[[], Iterable[Family]],
-        uncounted: Iterable[Family] = (),
+        self, pb_utils: Any, labels: Mapping[str, str], collect: Callable[[], Iterable[Family]]
     ) -> None:
         self._pb_utils, self._labels, self._collect = pb_utils, dict(labels), collect
         self._families: dict[str, Any] = {}
         self._metrics: dict[Key, Any] = {}
         self._published: dict[Key, float] = {}
-        self._begun_with = {
-            _key(family, sample): sample.value for family in uncounted for sample in family.samples
-        }
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        if self._try_publish():  # so that every metric is there from the load on
+        self._begun_with = _settled(collect)
+        self._num_times, self._is_well = 0, True
+        self._thread = Repeating("metrics", self._publish_again)
+        self._try_publish()  # so that every metric is there from the load on
+        if self._is_well:
             self._thread.start()
 
     def close(self) -> None:
         """Ends the thread; metrics stay, see ``_keep_forever``."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.close()
+        if self._is_well:
+            self._try_publish(is_last=True)
 
-    def _run(self) -> None:
-        is_last, num = False, 0
-        while not is_last:
-            is_last, num = self._closing.wait(PUBLISH_EVERY_S), num + 1
-            if not self._try_publish(gauges_too=num % _ALL_EVERY == 0, is_last=is_last):
-                return
+    def _publish_again(self) -> float | None:
+        self._num_times += 1
+        self._try_publish(gauges_too=self._num_times % _ALL_EVERY == 0)
+        return PUBLISH_EVERY_S if self._is_well else None
 
-    def _try_publish(self, *, gauges_too: bool = False, is_last: bool = False) -> bool:
+    def _try_publish(self, *, gauges_too: bool = False, is_last: bool = False) -> None:
         try:
             self._publish(gauges_too, is_last)
         except Exception as error:
             # A server without metrics (--allow-metrics=false), or one that is shutting down.
             log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
-            return False
-        return True
+            self._is_well = False
 
     def _publish(self, gauges_too: bool, is_last: bool) -> None:
         """What has changed, and ``gauges_too`` that have not."""
@@ -133,6 +115,19 @@ class MetricsPublisher:
         metric = _keep_forever(self._families[family.name].Metric(labels=labels))
         self._metrics[key] = metric
         return metric
+
+
+def _settled(collect: Callable[[], Iterable[Family]]) -> dict[Key, float]:
+    """The counters once they stand still: a request may be answered before it is counted."""
+    before: dict[Key, float] | None = None
+    while (now := _counters(collect())) != before:
+        before = now
+        time.sleep(_STILL_S)
+    return now
+
+
+def _counters(families: Iterable[Family]) -> dict[Key, float]:
+    return {_key(one, s): s.value for one in families if one.counter for s in one.samples}
 
 
 def _key(family: Family, sample: Sample) -> Key:

@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any
 
 from .. import log
-from ..errors import OverloadedError, RequestError, RuntimeModelError, place, reason
+from ..errors import OverloadedError, RequestError, RuntimeModelError, reason
 from ..link.engine_pool import EnginePool
 from ..metrics.histogram import SECONDS, Histogram, histogram_families
-from ..metrics.publishing import Family, MetricsPublisher, Sample
+from ..metrics.publishing import Family, Sample
+from ..repeating import Repeating
 from ..request.request import Request
 from ..request.responder import Array, Responder, status_and_text
 from ..request.stream_journal import model_that_began
@@ -39,24 +40,16 @@ AnswerLocally = Callable[[Request], None]
 class Router:
     """Routes the requests of one instance. ``routing`` is None while there is none."""
 
-    def __init__(
-        self,
-        served: ServedModel,
-        inputs: Iterable[str],
-        publish: Callable[[Callable[[], Iterable[Family]]], MetricsPublisher],
-    ) -> None:
-        """``inputs`` are the declared tensors; ``publish`` publishes a function's families."""
+    def __init__(self, served: ServedModel, inputs: Iterable[str]) -> None:
+        """``inputs`` are the declared tensors."""
         self.routing: Routing | None = None
         self._own, self._salt, self._inputs = served.name, served.public_name, frozenset(inputs)
         self._path, self._content, self._problem = served.folder / ROUTING_FILE, b"", ""
         self._pools: dict[str, EnginePool] = {}  # by the name of the other arms' models
         self._counts = ArmMetrics()
         self._unreachable: set[str] = set()  # names of arms, each logged once
-        self._publish = publish
-        self._publisher: MetricsPublisher | None = None
         self._is_closing = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._check_often, name="routing", daemon=True)
+        self._thread = Repeating("routing", self._check)
 
     def start(self) -> None:
         self._check()
@@ -95,13 +88,9 @@ class Router:
     def close(self) -> None:
         """Answers what other arms have not answered with UNAVAILABLE, and ends every thread."""
         self._is_closing = True
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.close()
         for pool in self._pools.values():
             pool.close()
-        if self._publisher is not None:
-            self._publisher.close()
 
     def _fall_back(
         self,
@@ -150,14 +139,7 @@ class Router:
         left = {name: one for name, one in request.parameters.items() if name != sticky}
         return replace(request, parameters=left), value
 
-    def _check_often(self) -> None:
-        while not self._stopping.wait(CHECK_EVERY_S):
-            try:
-                self._check()
-            except Exception as error:
-                log.error(f"{self._own}: {ROUTING_FILE}: {place(error)}")
-
-    def _check(self) -> None:
+    def _check(self) -> float:
         """Applies a changed file, empty if there is none; disconnects from unused arms."""
         problem = ""
         try:
@@ -175,6 +157,7 @@ class Router:
         for engine in self._pools.keys() - used:
             if not self._pools[engine].num_waiting:
                 self._pools.pop(engine).close()
+        return CHECK_EVERY_S
 
     def _apply(self, routing: Routing | None) -> None:
         if routing is None:
@@ -185,8 +168,6 @@ class Router:
             self._counts.begin(arm.name)
             if arm.engine not in (self._own, *self._pools):
                 self._pools[arm.engine] = EnginePool(arm.engine)
-        if self._publisher is None:  # most models never have a routing
-            self._publisher = self._publish(self.families)
         self.routing = routing
         log.info(f"{self._own}: {routing}")
 

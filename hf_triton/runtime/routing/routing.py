@@ -9,11 +9,9 @@ import json
 import math
 import random
 import threading
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
 
 ROUTING_FILE = "routing.json"
 REQUEST_ID = "request_id"
@@ -29,25 +27,49 @@ class Arm:
 
 
 class Routing:
-    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter."""
+    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter.
+
+    Of each block of requests, the smallest that the weights divide evenly (10 for 90 % and 10 %,
+    200 for 99.5 % and 0.5 %), each arm gets exactly its part. Within a block the order is random,
+    so that clients that alternate don't always get the same arm.
+    """
 
     def __init__(self, arms: Sequence[Arm], sticky: str | None) -> None:
         """Raises ValueError where the weights are no percentages of a whole."""
-        weights = [arm.weight for arm in arms]
-        total = sum(weights, Fraction(0))
-        if total != 100 or min(weights) < 0:
-            raise ValueError(f"weights add up to {float(total):g}, not 100, or one is negative")
+        shares = [arm.weight / 100 for arm in arms]
+        total = sum(shares, Fraction(0))
+        if total != 1 or min(shares) < 0:
+            got = f"weights add up to {float(total * 100):g}, not 100, or one is negative"
+            raise ValueError(got)
         self.arms, self.sticky = tuple(arms), sticky
-        self._split = TrafficSplit(weights)
+        num_in_block = math.lcm(*(share.denominator for share in shares))
+        self._block = [int(share * num_in_block) for share in shares]
+        self._left = [*self._block]
+        self._lock = threading.Lock()
 
     def choose(self, salt: str, sticky_value: str | None) -> Arm:
         """The arm for the next request; always the same one for a sticky value. ``salt`` goes into
         its hash, so that two models don't put the same users into the same arm.
+
+        Weighted rendezvous hashing (Schindelhauer and Schomaker 2005): each arm draws an
+        exponential time from the hash of its name and the value, with its weight as the rate, and
+        the shortest wins. So an arm that grows only takes values from others, and one that shrinks
+        only gives values away; cut points on a line would also move values between arms that did
+        not change.
         """
-        if sticky_value is None:
-            return self.arms[self._split.next()]
-        name = sticky_share(salt, sticky_value, ((arm.name, arm.weight) for arm in self.arms))
-        return next(arm for arm in self.arms if arm.name == name)
+        if sticky_value is not None:
+            times = {
+                arm: _exponential(salt, arm.name, sticky_value) / arm.weight
+                for arm in self.arms
+                if arm.weight
+            }
+            return min(times, key=times.__getitem__)
+        with self._lock:
+            (number,) = random.choices(range(len(self._left)), self._left)
+            self._left[number] -= 1
+            if not any(self._left):
+                self._left = [*self._block]
+        return self.arms[number]
 
     def arm_of(self, engine: str) -> Arm | None:
         return next((arm for arm in self.arms if arm.engine == engine), None)
@@ -69,45 +91,6 @@ def parse(content: bytes) -> Routing:
         return Routing([Arm(**arm) for arm in values["arms"]], values["sticky"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not what the generator writes: {error}") from error
-
-
-class TrafficSplit:
-    """Chooses shares in exact proportion: of each block of requests, the smallest that the shares
-    divide evenly (10 for 90 % and 10 %, 200 for 99.5 % and 0.5 %), each share gets exactly its
-    part. Within a block the order is random, so that clients that alternate don't always get the
-    same share.
-    """
-
-    def __init__(self, shares: Sequence[Fraction]) -> None:
-        """``shares`` are 0 or more, and at least one is above 0."""
-        total = sum(shares, Fraction(0))
-        parts = [share / total for share in shares]
-        num_in_block = math.lcm(*(part.denominator for part in parts))
-        self._block = [int(part * num_in_block) for part in parts]
-        self._left = list(self._block)
-        self._lock = threading.Lock()
-
-    def next(self) -> int:
-        with self._lock:
-            place = random.randrange(sum(self._left))
-            number = bisect_right(list(accumulate(self._left)), place)
-            self._left[number] -= 1
-            if not any(self._left):
-                self._left = list(self._block)
-        return number
-
-
-def sticky_share(salt: str, value: str, shares: Iterable[tuple[str, Fraction]]) -> str:
-    """The name of the share of ``value``, always the same one; ``shares`` are names and sizes, not
-    all 0.
-
-    Weighted rendezvous hashing (Schindelhauer and Schomaker 2005): each share draws an exponential
-    time from the hash of its name and the value, with its size as the rate, and the shortest wins.
-    So a share that grows only takes values from others, and one that shrinks only gives values
-    away; cut points on a line would also move values between shares that did not change.
-    """
-    times = ((_exponential(salt, name, value) / size, name) for name, size in shares if size)
-    return min(times)[1]
 
 
 def _exponential(*parts: str) -> float:

@@ -27,7 +27,7 @@ class TritonPythonModel:
             self.intake = Intake(served, args, pb_utils)
         except LoadError as error:
             raise pb_utils.TritonModelException(str(error)) from None
-        self.intake.open(self._take, forwarded=False)
+        self.intake.open(self._take)
         self.num_computed = 0
         self.lock = threading.Lock()
 

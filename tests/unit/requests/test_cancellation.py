@@ -28,7 +28,7 @@ def test_the_pause_follows_what_asking_costs(
 def test_a_server_that_can_not_tell_once_is_asked_again_and_not_while_nothing_waits(
     log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_triton.runtime.request.cancellation.LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hf_triton.runtime.repeating.AFTER_ERROR_S", 0.01)
     asked, num_rounds = threading.Semaphore(0), 0
 
     def ask_all() -> int:
@@ -46,4 +46,4 @@ def test_a_server_that_can_not_tell_once_is_asked_again_and_not_while_nothing_wa
     assert asked.acquire(timeout=60)
     watch.close()
     [line] = log_lines
-    assert "could not ask whether callers have left: OSError at test_cancellation.py" in line
+    assert "cancellations: OSError at test_cancellation.py" in line

@@ -56,7 +56,7 @@ def replace(folder: Path, text: str) -> None:
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """The model ``demo``, which answers its text as it is."""
-    with driving(tmp_path, forwarded=True) as driver:
+    with driving(tmp_path) as driver:
         yield driver
 
 
@@ -306,7 +306,7 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 
     with Other() as other:
         write(tmp_path, stable=0, new=100)
-        with driving(tmp_path, forwarded=True) as driver:
+        with driving(tmp_path) as driver:
             callers = [driver.start(text) for text in "ab"]
             first, _ = other.waits_for(2)
             threading.Thread(target=answer_one, args=(driver, first, callers[0])).start()
@@ -318,13 +318,13 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
 
 def test_each_arm_runs_the_models_own_hooks_alone(tmp_path: Path) -> None:
     hooks = "def preprocess(request):\n    request['text_input'] = 'hooked'\n"
-    with driving(tmp_path, hooks, forwarded=True) as driver, Other(shout):
+    with driving(tmp_path, hooks) as driver, Other(shout):
         route(driver, tmp_path, stable=50, new=50)
         assert Counter(driver.ask("a").text for _ in range(10)) == {"hooked": 5, "A": 5}
 
 
 def test_an_arms_answer_is_never_kept_as_the_own(tmp_path: Path) -> None:
-    with driving(tmp_path, cache_mib=1, forwarded=True) as driver, Other(shout):
+    with driving(tmp_path, cache_mib=1) as driver, Other(shout):
         route(driver, tmp_path, stable=50, new=50)
         assert Counter(driver.ask("a").text for _ in range(20)) == {"a": 10, "A": 10}
         assert len(driver.taken) == 1
