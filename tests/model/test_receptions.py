@@ -28,7 +28,7 @@ from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
 from hf_triton.runtime.engine.reception import Work
 from hf_triton.runtime.engine.thread import Watchdog
-from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.errors import (
     CancelledError,
     EngineError,
@@ -279,7 +279,7 @@ def test_steps_are_timed_where_they_compute_with_torchs_threads(
     kind: str, flag: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[int] = []
-    monkeypatch.setattr(ThreadCount, "note", lambda _, size, seconds: noted.append(size))
+    monkeypatch.setattr(StepThreads, "note", lambda _, size, seconds: noted.append(size))
     with serving(KINDS[kind]) as served:
         part, name = flag.split(".")
         for follows, words in ((True, "first"), (True, "ab cd"), (False, "last")):

@@ -32,7 +32,7 @@ class LinkEngine:
         """Dies, as far as its peers can see."""
         self.listener.stop_listening()
         for peer in list(self.listener.callers):
-            peer.connection.close()
+            peer.close()
 
     def __enter__(self) -> LinkEngine:
         return self

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hf_triton.runtime import log
@@ -37,67 +36,66 @@ _HELP = "CPU threads that the engine computes with at this moment"
 
 
 class StepThreads:
-    """Sets torch's threads to ``num_threads``, or fewer while that is faster."""
-
-    def __init__(self, num_threads: int) -> None:
-        self._threads = ThreadCount(num_threads)
-        self._num_tokens = 0  # of the step under way
-        self._logged_s = -_LOG_EVERY_S
-
-    def start(self) -> None:
-        torch.set_num_threads(self._threads.count)
-
-    def computes(self, num_tokens: int) -> None:
-        """Notes that this step computes so many tokens on a CPU; other steps are ignored."""
-        self._num_tokens += num_tokens
-
-    def step_took(self, seconds: float) -> None:
-        threads, num_tokens = self._threads, self._num_tokens
-        self._num_tokens = 0
-        if not num_tokens:
-            return
-        count, settled = threads.count, threads.settled
-        threads.note(num_tokens, seconds)
-        if threads.count != count:
-            torch.set_num_threads(threads.count)
-        now_s = time.monotonic()
-        if threads.settled != settled and now_s - self._logged_s > _LOG_EVERY_S:
-            self._logged_s = now_s
-            log.info(
-                f"computing with {threads.settled} of {threads.most} CPU threads, which is faster "
-                f"at the moment than with {settled} (said at most every {_LOG_EVERY_S:g} s)"
-            )
-
-    def families(self) -> Iterator[Family]:
-        yield one_number("hf_triton_cpu_threads", _HELP, self._threads.settled)
-
-
-class ThreadCount:
-    """``count`` is the number of threads for the next step, between 1 and ``most``; ``settled``
-    that of the last trial, which a trial's own steps leave as it is.
+    """Sets torch's threads to ``most``, or fewer while that is faster. ``count`` are those of the
+    next step; ``settled`` those of the last trial, which a trial's own steps leave as they are.
     """
 
     def __init__(self, most: int) -> None:
         self.most = self.count = self.settled = most
         steps = {2**power + half for power in range(12) for half in (0, 2**power // 2)}
         self._counts = sorted({most, *(count for count in steps if count < most)})  # 1 2 3 4 6 8 12
-        self._sizes = _StepTimes()
+        self._num_tokens = 0  # of the step under way
+        # Mean seconds, and number, of steps by size; sizes within a fifth are one.
+        self._usual: dict[int, list[float]] = {}
         self._trial: _Trial | None = None
         self._is_going_up = False
         self._owed_s = 0.0  # that have yet to pass for what all trials have cost
-        self._more_s = self._less_s = 0.0  # than its level said, lately
-        self._hold(_FIRST_S, _FIRST_S, 1.0)
         self._repeats = 0
+        self._logged_s = -_LOG_EVERY_S
+        self._hold(_FIRST_S, _FIRST_S, 1.0)
+
+    def start(self) -> None:
+        torch.set_num_threads(self.count)
+
+    def computes(self, num_tokens: int) -> None:
+        """Notes that this step computes so many tokens on a CPU; other steps are ignored."""
+        self._num_tokens += num_tokens
+
+    def step_took(self, seconds: float) -> None:
+        num_tokens, self._num_tokens = self._num_tokens, 0
+        count, settled = self.count, self.settled
+        if num_tokens:
+            self.note(num_tokens, seconds)
+        if self.count != count:
+            torch.set_num_threads(self.count)
+        if self.settled != settled and time.monotonic() - self._logged_s > _LOG_EVERY_S:
+            self._logged_s = time.monotonic()
+            log.info(
+                f"computing with {self.settled} of {self.most} CPU threads, which is faster at the "
+                f"moment than with {settled} (said at most every {_LOG_EVERY_S:g} s)"
+            )
+
+    def families(self) -> Iterator[Family]:
+        yield one_number("hf_triton_cpu_threads", _HELP, self.settled)
 
     def note(self, num_tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long with ``count`` threads."""
-        if self.most == 1 or num_tokens <= 0 or seconds <= 0:
+        if self.most == 1 or seconds <= 0:
             return
-        times = seconds / self._sizes.usual(num_tokens, seconds / self._level)
-        if self._trial is not None:
+        size = round(4 * math.log2(num_tokens + 4))
+        usual = self._usual.setdefault(size, [seconds / self._level, 0])
+        times = seconds / usual[0]
+        if self._trial is None:
+            self._hold_on(usual, times, seconds)
+        else:
             self._try(self._trial, times, seconds)
-            return
-        self._sizes.learn(num_tokens, seconds / self._level)
+
+    def _hold_on(self, usual: list[float], times: float, seconds: float) -> None:
+        """A step, ``times`` as long as usual, before the next trial."""
+        usual[1] += 1
+        # It would have taken so long, had all been as usual.
+        taken_s = min(seconds / self._level, _MOST * usual[0])
+        usual[0] += max(1 / usual[1], _FOREVER) * (taken_s - usual[0])
         self._held_s += seconds
         self._owed_s = max(0.0, self._owed_s - seconds)
         self._level += _SLOWLY * (times - self._level)
@@ -139,35 +137,12 @@ class ThreadCount:
             hold_s *= min(2**self._repeats, _LONGER)
         elif fastest > 1 and not stays:
             hold_s = 0.0  # the best may be further on
-        self._hold(hold_s, trial.cost_s, trial.times[fastest].mean)
+        self._hold(hold_s, trial.cost_s, float(np.mean(trial.times[fastest])))
 
     def _hold(self, seconds: float, cost_s: float, level: float) -> None:
         self._hold_s, self._cost_s, self._held_s = seconds, cost_s, 0.0
         self._level = level  # of a step's time, in what is usual for its size
-        self._more_s = self._less_s = 0.0
-
-
-@dataclass
-class _Mean:
-    """A running mean: a trial of a small model has tens of thousands of steps."""
-
-    num: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-
-    def add(self, value: float) -> None:
-        self.num += 1
-        self.total += value
-        self.squares += value * value
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.num
-
-    @property
-    def variance(self) -> float:
-        """The variance of the mean."""
-        return max(0.0, self.squares / self.num - self.mean**2) / self.num
+        self._more_s = self._less_s = 0.0  # than its level said, lately
 
 
 class _Trial:
@@ -175,7 +150,7 @@ class _Trial:
 
     def __init__(self, present: int, other: int) -> None:
         self.present, self.other, self.count = present, other, other
-        self.times = {present: _Mean(), other: _Mean()}
+        self.times: dict[int, list[float]] = {present: [], other: []}
         self._seconds = {present: 0.0, other: 0.0}
         self._num_steps, self._block_s, self._num_rounds = 0, 0.0, 0
 
@@ -184,7 +159,7 @@ class _Trial:
         also wakes threads, or waits for what the block before has used up.
         """
         if self._num_steps:
-            self.times[self.count].add(times)
+            self.times[self.count].append(times)
         self._num_steps += 1
         self._block_s += seconds
         self._seconds[self.count] += seconds
@@ -204,44 +179,19 @@ class _Trial:
     @property
     def is_clear(self) -> bool:
         """Whether the numbers differ by more than they may by chance."""
-        present, other = self.times[self.present], self.times[self.other]
-        doubt = 2 * math.sqrt(present.variance + other.variance) / present.mean
-        doubt = max(doubt, _LEAST_DOUBT / min(present.num, other.num))
-        return abs(self._gain) > _MIN_GAIN + doubt
+        variances = [np.var(times) / len(times) for times in self.times.values()]
+        doubt = 2 * math.sqrt(sum(variances)) / np.mean(self.times[self.present])
+        doubt = max(doubt, _LEAST_DOUBT / min(map(len, self.times.values())))
+        return bool(abs(self._gain) > _MIN_GAIN + doubt)
 
     @property
     def _gain(self) -> float:
         """The share of a step's time that the other number saves."""
-        return 1 - self.times[self.other].mean / self.times[self.present].mean
+        return 1 - float(np.mean(self.times[self.other]) / np.mean(self.times[self.present]))
 
     @property
     def cost_s(self) -> float:
         """Seconds that the slower number of threads has taken longer than the faster."""
-        means = {count: times.mean for count, times in self.times.items()}
-        slower, faster = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        cost_s = self._seconds[slower] * (1 - means[faster] / means[slower])
-        return max(cost_s, _LEAST_COST * sum(self._seconds.values()))
-
-
-class _StepTimes:
-    """The mean time of steps by size; sizes that differ by less than a fifth are one."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-        self._num_steps: Counter[int] = Counter()
-
-    def usual(self, num_tokens: int, first: float) -> float:
-        """Seconds; of a size that never was, ``first``."""
-        return self._seconds.setdefault(_size(num_tokens), first)
-
-    def learn(self, num_tokens: int, seconds: float) -> None:
-        """A step of that size took so long, or would have, had all been as usual."""
-        size = _size(num_tokens)
-        self._num_steps[size] += 1
-        weight = max(1 / self._num_steps[size], _FOREVER)
-        known = self._seconds[size]
-        self._seconds[size] += weight * (min(seconds, _MOST * known) - known)
-
-
-def _size(num_tokens: int) -> int:
-    return round(4 * math.log2(num_tokens + 4))
+        slower = self.other if self._gain < 0 else self.present
+        share = abs(self._gain) / max(1.0, 1 - self._gain)
+        return max(self._seconds[slower] * share, _LEAST_COST * sum(self._seconds.values()))

@@ -64,37 +64,31 @@ class PendingRequest:
         (self.fail if self.has_begun else self._on_lost)(error)
 
 
-class EngineClient:
+class EngineClient(Connection):
     """A connection to one engine. The pool forwards again what the engine gives back."""
 
     def __init__(self, pool: EnginePool, address: str) -> None:
         """Connects. Raises LinkError for another user's process, OSError where nobody listens."""
+        super().__init__(_connected(address))
         self.address = address
         self.pending: dict[int, PendingRequest] = {}  # changed one key at a time, which is atomic
         self.is_usable = True
         self._pool, self._is_draining = pool, False
-        self._connection = Connection(_connected(address), self._on_frame, self._on_end)
 
-    def start(self) -> None:
-        self._connection.start()
-
-    def send(self, pending: PendingRequest) -> bool:
+    def ask(self, pending: PendingRequest) -> bool:
         """False if the engine has disconnected: the request must be sent elsewhere."""
         self.pending[pending.number] = pending
-        if self._connection.send(pending.data):
+        if self.send(pending.data):
             return True
         return self.pending.pop(pending.number, None) is None
 
     def cancel(self, pending: PendingRequest) -> None:
         """Tells the engine to stop computing a request, and answers it as cancelled."""
         if self.pending.pop(pending.number, None) is not None:
-            self._connection.send(frames.encode(Frame(frames.CANCEL, pending.number)))
+            self.send(frames.encode(Frame(frames.CANCEL, pending.number)))
             pending.fail(CancelledError("the request was cancelled"))
 
-    def close(self) -> None:
-        self._connection.close()
-
-    def _on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame) -> None:
         """An answer to a request that was cancelled is dropped."""
         if frame.kind == frames.DRAIN:
             self.is_usable, self._is_draining = False, True
@@ -117,7 +111,7 @@ class EngineClient:
         else:
             pending.fail(error)
 
-    def _on_end(self, fault: LinkError | None) -> None:
+    def on_end(self, fault: LinkError | None) -> None:
         self.is_usable = False
         error = self._pool.lose(self, fault)
         for number in list(self.pending):
@@ -206,7 +200,7 @@ class EnginePool:
     def _send(self, pending: PendingRequest) -> bool:
         """To the least busy connected engine; False if none is connected. Does not block."""
         while client := self._least_busy():
-            if client.send(pending):
+            if client.ask(pending):
                 self._watch.wake()
                 return True
             client.is_usable = False

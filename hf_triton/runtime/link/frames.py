@@ -160,20 +160,10 @@ def _unpacked(fields: Iterator[bytes]) -> tuple[str, Array]:
 
 
 class Connection:
-    """Our end of a connected socket, whose peer has been checked.
+    """Our end of a connected socket, whose peer has been checked."""
 
-    The reader's thread calls ``on_frame`` for every frame, and ``on_end`` once when the connection
-    has ended: with a LinkError if the peer broke the protocol, else None.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        on_frame: Callable[[Frame], None],
-        on_end: Callable[[LinkError | None], None],
-    ) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.on_frame, self._on_end = on_frame, on_end
         self._changed = threading.Condition()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
@@ -181,6 +171,12 @@ class Connection:
         self._broken = False
         self._reader = threading.Thread(target=self._read, name="link reader", daemon=True)
         self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
+
+    def on_frame(self, frame: Frame) -> None:
+        """Called on the reader's thread for every frame. Raises LinkError for a wrong one."""
+
+    def on_end(self, fault: LinkError | None) -> None:
+        """Called once, on that thread; ``fault`` of a peer that broke the protocol."""
 
     def start(self) -> None:
         self._writer.start()  # first: a reader that ends at once joins the writer
@@ -234,7 +230,7 @@ class Connection:
         with self._changed:
             self._hang_up()
             self._changed.notify()
-        self._on_end(fault)
+        self.on_end(fault)
         if self._writer is not threading.current_thread():
             self._writer.join()
         self._socket.close()

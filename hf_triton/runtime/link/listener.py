@@ -46,13 +46,13 @@ class EngineListener:
             self.is_draining = True
             callers = list(self.callers)
         for caller in callers:
-            caller.send(Frame(frames.DRAIN))
+            caller.send(frames.encode(Frame(frames.DRAIN)))
 
     def close(self) -> None:
         """Drains, sends the answers that are queued, and ends every thread."""
         self.drain()
         for caller in list(self.callers):
-            caller.connection.close(flush_s=FLUSH_S)
+            caller.close(flush_s=FLUSH_S)
 
     def dispatch(self, request: Request) -> None:
         """Passes a request to the engine, unless the model is being unloaded."""
@@ -81,7 +81,7 @@ class EngineListener:
             caller = _Caller(self, sock)
             with self._lock:
                 self.callers.add(caller)
-            caller.connection.start()
+            caller.start()
 
     def stop_listening(self) -> None:
         with contextlib.suppress(OSError):
@@ -91,17 +91,13 @@ class EngineListener:
         self._socket.close()
 
 
-class _Caller:
+class _Caller(Connection):
     def __init__(self, listener: EngineListener, sock: socket.socket) -> None:
+        super().__init__(sock)
         self.listener = listener
-        self.connection = Connection(sock, self._on_frame, self._on_end)
         self.open: dict[int, _LinkResponder] = {}  # changed one key at a time, which is atomic
 
-    def send(self, frame: Frame) -> None:
-        """Queues a frame; a caller that has gone is no error. Raises FrameTooLargeError."""
-        self.connection.send(frames.encode(frame))
-
-    def _on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame) -> None:
         if frame.kind == frames.CANCEL:
             responder = self.open.get(frame.number)
             if responder is not None:
@@ -115,7 +111,7 @@ class _Caller:
         request = read_request(frame, partial(_LinkResponder, self, frame.number))
         run(self.listener.dispatch, request)
 
-    def _on_end(self, fault: LinkError | None) -> None:
+    def on_end(self, fault: LinkError | None) -> None:
         self.listener.forget(self)
         for responder in list(self.open.values()):
             responder.cancel()
@@ -136,7 +132,7 @@ class _LinkResponder:
             return
         flags = frames.FINAL if final else 0
         try:
-            self._caller.send(Frame(frames.ANSWER, self._number, flags, tensors=outputs))
+            self._tell(Frame(frames.ANSWER, self._number, flags, tensors=outputs))
         except FrameTooLargeError as error:
             if final or self._close_once():
                 self._send_error(EngineError(f"the answer has {error}"))
@@ -164,4 +160,8 @@ class _LinkResponder:
         # fault nor a full queue's.
         unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
         flags = frames.UNLOADING if unloading else 0
-        self._caller.send(Frame(frames.ERROR, self._number, flags, (status, text)))
+        self._tell(Frame(frames.ERROR, self._number, flags, (status, text)))
+
+    def _tell(self, frame: Frame) -> None:
+        """Queues a frame; a caller that has gone is no error. Raises FrameTooLargeError."""
+        self._caller.send(frames.encode(frame))

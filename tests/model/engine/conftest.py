@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.link import protocol
 from hf_triton.runtime.trial import RunnerSpec
@@ -38,11 +38,11 @@ def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """
     noted: list[int] = []
 
-    def change(self: ThreadCount, num_tokens: int, seconds: float) -> None:
+    def change(self: StepThreads, num_tokens: int, seconds: float) -> None:
         noted.append(num_tokens)
         self.count = 3 - self.count
 
-    monkeypatch.setattr(ThreadCount, "note", change)
+    monkeypatch.setattr(StepThreads, "note", change)
     return noted
 
 

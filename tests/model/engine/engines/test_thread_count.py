@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from hf_triton.runtime.engine.thread_count import StepThreads, ThreadCount
+from hf_triton.runtime.engine.thread_count import StepThreads
 
 # Seconds of a step that would take one on one thread of a quiet machine.
 Machine = Callable[[int, random.Random], float]
@@ -39,7 +39,7 @@ class Run:
     """Steps on machines, one after the other."""
 
     def __init__(self, most: int = 2, tokens: Callable[[random.Random], int] = lambda _: 1) -> None:
-        self.count, self.noise, self.tokens = ThreadCount(most), random.Random(1), tokens
+        self.threads, self.noise, self.tokens = StepThreads(most), random.Random(1), tokens
         self.settled: list[int] = []
 
     def on(self, machine: Machine, seconds: float) -> Counter[int]:
@@ -47,11 +47,11 @@ class Run:
         used: Counter[int] = Counter()
         while used.total() < seconds:
             num_tokens = self.tokens(self.noise)
-            took = machine(self.count.count, self.noise) * 0.008 * (4 + num_tokens) / 5
-            used[self.count.count] += took  # type: ignore[assignment]
-            self.count.note(num_tokens, took)
-            if [self.count.settled] != self.settled[-1:]:
-                self.settled.append(self.count.settled)
+            took = machine(self.threads.count, self.noise) * 0.008 * (4 + num_tokens) / 5
+            used[self.threads.count] += took  # type: ignore[assignment]
+            self.threads.note(num_tokens, took)
+            if [self.threads.settled] != self.settled[-1:]:
+                self.settled.append(self.threads.settled)
         return used
 
 
@@ -103,21 +103,23 @@ def test_among_many_threads_the_best_number_is_found_and_left() -> None:
 
     run, free = Run(most=16), 16
     run.on(machine, 30)
-    assert run.count.settled == 16
+    assert run.threads.settled == 16
     free = 5
     run.on(machine, 60)
-    assert run.count.settled in (4, 6)
+    assert run.threads.settled in (4, 6)
     free = 16
     run.on(machine, 120)
-    assert run.count.settled == 16
+    assert run.threads.settled == 16
 
 
 @pytest.mark.parametrize("num_tokens, seconds", [(0, 1.0), (5, 0.0)])
+@pytest.mark.usefixtures("own_threads")
 def test_steps_that_tell_nothing_decide_nothing(num_tokens: int, seconds: float) -> None:
-    count = ThreadCount(2)
+    threads = StepThreads(2)
     for _ in range(100):
-        count.note(num_tokens, seconds)
-    assert count.count == 2
+        threads.computes(num_tokens)
+        threads.step_took(seconds)
+    assert threads.count == 2
 
 
 @pytest.fixture

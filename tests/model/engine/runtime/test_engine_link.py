@@ -239,7 +239,8 @@ def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     monkeypatch.setattr("hf_triton.runtime.link.frames.MAX_QUEUED_BYTES", 100_000)
     ours, theirs = socket.socketpair()
     ended = threading.Event()
-    connection = Connection(ours, lambda _: None, lambda _: ended.set())
+    connection = Connection(ours)
+    monkeypatch.setattr(connection, "on_end", lambda _: ended.set())
     connection.start()
     with theirs:
         sent = [connection.send(b"x" * 10_000) for _ in range(1000)]

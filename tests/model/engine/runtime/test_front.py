@@ -232,12 +232,12 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
 
 
 def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
-    engine: LinkEngine, front: EnginePool
+    engine: LinkEngine, front: EnginePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "first")
     engine.waits_for(1)
     (peer,) = engine.listener.callers
-    peer.connection.on_frame = lambda _: None  # hangs up before it reads more
+    monkeypatch.setattr(peer, "on_frame", lambda _: None)  # hangs up before it reads more
     (late,) = ask(front, "late")
     second = LinkEngine(echo)
     echo(engine.taken[0])
@@ -294,7 +294,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
     (request,) = ask(front, "x")
     engine.waits_for(1)
     (peer,) = engine.listener.callers
-    peer.send(Frame(frames.ERROR, 0))
+    peer.send(frames.encode(Frame(frames.ERROR, 0)))
     assert request.result()[0] == "UNAVAILABLE"
     (again,) = ask(front, "y")
     engine.waits_for(2)
