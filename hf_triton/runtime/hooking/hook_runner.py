@@ -262,11 +262,8 @@ class HookedRequest:
         except RuntimeModelError as error:
             self.fail_now(error)
             return
-        # An output that the caller did not list would be dropped by Triton's stub without the
-        # interpreter's lock, which kills it on Python 3.12.
-        wanted = {name: response[name] for name in response if name in self._request.outputs}
         if not self._has_failed:
-            self._inner.send(wanted, final=final)
+            self._inner.send(dict(response), final=final)
 
 
 def _end(requests: dict[HookedRequest, None], timeout_s: float) -> None:

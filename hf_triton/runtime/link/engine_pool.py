@@ -46,14 +46,11 @@ class PendingRequest:
         self.has_begun = False
         self._responder, self._on_lost = request.responder, on_lost
         self.fail, self.is_cancelled = self._responder.fail, self._responder.is_cancelled
-        self._requested_outputs = frozenset(request.outputs)
 
     def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        """Sends the requested outputs only: Triton's stub drops others without holding the GIL."""
         self.has_begun = True
-        wanted = {name: outputs[name] for name in outputs if name in self._requested_outputs}
         try:
-            self._responder.send(wanted, final=final)
+            self._responder.send(outputs, final=final)
         except Exception as error:
             text = f"an answer was not sent: {place(error)}"
             log.error(text, self._responder.request_id)

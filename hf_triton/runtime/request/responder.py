@@ -70,13 +70,17 @@ class TritonResponder:
         self._ends_empty = decoupled and EMPTY_FINAL in parameters
         call = call_in(parameters)
         self._left_file = call and call.left_file
+        self._outputs = frozenset(request.requested_output_names())
         self.request_id: str = request.request_id()
         self._sender: Any = request.get_response_sender()  # None after the last response
         self._pb_utils = pb_utils
         self._lock = threading.Lock()
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        tensors = [self._pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        # An output that the caller did not list would be dropped by Triton's stub without the
+        # interpreter's lock, which kills it on Python 3.12.
+        wanted = {name: array for name, array in outputs.items() if name in self._outputs}
+        tensors = [self._pb_utils.Tensor(name, array) for name, array in wanted.items()]
         response = self._pb_utils.InferenceResponse(tensors)
         if final and self._ends_empty and not self.is_cancelled():
             self._send(response, final=False)

@@ -33,6 +33,7 @@ class Request:
     def _note(self, response: pb_utils.InferenceResponse | None, flags: int) -> None:
         self.sent.append(flags)
         self.num_empty += response is None
+        self.outputs = [one.name() for one in response.output_tensors()] if response else []
         if response is not None and (error := response.error()) is not None:
             self.errors.append(error)
 
@@ -41,6 +42,9 @@ class Request:
 
     def request_id(self) -> str:
         return "7"
+
+    def requested_output_names(self) -> list[str]:
+        return ["text_output"]
 
     def get_response_sender(self) -> pb_utils.ResponseSender:
         return self._senders.pop()
@@ -55,6 +59,13 @@ def test_a_sender_goes_with_the_last_response_and_not_before() -> None:
     responder.send(OUTPUTS, final=True)
     assert request.sender() is None
     assert not responder.is_cancelled()
+
+
+def test_an_output_that_the_caller_did_not_list_is_not_sent() -> None:
+    request = Request()
+    label = np.array([b"good"], dtype=np.object_)
+    TritonResponder(request, pb_utils).send({"label": label, **OUTPUTS}, final=True)
+    assert request.outputs == ["text_output"]
 
 
 def test_a_caller_has_left_when_its_calls_file_is_there(

@@ -148,12 +148,6 @@ def test_a_postprocess_changes_and_adds_outputs(tmp_path: Path) -> None:
     assert answer == {"text_output": [b"x!"], "score": [1.0], "label": [b"good"]}
 
 
-def test_an_output_that_the_caller_did_not_list_is_not_sent(tmp_path: Path) -> None:
-    with driving(tmp_path, post("response['label'] = 'x'")) as driver:
-        (answer,) = driver.ask("x", listed=("text_output",)).responses
-    assert answer == {"text_output": [b"x"]}
-
-
 def test_what_preprocess_keeps_postprocess_finds(tmp_path: Path) -> None:
     hooks = pre("request.state['n'] = len(request.text('text_input'))")
     hooks += (

@@ -52,6 +52,9 @@ class _Request:
     def parameters(self) -> str:
         return ""
 
+    def requested_output_names(self) -> list[str]:
+        return []
+
     def get_response_sender(self) -> _Request:
         return self
 
