@@ -15,6 +15,7 @@ from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.responder import answer_failure
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
 
@@ -73,7 +74,7 @@ class Reception(PooledReception):
             Reading(responder, arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None),
             sum(row.num_bytes for row in rows),
             partial(self._read, rows, answer, arrived_s),
-            partial(self._requests.fail, responder),
+            partial(answer_failure, responder),
         )
 
     def _read(
@@ -115,7 +116,6 @@ class Reception(PooledReception):
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
             self._engine.cancel(unfinished)
-        self._requests.end("ok" if error is None else "error")
 
     def _ask_all(self) -> int:
         """Cancels sequences whose callers have disconnected; returns the number of open ones."""

@@ -23,9 +23,9 @@ from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
-from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.open_requests import OpenRequests, attempt_on
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.responder import Responder, attempt
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 
@@ -93,7 +93,7 @@ class Reception(PooledReception):
             begin()
             return
         pool = self._long if num_bytes > _LONG_TEXT_BYTES else self._short
-        self._requests.run_on(pool, request.responder, begin)
+        attempt_on(pool, request.responder, begin)
 
     def _begin(self, request: Request, arrived_s: float) -> None:
         responder, wanted = request.responder, frozenset(request.outputs)
@@ -110,9 +110,9 @@ class Reception(PooledReception):
         def done(results: list[Array] | Exception) -> None:
             deliver = partial(self._deliver, prepared, wanted, results, responder)
             if self._engine.sends_itself:
-                self._requests.run(responder, deliver)
+                attempt(responder, deliver)
             else:
-                self._requests.run_on(self._delivery, responder, deliver)
+                attempt_on(self._delivery, responder, deliver)
 
         is_cancelled, request_id = responder.is_cancelled, responder.request_id
         self._thread.submit([Work(prepared.encodings, done, is_cancelled, request_id)])
@@ -129,7 +129,6 @@ class Reception(PooledReception):
         outputs = prepared.answer(results)
         wanted_ones = {name: array for name, array in outputs.items() if name in wanted}
         responder.send(wanted_ones, final=True)
-        self._requests.end()
 
 
 def serve(

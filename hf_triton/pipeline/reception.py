@@ -23,9 +23,9 @@ from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
-from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.open_requests import OpenRequests, attempt_on
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Array, Responder, strings
+from hf_triton.runtime.request.responder import Array, Responder, answer_failure, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
 from . import request as requests
@@ -91,7 +91,7 @@ class Reception(PooledReception):
                 "(max_input_mib)"
             )
         read = partial(self._read, taken, responder)
-        fail = partial(self._requests.fail, responder)
+        fail = partial(answer_failure, responder)
         self._files.run(Reading(responder), taken.num_bytes, read, fail)
 
     def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class Reception(PooledReception):
 
         def done(results: list[Any] | Exception) -> None:
             deliver = partial(self._deliver, rows, results, responder)
-            self._requests.run_on(self._answering, responder, deliver)
+            attempt_on(self._answering, responder, deliver)
 
         self._thread.submit([Work(inputs, done, responder.is_cancelled, responder.request_id)])
 
@@ -121,7 +121,6 @@ class Reception(PooledReception):
         output: Array = strings(texts)
         shaped = output.reshape(len(rows), -1) if self._batched else output
         responder.send({"output": shaped}, final=True)
-        self._requests.end()
 
 
 def to_json(result: Any) -> str:

@@ -37,7 +37,6 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Responder
 from tests.support.receptions import Caller, Served, ServedEncoder, ServedPipeline, serving
 from tests.support.triton import eventually
 
@@ -188,8 +187,8 @@ def test_what_slips_in_between_admission_and_the_end_is_answered(
     served = make()
     admit = OpenRequests.admit
 
-    def admit_then_close(requests: OpenRequests, responder: Responder) -> bool:
-        admitted = admit(requests, responder)
+    def admit_then_close(requests: OpenRequests, request: Request) -> Request:
+        admitted = admit(requests, request)
         served.close(grace_s=0.0)
         return admitted
 

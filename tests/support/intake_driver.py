@@ -17,7 +17,8 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.hooking.hook_runner import functions_of
-from hf_triton.runtime.request.request import Request, run
+from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.responder import attempt
 from tests.support.served_models import served_model
 
 Array = npt.NDArray[Any]
@@ -114,7 +115,8 @@ class Driver:
         caller = Caller(request_id)
         array = strings(text) if isinstance(text, str) else text
         own, given = {"text_input": array, **inputs}, dict(parameters or {})
-        run(self.intake.receive, Request(own, given, caller, tuple(listed), **more))
+        request = Request(own, given, caller, tuple(listed), **more)
+        attempt(caller, self.intake.receive, request)
         return caller
 
     def ask(self, text: str | Array = "hello", **options: Any) -> Caller:

@@ -26,6 +26,7 @@ from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, ReadRow, Row
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError
 from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.responder import attempt
 from hf_triton.runtime.request.tensors import RequestFields, text
 from tests.support.triton import eventually
 
@@ -214,7 +215,7 @@ class Served:
 
     def ask(self, *rows: str, breaks: str = "") -> Caller:
         caller = Caller(breaks)
-        self.reception.take(self.request(*rows, caller=caller))
+        attempt(caller, self.reception.take, self.request(*rows, caller=caller))
         return caller
 
     def request(self, *rows: str, caller: Caller) -> Request:

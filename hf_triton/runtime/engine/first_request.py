@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.request import Request, run
+from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.request_parameters import CACHE_SALT
-from hf_triton.runtime.request.responder import status_and_text, strings
+from hf_triton.runtime.request.responder import attempt, status_and_text, strings
 from hf_triton.runtime.request.sample_values import SAMPLE_MASK, Value, sample_values, sound
 from hf_triton.runtime.weights.served_model import ServedModel
 
@@ -60,7 +60,7 @@ def try_one(
     error: Exception | None = None
     for values in _samples(serving.tokenizer, served, inputs):
         outcome = _Outcome()
-        run(serving.take, _request(served, values, outcome, tuple(outputs)))
+        attempt(outcome, serving.take, _request(served, values, outcome, tuple(outputs)))
         if not outcome.ended.wait(_LONGEST_S):
             raise LoadError(f"a first request is not answered within {_LONGEST_S:.0f} s")
         error = outcome.error

@@ -20,7 +20,7 @@ from ..link.listener import EngineListener
 from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
 from ..request.declared_tensor import declared_tensors
-from ..request.request import Request, run
+from ..request.request import Request
 from ..request.response_cache import ResponseCache
 from ..routing.router import Router
 from ..weights.served_model import ServedModel
@@ -99,11 +99,12 @@ class Intake:
             self.router.start()
 
     def receive(self, request: Request) -> None:
+        """Raises what is wrong with a request."""
         routing = self.router.routing
         if routing is None or request.is_routed:
-            run(self._take, request)
+            self._take(request)
         else:
-            self.router.receive(routing, request, partial(run, self._take))
+            self.router.receive(routing, request, self._take)
 
     def drain(self, timeout_s: float) -> None:
         """Takes no more from other processes; waits for other arms' answers and for hooks."""

@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from hf_triton.runtime import log
@@ -18,6 +17,7 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.open_requests import OpenRequests, Threads
 from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.responder import attempt
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -95,9 +95,9 @@ class PooledReception(ABC):
         """Starts a request. An exception becomes its answer."""
 
     def take(self, request: Request) -> None:
-        """Starts one request, or answers it with its error; never raises."""
-        if self._requests.admit(request.responder):
-            self._requests.run(request.responder, partial(self._accept, request))
+        """Starts one request. Raises OverloadedError where it is not admitted."""
+        admitted = self._requests.admit(request)
+        attempt(admitted.responder, self._accept, admitted)
 
     def stop(self, grace_s: float) -> None:
         self._requests.drain(grace_s)

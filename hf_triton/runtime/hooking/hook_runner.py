@@ -28,7 +28,8 @@ from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, p
 from ..log import labelled
 from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
-from ..request.request import Request, run
+from ..request.request import Request
+from ..request.responder import attempt
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
@@ -212,7 +213,7 @@ class HookedRequest:
             outputs=request.outputs,
             responder=self if is_hooked else self._inner,
         )
-        run(pass_on, changed)
+        attempt(self._inner, pass_on, changed)
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         self._submit(partial(self._postprocess, outputs, final=final))

@@ -12,8 +12,8 @@ from functools import partial
 
 from .. import log
 from ..errors import EngineError, OverloadedError
-from ..request.request import Request, run
-from ..request.responder import status_and_text
+from ..request.request import Request
+from ..request.responder import attempt, status_and_text
 from . import frames, protocol
 from .frames import Array, Connection, Frame, FrameTooLargeError, read_request
 from .protocol import LinkError
@@ -109,7 +109,7 @@ class _Caller(Connection):
 
     def _take(self, frame: Frame) -> None:
         request = read_request(frame, partial(_LinkResponder, self, frame.number))
-        run(self.listener.dispatch, request)
+        attempt(request.responder, self.listener.dispatch, request)
 
     def on_end(self, fault: LinkError | None) -> None:
         self.listener.forget(self)

@@ -1,25 +1,16 @@
-"""Counts the requests of one engine between their arrival and their answer: each is admitted once
-and ends once, whatever fails on the way.
-"""
+"""Counts the requests of one engine between their arrival and their answer."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
-from .. import log
-from ..errors import (
-    CancelledError,
-    EngineError,
-    OverloadedError,
-    RequestError,
-    RuntimeModelError,
-    place,
-    reason,
-)
-from .responder import Responder
+from ..errors import CancelledError, OverloadedError, RequestError
+from .request import Request
+from .responder import EndingResponder, Responder, attempt
 
 
 class Threads(Protocol):
@@ -58,56 +49,16 @@ class OpenRequests:
     def __len__(self) -> int:
         return self._num_open
 
-    def admit(self, responder: Responder) -> bool:
-        """Counts a request and returns True, or answers it with the reason and returns False."""
+    def admit(self, request: Request) -> Request:
+        """The request, counted until it is answered. Raises OverloadedError."""
         with self._changed:
-            if not self._closing and self._num_open < self._max_queue_size:
-                self._num_open += 1
-                return True
-            self._on_turned_away()
-        refusal = f"the queue is full: {self._num_open} requests (max_queue_size)"
-        if self._closing:
-            refusal = "the model is being unloaded"
-        _send_error(responder, OverloadedError(f"{refusal}: try again later"))
-        return False
-
-    def run_on(self, pool: Pool, responder: Responder, part: Callable[[], None]) -> None:
-        """Runs a part of a request's work on a thread of ``pool``; on this one after its shutdown,
-        when that part only answers that the model is being unloaded, and where no thread starts.
-        """
-        parts = [part]  # a pool that could start no thread keeps what it took, and runs it later
-
-        def run() -> None:
-            if parts:
-                self.run(responder, parts.pop())
-
-        try:
-            pool.submit(run)
-        except RuntimeError:
-            run()
-
-    def run(self, responder: Responder, part: Callable[[], None]) -> None:
-        """Runs a part of a request's work; an error becomes the request's answer and ends it."""
-        try:
-            part()
-        except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
-            self.fail(responder, error)
-
-    def fail(self, responder: Responder, error: BaseException) -> None:
-        outcome = "refused" if isinstance(error, OverloadedError | RequestError) else "error"
-        outcome = "cancelled" if isinstance(error, CancelledError) else outcome
-        if not isinstance(error, RuntimeModelError):
-            log.error(f"a request failed: {place(error)}", responder.request_id)
-            # The error's text may quote the request: it goes to the caller, not into the log.
-            error = EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
-        _send_error(responder, error)
-        self.end(outcome)
-
-    def end(self, outcome: str = "ok") -> None:
-        with self._changed:
-            self._on_end(outcome)
-            self._num_open -= 1
-            self._changed.notify_all()
+            if self._closing or self._num_open >= self._max_queue_size:
+                self._on_turned_away()
+                full = f"the queue is full: {self._num_open} requests (max_queue_size)"
+                refusal = "the model is being unloaded" if self._closing else full
+                raise OverloadedError(f"{refusal}: try again later")
+            self._num_open += 1
+        return replace(request, responder=EndingResponder(request.responder, self._end))
 
     def drain(self, grace_s: float) -> None:
         """Admits no more requests, and waits at most ``grace_s`` for the open ones to end."""
@@ -117,10 +68,27 @@ class OpenRequests:
             while self._num_open and time.monotonic() < deadline_s:
                 self._changed.wait(max(0.0, deadline_s - time.monotonic()))
 
+    def _end(self, error: Exception | None) -> None:
+        outcome = "ok" if error is None else "error"
+        outcome = "refused" if isinstance(error, OverloadedError | RequestError) else outcome
+        outcome = "cancelled" if isinstance(error, CancelledError) else outcome
+        with self._changed:
+            self._on_end(outcome)
+            self._num_open -= 1
+            self._changed.notify_all()
 
-def _send_error(responder: Responder, error: Exception) -> None:
+
+def attempt_on(pool: Pool, responder: Responder, part: Callable[[], None]) -> None:
+    """Attempts a part of a request's work on a thread of ``pool``; on this one after its shutdown,
+    when that part only answers that the model is being unloaded, and where no thread starts.
+    """
+    parts = [part]  # a pool that could start no thread keeps what it took, and runs it later
+
+    def run() -> None:
+        if parts:
+            attempt(responder, parts.pop())
+
     try:
-        responder.fail(error)
-    except Exception as another:
-        text = f"an error could not be sent: {place(another)}"
-        log.error(text, responder.request_id)
+        pool.submit(run)
+    except RuntimeError:
+        run()

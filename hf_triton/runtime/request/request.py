@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from .request_parameters import CALL, Call, call_in, read_parameters
-from .responder import Responder, TritonResponder, answer_failure
+from .responder import Responder, TritonResponder, attempt
 
 Array = npt.NDArray[Any]
 
@@ -55,14 +55,6 @@ class Request:
         return sum(map(len, [*chain.from_iterable(texts), *parameters]))
 
 
-def run(take: Callable[[Request], None], request: Request) -> None:
-    """Passes a request on, or answers it with what ``take`` raises."""
-    try:
-        take(request)
-    except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
-        answer_failure(request.responder, error)
-
-
 def take_each(
     requests: Iterable[Any],
     pb_utils: Any,
@@ -70,14 +62,14 @@ def take_each(
     *,
     may_stream: bool = False,
 ) -> None:
-    """``run`` for Triton's requests, whose tensors are freed after ``execute``."""
+    """Passes Triton's requests on, or answers them with what ``take`` raises."""
+
+    def read_and_take(request: Any, responder: Responder) -> None:
+        # Copies: Triton frees its tensors after ``execute``.
+        inputs = {one.name(): one.as_numpy().copy() for one in request.inputs()}
+        more = {"outputs": request.requested_output_names(), "may_stream": may_stream}
+        take(Request.read(inputs, request.parameters(), responder, **more))
+
     for request in requests:
         responder = TritonResponder(request, pb_utils, decoupled=may_stream)
-        try:
-            inputs = {one.name(): one.as_numpy().copy() for one in request.inputs()}
-            more = {"outputs": request.requested_output_names(), "may_stream": may_stream}
-            read = Request.read(inputs, request.parameters(), responder, **more)
-        except Exception as error:
-            answer_failure(responder, error)
-        else:
-            run(take, read)
+        attempt(responder, read_and_take, request, responder)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,12 +43,52 @@ def status_and_text(error: Exception) -> tuple[str, str]:
     return "INTERNAL", f"internal error: {type(error).__name__}"
 
 
+def attempt(responder: Responder, run: Callable[..., object], *given: Any) -> None:
+    """Does a part of a request's work; what it raises becomes the answer."""
+    try:
+        run(*given)
+    except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
+        answer_failure(responder, error)
+
+
 def answer_failure(responder: Responder, error: BaseException) -> None:
     """Answers with an error or a panic of Rust code; logs the place of a bug of ours."""
     if not isinstance(error, RuntimeModelError):
         log.error(f"a request failed: {place(error)}", responder.request_id)
-    failed = f"internal error: {type(error).__name__}"
-    responder.fail(error if isinstance(error, Exception) else EngineError(failed))
+        error = EngineError(f"internal error: {type(error).__name__}")
+    try:
+        responder.fail(error)
+    except Exception as another:
+        log.error(f"an error could not be sent: {place(another)}", responder.request_id)
+
+
+class EndingResponder:
+    """Passes responses on to ``inner``, and calls ``on_end`` once after the last one: with its
+    error, or None.
+    """
+
+    def __init__(self, inner: Responder, on_end: Callable[[Exception | None], None]) -> None:
+        self.request_id, self.is_cancelled = inner.request_id, inner.is_cancelled
+        self._inner = inner
+        self._on_end = [on_end]  # pop is atomic: the thread that gets the item calls it
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        self._inner.send(outputs, final=final)
+        if final:
+            self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        try:
+            self._inner.fail(error)
+        finally:
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        try:
+            on_end = self._on_end.pop()
+        except IndexError:
+            return  # ended before
+        on_end(error)
 
 
 class TritonResponder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from ..metrics.histogram import SECONDS, Histogram, histogram_families
 from ..metrics.publishing import Family, Sample
 from ..repeating import Repeating
 from ..request.request import Request
-from ..request.responder import Array, Responder, status_and_text
+from ..request.responder import EndingResponder, attempt, status_and_text
 from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
 from ..weights.served_model import ServedModel
@@ -63,7 +63,7 @@ class Router:
         arm = routing.arm_of(began) or routing.choose(self._salt, value)
         counted = self._counted(request, arm)
         if arm.engine == self._own:
-            answer_locally(counted)
+            attempt(counted.responder, answer_locally, counted)
             return
         fall_back = partial(self._fall_back, routing, arm, request, answer_locally)
         pool = self._pools.get(arm.engine)  # closed and gone where the routing has changed since
@@ -101,7 +101,7 @@ class Router:
         error: RuntimeModelError | None,
     ) -> None:
         """Lets the own arm answer, because the other one is lost and has answered nothing."""
-        self._counts.ended(arm.name, "fallback")
+        self._counts.count(arm.name, "fallback")
         if arm.name not in self._unreachable:
             self._unreachable.add(arm.name)
             log.warn(f"arm {arm.name}: {arm.engine} is not there, its requests are answered here")
@@ -110,12 +110,12 @@ class Router:
             request.responder.fail(gone)
         else:
             own = routing.arm_of(self._own)
-            answer_locally(self._counted(request, own) if own else request)
+            request = self._counted(request, own) if own else request
+            attempt(request.responder, answer_locally, request)
 
     def _counted(self, request: Request, arm: Arm) -> Request:
-        return replace(
-            request, responder=CountedResponder(request.responder, self._counts, arm.name)
-        )
+        ended = partial(self._counts.ended, arm.name, time.monotonic())
+        return replace(request, responder=EndingResponder(request.responder, ended))
 
     def _take_sticky_value(
         self, request: Request, sticky: str | None
@@ -212,7 +212,13 @@ class ArmMetrics:
             self._outcomes.setdefault(arm, Counter(dict.fromkeys(_OUTCOMES, 0)))
             self._durations.setdefault(arm, Histogram(SECONDS))
 
-    def ended(self, arm: str, outcome: str, seconds: float | None = None) -> None:
+    def ended(self, arm: str, began_s: float, error: Exception | None) -> None:
+        outcome = "answered"
+        if error is not None:
+            outcome = _BY_STATUS.get(status_and_text(error)[0], "failed")
+        self.count(arm, outcome, None if error else time.monotonic() - began_s)
+
+    def count(self, arm: str, outcome: str, seconds: float | None = None) -> None:
         with self._lock:
             self._outcomes[arm][outcome] += 1
             if seconds is not None:
@@ -236,29 +242,3 @@ class ArmMetrics:
             yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
             text = "Seconds from a request to the whole answer of its arm"
             yield from histogram_families("hf_triton_arm_duration_seconds", text, durations)
-
-
-class CountedResponder:
-    """Passes responses on to ``inner``, and counts the request of an arm once it has ended."""
-
-    def __init__(self, inner: Responder, metrics: ArmMetrics, arm: str) -> None:
-        self.request_id, self.is_cancelled = inner.request_id, inner.is_cancelled
-        self._inner, self._metrics, self._arm = inner, metrics, arm
-        self._began_s = time.monotonic()
-        self._open = [True]  # pop is atomic: the thread that gets the item counts
-
-    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        if final:
-            self._end("answered", time.monotonic() - self._began_s)
-        self._inner.send(outputs, final=final)
-
-    def fail(self, error: Exception) -> None:
-        self._end(_BY_STATUS.get(status_and_text(error)[0], "failed"), None)
-        self._inner.fail(error)
-
-    def _end(self, outcome: str, seconds: float | None) -> None:
-        try:
-            self._open.pop()
-        except IndexError:
-            return  # counted before
-        self._metrics.ended(self._arm, outcome, seconds)

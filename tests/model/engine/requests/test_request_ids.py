@@ -9,8 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError, RequestError
 from hf_triton.runtime.log import MAX_SHOWN, labelled
-from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.responder import TritonResponder
+from hf_triton.runtime.request.responder import TritonResponder, attempt
 from hf_triton.text_generation.engine.delivery import Delivery
 from hf_triton.text_generation.sequence.sequence import Update
 from tests.support.driving import Caller as Recipient
@@ -75,14 +74,12 @@ def test_triton_is_answered_with_errors_that_name_the_request(log_lines: list[st
 
 
 def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) -> None:
-    requests = OpenRequests(1, on_end=lambda _: None, on_turned_away=lambda: None)
     caller = Caller("r-7")
-    assert requests.admit(caller)
 
     def fail() -> None:
         raise ZeroDivisionError("a prompt")
 
-    requests.run(caller, fail)
+    attempt(caller, fail)
     assert isinstance(caller.error, EngineError)
     assert log_lines[0].startswith("E [request id: r-7] a request failed: ZeroDivisionError at ")
 
