@@ -15,7 +15,6 @@ from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import answer_failure
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
 
@@ -74,7 +73,6 @@ class Reception(PooledReception):
             Reading(responder, arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None),
             sum(row.num_bytes for row in rows),
             partial(self._read, rows, answer, arrived_s),
-            partial(answer_failure, responder),
         )
 
     def _read(

@@ -25,7 +25,7 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests, attempt_on
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Array, Responder, answer_failure, strings
+from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
 from . import request as requests
@@ -91,8 +91,7 @@ class Reception(PooledReception):
                 "(max_input_mib)"
             )
         read = partial(self._read, taken, responder)
-        fail = partial(answer_failure, responder)
-        self._files.run(Reading(responder), taken.num_bytes, read, fail)
+        self._files.run(Reading(responder), taken.num_bytes, read)
 
     def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
         self._thread.check_running()  # skip decoding what won't be computed

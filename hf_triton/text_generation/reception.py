@@ -19,7 +19,7 @@ from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.request_parameters import Call
-from hf_triton.runtime.request.responder import answer_failure, strings
+from hf_triton.runtime.request.responder import answer_failure, attempt, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.tokenizing.lengths import give_memory_back
@@ -54,9 +54,6 @@ class _Arrived:
     arrived_s: float
     batched: bool
     deadline_s: float | None = None
-
-    def fail(self, error: BaseException) -> None:
-        answer_failure(self.request.responder, error)
 
     @property
     def reading(self) -> Reading:
@@ -127,13 +124,13 @@ class Reception:
             finally:
                 give_memory_back(num_characters)
 
-        self._texts.run(asked.reading, num_characters, read_long, asked.fail)
+        self._texts.run(asked.reading, num_characters, read_long)
 
     def _read_files(self, num_bytes: int, asked: _Arrived, read: Callable[[], Begin]) -> Begin:
         """What goes on with a request that is read on threads that decode files, if it has any."""
         if not num_bytes:
             return read()
-        return partial(self._files.run, asked.reading, num_bytes, read, asked.fail)
+        return partial(self._files.run, asked.reading, num_bytes, read)
 
     def _answer_question(self, question: Question, asked: _Arrived) -> Begin:
         """Answers as a generation without a token would be answered."""
@@ -164,17 +161,13 @@ class Reception:
 
     def _constrain(self, request: GenerationRequest, asked: _Arrived) -> None:
         """Starts the request when the grammars of its constraints are made."""
-
-        def start(grammars: Started) -> None:
-            try:
-                self._start(request, asked, grammars)
-            except BaseException as error:
-                asked.fail(error)
-
+        responder = asked.request.responder
+        start = partial(attempt, responder, self._start, request, asked)
         if request.constraints:
-            self.loaded.compiler.when_ready(request.constraints, start, asked.fail)
+            fail = partial(answer_failure, responder)
+            self.loaded.compiler.when_ready(request.constraints, start, fail)
         else:
-            self._start(request, asked, {})
+            start({})
 
     def _start(self, request: GenerationRequest, asked: _Arrived, grammars: Started) -> None:
         arrived = asked.request

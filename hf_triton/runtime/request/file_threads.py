@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 
 from ..devices.device import num_cores
-from ..errors import CancelledError, DeadlineError, EngineError, OverloadedError
+from ..errors import CancelledError, DeadlineError, OverloadedError
 from .cancellation import CancellationWatch, has_left
-from .responder import Responder
+from .responder import Responder, answer_failure, attempt
 
 _FEWEST_THREADS, _MOST_THREADS = 4, 8
 MAX_WAITING = {"files": 512 * 2**20, "texts": 64 * 2**20}  # bytes, or characters
@@ -21,7 +22,6 @@ DECODING_S = 30.0  # of the files of one request; some formats take seconds for 
 _UNLOADED = "the model is being unloaded: try again later"
 
 Begin = Callable[[], None]
-Fail = Callable[[Exception], None]
 
 
 class Reading:
@@ -33,7 +33,7 @@ class Reading:
     def __init__(self, responder: Responder | None = None, deadline_s: float | None = None) -> None:
         self.seconds_left = DECODING_S
         self.is_given_up = False
-        self._responder, self._deadline_s = responder, deadline_s
+        self.responder, self._deadline_s = responder, deadline_s
         self._began_s = time.monotonic()
 
     def problem(self) -> Exception | None:
@@ -41,7 +41,7 @@ class Reading:
         now_s = time.monotonic()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             return DeadlineError("timeout_ms: the time is up; the request was still being read")
-        asked = self._responder
+        asked = self.responder
         if asked and has_left(asked.is_cancelled, now_s - self._began_s, asked.request_id):
             return CancelledError("the request was cancelled")
         return None
@@ -64,17 +64,19 @@ class FileThreads:
         num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
         self._threads = ThreadPoolExecutor(num_threads, what, initializer=_use_one_thread)
         self._what = what
-        self._open: dict[Reading, Fail] = {}  # the thread that removes an entry answers it
+        # The thread that removes a reading answers it.
+        self._open: dict[Reading, Responder] = {}
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
         self._closed = False
         self._watch = CancellationWatch(self._ask_all)
 
-    def run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin], fail: Fail) -> None:
+    def run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin]) -> None:
         """Calls ``read`` later from another thread, and what it returns unless the request was
-        given up meanwhile; ``fail`` gets the reason for that, or what either raises. Raises
+        given up meanwhile; answers it with the reason for that, or with what either raises. Raises
         OverloadedError: too much waits already, or the model is being unloaded.
         """
+        assert reading.responder is not None
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
@@ -82,7 +84,7 @@ class FileThreads:
             if self._num_waiting and self._num_waiting + num_bytes > most:
                 raise OverloadedError(f"too many {self._what} wait to be read: try again later")
             self._num_waiting += num_bytes
-            self._open[reading] = fail
+            self._open[reading] = reading.responder
             try:
                 self._threads.submit(self._run, reading, num_bytes, read)
             except RuntimeError:  # no thread starts; what it took it runs later
@@ -100,26 +102,21 @@ class FileThreads:
         self._watch.close()
 
     def _run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin]) -> None:
-        fail: Fail | None = None
         current.set(reading)
         try:
             begin = read() if reading in self._open else None
-            if begin and (fail := self._open.pop(reading, None)):
-                begin()
         except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
-            if not isinstance(error, Exception):
-                error = EngineError(f"internal error: {type(error).__name__}")
-            if fail := fail or self._open.pop(reading, None):
-                fail(error)
-        finally:
-            current.set(None)
-            with self._lock:
-                self._num_waiting -= num_bytes
+            begin = partial(_fail, error)
+        if begin and (responder := self._open.pop(reading, None)):
+            attempt(responder, begin)
+        current.set(None)
+        with self._lock:
+            self._num_waiting -= num_bytes
 
     def _give_up(self, reading: Reading, error: Exception) -> None:
-        if fail := self._open.pop(reading, None):
+        if responder := self._open.pop(reading, None):
             reading.is_given_up = True
-            fail(error)
+            answer_failure(responder, error)
 
     def _ask_all(self) -> int:
         """Answers callers whose time is up or who have left; returns how many are open."""
@@ -128,6 +125,10 @@ class FileThreads:
             if error := reading.problem():
                 self._give_up(reading, error)
         return len(readings)
+
+
+def _fail(error: BaseException) -> None:
+    raise error
 
 
 def _use_one_thread() -> None:
