@@ -62,7 +62,7 @@ class Reception(PooledReception):
         answer = partial(
             Answer,
             responder,
-            wanted=wanted_outputs(request.outputs, timestamps=timestamps),
+            wanted=wanted_outputs(frozenset(request.outputs), timestamps=timestamps),
             submit=self._thread.submit,
             on_close=self._closed,
             streams=streams,

@@ -109,7 +109,7 @@ class Driver:
         parameters: Mapping[str, Any] | None = None,
         request_id: str = "",
         inputs: Mapping[str, Array] = MappingProxyType({}),
-        **more: bool,
+        **more: Any,
     ) -> Caller:
         """Sends a request and does not wait."""
         caller = Caller(request_id)

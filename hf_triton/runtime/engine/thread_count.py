@@ -52,6 +52,7 @@ class StepThreads:
         self._owed_s = 0.0  # that have yet to pass for what all trials have cost
         self._repeats = 0
         self._logged_s = -_LOG_EVERY_S
+        self._more_s = self._less_s = 0.0  # than its level said, lately
         self._hold(_FIRST_S, _FIRST_S, 1.0)
 
     def start(self) -> None:
@@ -142,7 +143,7 @@ class StepThreads:
     def _hold(self, seconds: float, cost_s: float, level: float) -> None:
         self._hold_s, self._cost_s, self._held_s = seconds, cost_s, 0.0
         self._level = level  # of a step's time, in what is usual for its size
-        self._more_s = self._less_s = 0.0  # than its level said, lately
+        self._more_s = self._less_s = 0.0
 
 
 class _Trial:
@@ -180,9 +181,9 @@ class _Trial:
     def is_clear(self) -> bool:
         """Whether the numbers differ by more than they may by chance."""
         variances = [np.var(times) / len(times) for times in self.times.values()]
-        doubt = 2 * math.sqrt(sum(variances)) / np.mean(self.times[self.present])
+        doubt = 2 * math.sqrt(sum(variances)) / float(np.mean(self.times[self.present]))
         doubt = max(doubt, _LEAST_DOUBT / min(map(len, self.times.values())))
-        return bool(abs(self._gain) > _MIN_GAIN + doubt)
+        return abs(self._gain) > _MIN_GAIN + doubt
 
     @property
     def _gain(self) -> float:
