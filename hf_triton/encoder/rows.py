@@ -5,40 +5,50 @@ arrays of their answers, with or without a batch dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.tensors import RequestFields, each_row, integer, shown, text
 
-from .task import Array, Prepared
-from .texts.encoding import Encoding
+Array = npt.NDArray[Any]
+Values = dict[str, Any]
+# Reads a field of a request: one value for each row.
+Column = Callable[[RequestFields, str], list[Any]]
 
+TEXT = "text_input"
 LIST = "input_text"  # LiteLLM's name for a list of texts
 
 
-def count_rows(fields: RequestFields, inputs: Sequence[str]) -> str:
-    """Counts the rows of a request that may have these inputs. Returns the one that has its texts:
-    ``text_input``, or LIST, whose every element is a row. Raises RequestError for both, and for
-    another parameter.
+def read_rows(
+    fields: RequestFields, columns: Mapping[str, Column], *, takes_list: bool
+) -> list[Values]:
+    """The values of each row by field, and as ``field`` the tensor that has its text: TEXT, or with
+    ``takes_list`` LIST, whose every element is a row. Raises RequestError.
     """
-    fields.check_parameters(inputs)
-    if LIST not in inputs or not fields.count_list(LIST):
-        fields.count_rows(*inputs)
-        return "text_input"
-    if fields.has_tensor("text_input"):
-        raise RequestError(f"text_input and {LIST}: got both, send one of them")
-    return LIST
+    name = TEXT
+    fields.check_parameters((*columns, LIST) if takes_list else columns)
+    if not takes_list or not fields.count_list(LIST):
+        fields.count_rows(*columns)
+    elif fields.has_tensor(TEXT):
+        raise RequestError(f"{TEXT} and {LIST}: got both, send one of them")
+    else:
+        name = LIST
+    read = [column(fields, name if one == TEXT else one) for one, column in columns.items()]
+    names = ("field", *columns)
+    return [dict(zip(names, (name, *row), strict=True)) for row in zip(*read, strict=True)]
 
 
-def given_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
-    """The text of each row of a tensor that a request must have; it may be empty. ``partners`` are
-    the tensors that are of use only together with it. Raises RequestError.
+def option(convert: Callable[[str, Any], Any], default: Any) -> Column:
+    return lambda fields, name: fields.values(name, convert, default)
+
+
+def given_texts(fields: RequestFields, name: str, partners: Sequence[str] = ()) -> list[str]:
+    """The text of each row of a field that a request must have; it may be empty. ``partners`` are
+    the fields that are of use only together with it. Raises RequestError.
     """
     texts = [text for text in fields.optional_texts(name) if text is not None]
     if len(texts) < fields.num_rows:
@@ -48,9 +58,9 @@ def given_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
     return texts
 
 
-def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
+def required_texts(fields: RequestFields, name: str, partners: Sequence[str] = ()) -> list[str]:
     """As ``given_texts``, with a RequestError for an empty text, too."""
-    return each_row(partial(filled, name), given_texts(fields, name, *partners))
+    return each_row(partial(filled, name), given_texts(fields, name, partners))
 
 
 def filled(name: str, text: str) -> str:
@@ -95,54 +105,14 @@ def softmax(logits: Array, axis: int = -1) -> Array:
 
 
 def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
-    """(rows, ...) where ``batched``; else the only row unchanged."""
-    if batched:
-        return np.stack(rows)
-    (row,) = rows
-    return row
-
-
-def text_rows(rows: Sequence[Sequence[str]], *, batched: bool) -> Array:
-    """Texts as bytes, (rows, longest row) where ``batched``; shorter rows end with empty texts."""
-    longest = max(map(len, rows))
-    filled = [[*row, *([""] * (longest - len(row)))] for row in rows]
-    encoded = [np.array([text.encode() for text in row], dtype=np.object_) for row in filled]
-    return stack_rows(encoded, batched=batched)
-
-
-def number_rows(rows: Sequence[Array], *, batched: bool) -> Array:
-    """Numbers as float32, (rows, longest row) where ``batched``; shorter rows end with zeros."""
-    longest = max(map(len, rows))
-    padded = [np.pad(row, (0, longest - len(row))).astype(np.float32) for row in rows]
-    return stack_rows(padded, batched=batched)
-
-
-def token_counts(encodings: Sequence[Encoding], *, batched: bool) -> dict[str, Array]:
-    columns = {
-        "num_input_tokens": [np.array([len(one)], dtype=np.uint32) for one in encodings],
-        "truncated": [np.array([one.is_cut]) for one in encodings],
-    }
-    return {name: stack_rows(column, batched=batched) for name, column in columns.items()}
-
-
-@dataclass(frozen=True)
-class JsonRow:
-    """One row of a request: its encodings, and a function that makes the answer from their results,
-    in the order of ``encodings``.
+    """(rows, longest row) where ``batched``, in which shorter rows end with zeros, or with empty
+    texts; else the only row unchanged.
     """
-
-    encodings: Sequence[Encoding]
-    answer: Callable[[list[Array]], object]
-
-
-def json_request(rows: Sequence[JsonRow], *, batched: bool) -> Prepared:
-    """A request whose ``output`` is a JSON text for each row: (rows, 1) where ``batched``, else
-    (1,).
-    """
-
-    def answer(results: list[Array]) -> Mapping[str, Array]:
-        left = iter(results)
-        texts = [[written(row.answer([*islice(left, len(row.encodings))]))] for row in rows]
-        return {"output": text_rows(texts, batched=batched)}
-
-    return Prepared([encoding for row in rows for encoding in row.encodings], answer)
+    if not batched:
+        (row,) = rows
+        return row
+    kind = rows[0].dtype
+    found = np.full((len(rows), max(map(len, rows))), b"" if kind.hasobject else 0, kind)
+    for place, row in zip(found, rows, strict=True):
+        place[: len(row)] = row
+    return found

@@ -6,21 +6,22 @@ A task knows nothing of batches, threads or Triton.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
-import numpy.typing as npt
+import numpy as np
 import torch
 
-from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.request.tensors import RequestFields, each_row
 
+from .rows import LIST, Array, Column, Values, read_rows, stack_rows
 from .sentence_transformers.reading import Kind, SentenceFiles
 from .texts.encoding import Encoding
 from .texts.tokenization import Tokenization
 
-Array = npt.NDArray[Any]
 # "hidden": the last hidden state of each token, (tokens, hidden). "tokens": the head's output of
 # each wanted token, (tokens, labels or vocab). "sequences": the head's output of each encoding,
 # (encodings, labels).
@@ -29,11 +30,11 @@ OutputKind = Literal["hidden", "tokens", "sequences"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that can be computed.
+    """A request that can be computed, or one row of it.
 
     ``answer`` is given what ``reduce`` made of each encoding, float32 arrays in the order of
-    ``encodings``, and returns outputs by name, of which the request's own are sent; it runs on the
-    thread that sends.
+    ``encodings``, and returns outputs by name, (n,) each of one row; it runs on the thread that
+    sends.
     """
 
     encodings: Sequence[Encoding]
@@ -53,12 +54,13 @@ class TaskSetup:
     batched: bool
 
 
-class EncoderTask(ABC):
+class EncoderTask:
     """Made once at load; raises LoadError where the model can't do this task."""
 
     auto_class: ClassVar[str]  # of transformers, such as "AutoModelForSequenceClassification"
     output: ClassVar[OutputKind]
     saved_as: ClassVar[Kind | None] = None  # sentence-transformers' class for its models
+    takes_list: ClassVar[bool] = False  # the texts of several rows in one tensor
 
     def __init__(self, setup: TaskSetup) -> None:
         self.setup = setup
@@ -68,11 +70,40 @@ class EncoderTask(ABC):
         """The class for a model with this configuration, where that is not the same for all."""
         return cls.auto_class
 
-    @abstractmethod
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Reads and tokenises one request; runs on tokenizer threads, several at once. ``wanted``
-        are the outputs that it lists, all where it lists none. Raises RequestError.
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        """The fields of a request."""
+        raise NotImplementedError
+
+    def row(self, row: Values) -> Prepared:
+        """Tokenises one row. Raises RequestError."""
+        raise NotImplementedError
+
+    def sent(self, rows: Sequence[Values], wanted: frozenset[str]) -> frozenset[str]:
+        """The outputs that a request of these rows is sent; ``wanted`` are those that it lists, all
+        where it lists none. Raises RequestError where its rows can't be answered together.
         """
+        return wanted
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads and tokenises one request; runs on tokenizer threads, several at once. Raises
+        RequestError.
+        """
+        rows = read_rows(fields, self.columns, takes_list=self.takes_list)
+        names = self.sent(rows, wanted)
+        prepared = each_row(self.row, rows)
+        batched = self.setup.batched or rows[0]["field"] == LIST
+
+        def answer(results: list[Array]) -> Mapping[str, Array]:
+            left = iter(results)
+            answers = [one.answer([*islice(left, len(one.encodings))]) for one in prepared]
+            return {
+                name: stack_rows([one[name] for one in answers], batched=batched)
+                for name in answers[0]
+                if name in names
+            }
+
+        return Prepared([encoding for one in prepared for encoding in one.encodings], answer)
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
@@ -82,3 +113,10 @@ class EncoderTask(ABC):
         the model's device.
         """
         return outputs
+
+
+def token_counts(encoding: Encoding) -> dict[str, Array]:
+    return {
+        "num_input_tokens": np.array([len(encoding)], dtype=np.uint32),
+        "truncated": np.array([encoding.is_cut]),
+    }

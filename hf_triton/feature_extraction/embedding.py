@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.rows import (
-    LIST,
-    count_rows,
-    given_texts,
-    integer_in,
-    one_of,
-    stack_rows,
-    text_rows,
-    token_counts,
-)
+from hf_triton.encoder.rows import TEXT, Column, Values, given_texts, integer_in, one_of, option
 from hf_triton.encoder.sentence_transformers.prompts import USES, Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup, token_counts
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, text
+from hf_triton.runtime.request.responder import Array, strings
+from hf_triton.runtime.request.tensors import boolean, text
 
 from .pooling import Normalize, Pooling, module_of
 
-_SIMILARITY = "similarity"  # the function by which embeddings are to be compared
-INPUTS = (
-    *("text_input", LIST, "prompt_name", "dimensions"),
-    *("return_num_input_tokens", "truncate"),
-    "input_type",  # a parameter alone
-)
-OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", _SIMILARITY))
+OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", "similarity"))
 # What models.yaml calls otherwise than sentence-transformers' files.
 _MODES = {"last": "lasttoken"}
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` its
-    use, one of USES.
-    """
-
-    field: str
-    text: str
-    prompt_name: str | None
-    input_type: str | None
-    dimensions: int | None
-    truncate: bool | None
 
 
 class FeatureExtraction(EncoderTask):
@@ -63,6 +35,7 @@ class FeatureExtraction(EncoderTask):
     auto_class = "AutoModel"
     output = "hidden"
     saved_as = "SentenceTransformer"
+    takes_list = True
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -85,26 +58,25 @@ class FeatureExtraction(EncoderTask):
         has_encoder = config.is_encoder_decoder or saved.endswith("EncoderModel")
         return "AutoModelForTextEncoding" if has_encoder else cls.auto_class
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        name = count_rows(fields, INPUTS)
-        columns = zip(
-            given_texts(fields, name),
-            fields.values("prompt_name", text, None),
-            fields.values("input_type", one_of(*USES), None),
-            fields.values("dimensions", integer_in(1), None),
-            fields.values("truncate", boolean, None),
-            strict=True,
-        )
-        rows = [_Row(name, *values) for values in columns]
-        counts_wanted = any(fields.values("return_num_input_tokens", boolean, False))
-        if wanted == OUTPUTS and not counts_wanted:  # the request lists none
-            wanted = frozenset(("embedding",))
-        dimensions = self._asked_dimensions(rows)
-        encodings = each_row(self._encode, rows)
-        batched = self.setup.batched or name == LIST
-        counts = token_counts(encodings, batched=batched)
-        answer = partial(self._answer, rows, counts, dimensions, wanted, batched=batched)
-        return Prepared(encodings, answer)
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        return {
+            TEXT: given_texts,
+            "prompt_name": option(text, None),
+            "input_type": option(one_of(*USES), None),  # a parameter alone
+            "dimensions": option(integer_in(1, self.size), None),
+            "return_num_input_tokens": option(boolean, False),
+            "truncate": option(boolean, None),
+        }
+
+    def sent(self, rows: Sequence[Values], wanted: frozenset[str]) -> frozenset[str]:
+        asked = sorted({row["dimensions"] or self._dimensions for row in rows})
+        if len(asked) > 1:
+            found = " and ".join(map(str, asked))
+            raise RequestError(f"dimensions: got {found}, the rows of one request must agree")
+        if wanted == OUTPUTS and not any(row["return_num_input_tokens"] for row in rows):
+            return frozenset(("embedding",))
+        return wanted
 
     @torch.inference_mode()
     def reduce(
@@ -115,53 +87,37 @@ class FeatureExtraction(EncoderTask):
         embeddings: torch.Tensor = self._post_pooling.to(pooled.device)(pooled)
         return embeddings
 
-    def _encode(self, row: _Row) -> Encoding:
-        prompt = self._prompts.text(row.prompt_name, row.input_type)
-        tokenization = self.setup.tokenization
-        whole = tokenization.encode(row.field, row.text, prompt=prompt, truncate=row.truncate)
+    def row(self, row: Values) -> Prepared:
+        prompt = self._prompts.text(row["prompt_name"], row["input_type"])
+        encoding = self.setup.tokenization.encode(
+            row["field"], row[TEXT], prompt=prompt, truncate=row["truncate"]
+        )
         skipped = self._prompts.num_skipped(prompt)
-        first = skipped if skipped < len(whole) else 0
-        positions = self._pooling.positions(len(whole), first)
-        return whole if positions is None else replace(whole, positions=positions)
-
-    def _asked_dimensions(self, rows: Sequence[_Row]) -> int:
-        asked = {row.dimensions or self._dimensions for row in rows}
-        if max(asked) > self.size:
-            raise RequestError(
-                f"dimensions: got {max(asked)}, this model's embeddings have {self.size}"
-            )
-        if len(asked) > 1:
-            found = " and ".join(map(str, sorted(asked)))
-            raise RequestError(f"dimensions: got {found}, the rows of one request must agree")
-        return asked.pop()
+        first = skipped if skipped < len(encoding) else 0
+        positions = self._pooling.positions(len(encoding), first)
+        if positions is not None:
+            encoding = replace(encoding, positions=positions)
+        return Prepared([encoding], partial(self._answer, row["dimensions"], encoding))
 
     def _answer(
-        self,
-        rows: Sequence[_Row],
-        counts: Mapping[str, Array],
-        dimensions: int,
-        wanted: frozenset[str],
-        embeddings: list[Array],
-        *,
-        batched: bool,
+        self, asked: int | None, encoding: Encoding, embeddings: list[Array]
     ) -> Mapping[str, Array]:
-        """``embeddings``: (size,) of each text."""
-        cut = [
-            self._cut(embedding, dimensions, row.dimensions or self.setup.options.dimensions)
-            for row, embedding in zip(rows, embeddings, strict=True)
-        ]
-        outputs = {"embedding": stack_rows(cut, batched=batched), **counts}
-        if _SIMILARITY in wanted:
-            similarity = [self.setup.saved.similarity]
-            outputs[_SIMILARITY] = text_rows([similarity] * len(rows), batched=batched)
-        return {name: array for name, array in outputs.items() if name in wanted}
+        """``embeddings``: (size,)."""
+        return {
+            "embedding": self._cut(embeddings[0], asked),
+            **token_counts(encoding),
+            # The function by which embeddings are to be compared.
+            "similarity": strings([self.setup.saved.similarity]),
+        }
 
-    def _cut(self, embedding: Array, dimensions: int, asked: int | None) -> Array:
-        """The first ``dimensions`` numbers, of length 1 again where all of them had it; but not
-        where the model's files alone have ``asked`` for it, as in sentence-transformers.
+    def _cut(self, embedding: Array, asked: int | None) -> Array:
+        """The first ``asked`` numbers, or those of the model, of length 1 again where all of them
+        had it; but not where the model's files alone say so, as in sentence-transformers.
         """
+        dimensions = asked or self._dimensions
         first = embedding[:dimensions]
-        if dimensions == self.size or asked is None or not self._is_normalized:
+        of_files = not (asked or self.setup.options.dimensions)
+        if dimensions == self.size or of_files or not self._is_normalized:
             return first
         return first / max(float(np.linalg.norm(first)), 1e-12)
 

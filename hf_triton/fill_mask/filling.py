@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from hf_triton.encoder.rows import JsonRow, count_rows, integer_in, json_request, required_texts
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.rows import TEXT, Column, Values, integer_in, option, required_texts
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 from hf_triton.runtime.tokenizing.lengths import check_characters
-
-INPUTS = ("text_input", "top_k", "targets", "truncate")
 
 
 class FillMask(EncoderTask):
@@ -34,34 +34,31 @@ class FillMask(EncoderTask):
             raise LoadError("fill-mask needs a tokenizer with a mask token; this one has none")
         self._vocabulary: Mapping[str, int] = self._tokenizer.get_vocab()
         self._vocab_size = int(setup.config.get_text_config().vocab_size)
-        self._top_k = integer_in(1, min(setup.options.max_top_k, self._vocab_size))
-        self._default_top_k = min(setup.options.top_k, self._vocab_size)
+        self._most = min(setup.options.max_top_k, self._vocab_size)
+        self._default = min(setup.options.top_k, self._vocab_size)
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        count_rows(fields, INPUTS)
-        top_ks = fields.values("top_k", self._top_k, self._default_top_k)
-        columns = zip(
-            required_texts(fields, "text_input"),
-            map(Choice, top_ks, self._targets(fields)),
-            fields.values("truncate", boolean, None),
-            strict=True,
-        )
-        rows = each_row(lambda values: self._row(*values), columns)
-        return json_request(rows, batched=self.setup.batched)
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        return {
+            TEXT: required_texts,
+            "top_k": option(integer_in(1, self._most), self._default),
+            "targets": self._targets,
+            "truncate": option(boolean, None),
+        }
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
     ) -> Sequence[torch.Tensor]:
         return best_tokens(outputs, encodings)
 
-    def _row(self, text: str, choice: Choice, truncate: bool | None) -> JsonRow:
-        tokenization = self.setup.tokenization
-        whole = tokenization.encode("text_input", text, truncate=truncate)
+    def row(self, row: Values) -> Prepared:
+        whole = self.setup.tokenization.encode(TEXT, row[TEXT], truncate=row["truncate"])
         mask_id = self._tokenizer.mask_token_id
         masks = tuple(i for i, token_id in enumerate(whole.input_ids) if token_id == mask_id)
-        self._check_masks(text, len(masks))
+        self._check_masks(row[TEXT], len(masks))
+        choice = Choice(row["top_k"], row["targets"])
         encoding = MaskedEncoding(whole.input_ids, whole.token_type_ids, masks, choice)
-        return JsonRow([encoding], partial(self._answer, encoding))
+        return Prepared([encoding], partial(self._answer, encoding))
 
     def _check_masks(self, text: str, num_masks: int) -> None:
         mask, most = self._tokenizer.mask_token, self.setup.options.max_num_masks
@@ -80,12 +77,11 @@ class FillMask(EncoderTask):
                 f"text_input: got {num_masks} mask tokens, allowed: at most {most} (max_num_masks)"
             )
 
-    def _targets(self, fields: RequestFields) -> list[tuple[int, ...]]:
+    def _targets(self, fields: RequestFields, name: str) -> list[tuple[int, ...]]:
         """The tokens to score in each row; () where the request names none: all are scored."""
-        rows = fields.text_lists("targets")
-        is_given = fields.has_tensor("targets") or "targets" in fields.parameters
-        if is_given and not any(rows):
-            raise RequestError("targets: got empty texts, allowed: words, at least one")
+        rows = fields.text_lists(name)
+        if fields.is_given(name) and not any(rows):
+            raise RequestError(f"{name}: got empty texts, allowed: words, at least one")
         return each_row(lambda row: tuple(sorted({self._target(word) for word in row})), rows)
 
     def _target(self, word: str) -> int:
@@ -99,7 +95,7 @@ class FillMask(EncoderTask):
             raise RequestError("targets: got a text that is no token of this model, allowed: words")
         return int(token_id)
 
-    def _answer(self, encoding: MaskedEncoding, results: Sequence[Array]) -> object:
+    def _answer(self, encoding: MaskedEncoding, results: Sequence[Array]) -> Mapping[str, Array]:
         """``results``: (masks, 2, top_k), scores and token ids. A list for each mask where there
         are several, as transformers answers.
         """
@@ -114,7 +110,7 @@ class FillMask(EncoderTask):
                 text = self._tokenizer.decode(ids, skip_special_tokens=is_single)
                 word = self._tokenizer.decode([token])
                 found.append({"score": score, "token": token, "token_str": word, "sequence": text})
-        return lists[0] if is_single else lists
+        return {"output": strings([written(lists[0] if is_single else lists)])}
 
 
 @dataclass(frozen=True)

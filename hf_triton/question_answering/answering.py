@@ -8,47 +8,25 @@ Open-Domain Questions", 2017.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.rows import (
-    JsonRow,
-    count_rows,
-    integer_in,
-    json_request,
-    required_texts,
-    softmax,
-)
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.rows import Column, Values, integer_in, option, required_texts, softmax
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.truncation import Tokenized, WindowSplitter
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Array, strings
+from hf_triton.runtime.request.tensors import boolean
 
 _CONTEXT = 1  # the second text of a pair
 _DEFAULT_WINDOW = 384
 _DEFAULT_STRIDE = 128
 Answer = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Question:
-    """One row of a request. Lengths and the stride are in tokens."""
-
-    question: str
-    context: str
-    top_k: int
-    max_answer_len: int
-    max_question_len: int | None
-    max_seq_len: int
-    doc_stride: int
-    handle_impossible_answer: bool
-    align_to_words: bool
-    truncate: bool
 
 
 class QuestionAnswering(EncoderTask):
@@ -70,64 +48,61 @@ class QuestionAnswering(EncoderTask):
             )
         self._cls_token_id = tokenizer.cls_token_id
         self._splitter = WindowSplitter(truncator, options.max_num_windows)
-        shortest = int(tokenizer.num_special_tokens_to_add(True)) + 2
+
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        """Lengths and the stride are in tokens."""
+        options, tokenization = self.setup.options, self.setup.tokenization
+        longest = tokenization.max_length
+        shortest = int(tokenization.tokenizer.num_special_tokens_to_add(True)) + 2
         window = options.max_seq_len or min(_DEFAULT_WINDOW, longest)
-        self._options: dict[str, tuple[Any, Any]] = {  # converter and default
-            "top_k": (integer_in(1, options.max_top_k), options.top_k),
-            "max_answer_len": (integer_in(1), options.max_answer_len),
-            "max_question_len": (integer_in(1), options.max_question_len),
-            "max_seq_len": (integer_in(shortest, longest), window),
-            "doc_stride": (integer_in(0), options.doc_stride),
-            "handle_impossible_answer": (boolean, options.handle_impossible_answer),
-            "align_to_words": (boolean, options.align_to_words),
-            "truncate": (boolean, setup.tokenization.truncation),
+        return {
+            "question": partial(required_texts, partners=["context"]),
+            "context": partial(required_texts, partners=["question"]),
+            "top_k": option(integer_in(1, options.max_top_k), options.top_k),
+            "max_answer_len": option(integer_in(1), options.max_answer_len),
+            "max_question_len": option(integer_in(1), options.max_question_len),
+            "max_seq_len": option(integer_in(shortest, longest), window),
+            "doc_stride": option(integer_in(0), options.doc_stride),
+            "handle_impossible_answer": option(boolean, options.handle_impossible_answer),
+            "align_to_words": option(boolean, options.align_to_words),
+            "truncate": option(boolean, tokenization.truncation),
         }
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        names = ("question", "context", *self._options)
-        count_rows(fields, names)
-        columns = [
-            required_texts(fields, "question", "context"),
-            required_texts(fields, "context", "question"),
-            *(fields.values(name, *option) for name, option in self._options.items()),
-        ]
-        questions = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        for row in questions:
-            if row["doc_stride"] is None:
-                row["doc_stride"] = min(_DEFAULT_STRIDE, row["max_seq_len"] // 2)
-        rows = each_row(self._row, [Question(**row) for row in questions])
-        return json_request(rows, batched=self.setup.batched)
-
-    def _row(self, row: Question) -> JsonRow:
-        read = partial(self._splitter.pieces, max_length=row.max_seq_len, cuts=row.truncate)
-        question, context = read("question", row.question), read("context", row.context)
+    def row(self, row: Values) -> Prepared:
+        length, cuts = row["max_seq_len"], row["truncate"]
+        if row["doc_stride"] is None:
+            row["doc_stride"] = min(_DEFAULT_STRIDE, length // 2)
+        read = partial(self._splitter.pieces, max_length=length, cuts=cuts)
+        question, context = (read(name, row[name]) for name in ("question", "context"))
         self._fit(row, question, len(context))
         windows = self._splitter.windows(
             "context",
             context,
-            max_length=row.max_seq_len,
-            stride=row.doc_stride,
-            cuts=row.truncate,
+            max_length=length,
+            stride=row["doc_stride"],
+            cuts=cuts,
             first=question,
         )
         encodings = [self._encoding(window) for window in windows]
-        return JsonRow(encodings, partial(self._answer, row, windows))
+        return Prepared(encodings, partial(self._answer, row, windows))
 
-    def _fit(self, row: Question, question: Tokenized, num_context: int) -> None:
+    def _fit(self, row: Values, question: Tokenized, num_context: int) -> None:
         """Cuts or refuses a question that is too long, or leaves a window no room to move on."""
-        space = self._splitter.truncator.room(row.max_seq_len, pair=True)
-        most, why = row.max_question_len, "max_question_len"
-        left = space - row.doc_stride - 1
+        stride, length = row["doc_stride"], row["max_seq_len"]
+        space = self._splitter.truncator.room(length, pair=True)
+        most, why = row["max_question_len"], "max_question_len"
+        left = space - stride - 1
         if left < 1 and space < len(question) + num_context:
             raise RequestError(
-                f"doc_stride: got {row.doc_stride}, allowed: 0 to {space - 2} with windows of "
-                f"{row.max_seq_len} tokens (max_seq_len)"
+                f"doc_stride: got {stride}, allowed: 0 to {space - 2} with windows of {length} "
+                "tokens (max_seq_len)"
             )
         if len(question) + num_context > space and (most is None or most > left):
-            most, why = left, f"max_seq_len {row.max_seq_len}, doc_stride {row.doc_stride}"
+            most, why = left, f"max_seq_len {length}, doc_stride {stride}"
         if most is None or len(question) <= most:
             return
-        if not row.truncate:
+        if not row["truncate"]:
             raise RequestError(
                 f"question: got {len(question)} tokens, allowed: at most {most} ({why}); send "
                 "truncate: true to cut it"
@@ -143,8 +118,8 @@ class QuestionAnswering(EncoderTask):
         return self._cls_token_id is not None and window.ids[0] == self._cls_token_id
 
     def _answer(
-        self, row: Question, windows: Sequence[Tokenized], logits: Sequence[Array]
-    ) -> Answer | list[Answer]:
+        self, row: Values, windows: Sequence[Tokenized], logits: Sequence[Array]
+    ) -> Mapping[str, Array]:
         """``logits``: (positions, 2) of each window. A list where more than one may be answered."""
         answers: dict[str, Answer] = {}
         least_null = 1.0
@@ -156,24 +131,25 @@ class QuestionAnswering(EncoderTask):
             least_null = min(least_null, null)
             _add_answers(answers, row, window, starts, ends)
         found = list(answers.values())
-        if row.handle_impossible_answer:
+        if row["handle_impossible_answer"]:
             found.append({"answer": "", "score": least_null, "start": 0, "end": 0})
-        best = sorted(found, key=lambda answer: -answer["score"])[: row.top_k]
-        return best if row.top_k > 1 else best[0]
+        best = sorted(found, key=lambda answer: -answer["score"])[: row["top_k"]]
+        return {"output": strings([written(best if row["top_k"] > 1 else best[0])])}
 
 
 def _add_answers(
-    answers: dict[str, Answer], row: Question, window: Tokenized, starts: Array, ends: Array
+    answers: dict[str, Answer], row: Values, window: Tokenized, starts: Array, ends: Array
 ) -> None:
     """Adds a window's best spans to the answers by their text. Scores of equal texts are added up,
     and the first one's position is kept, as in transformers.
     """
+    top_k, to_words = row["top_k"], row["align_to_words"]
     # More spans than answers, because several may become the same words.
-    num_spans = row.top_k * 2 + 10 if row.align_to_words else row.top_k
+    num_spans = top_k * 2 + 10 if to_words else top_k
     first = _context(window)[0]
-    for start, end, score in best_spans(starts, ends, num_spans, row.max_answer_len):
-        place = _characters(window, first + start, first + end, to_words=row.align_to_words)
-        text = row.context[slice(*place)]
+    for start, end, score in best_spans(starts, ends, num_spans, row["max_answer_len"]):
+        place = _characters(window, first + start, first + end, to_words=to_words)
+        text = row["context"][slice(*place)]
         new = {"answer": text, "score": 0.0, "start": place[0], "end": place[1]}
         answers.setdefault(text.lower(), new)["score"] += score
 

@@ -9,48 +9,21 @@ cross_encoder/CrossEncoder.py, ``get_default_activation_fn``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.rows import (
-    LIST,
-    count_rows,
-    filled,
-    number_rows,
-    one_of,
-    required_texts,
-    text_rows,
-    token_counts,
-)
+from hf_triton.encoder.rows import TEXT, Column, Values, filled, one_of, option, required_texts
 from hf_triton.encoder.sentence_transformers.prompts import Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles, activation
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup, token_counts
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, integer, text
-
-INPUTS = (
-    *("text_input", LIST, "text_pair", "prompt_name"),
-    *("top_k", "function_to_apply", "truncate"),
-)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One text or pair, and the form of its answer. ``field`` is the text's tensor."""
-
-    field: str
-    text: str
-    pair: str | None
-    top_k: int
-    function: str
-    truncate: bool | None
-    prompt_name: str | None
 
 
 class TextClassification(EncoderTask):
@@ -59,6 +32,7 @@ class TextClassification(EncoderTask):
     auto_class = "AutoModelForSequenceClassification"
     output = "sequences"
     saved_as = "CrossEncoder"
+    takes_list = True
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
@@ -69,59 +43,51 @@ class TextClassification(EncoderTask):
         self._prompts = Prompts(setup.saved, None, setup.tokenization)
         self._id2label: Mapping[int, str] = setup.config.id2label or {}
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        name = count_rows(fields, INPUTS)
-        pairs = self._pairs(fields, name)
-        partners = ["text_pair"] if any(pair is not None for pair in pairs) else []
-        columns = zip(
-            required_texts(fields, name, *partners),
-            pairs,
-            fields.values("top_k", _top_k, self.setup.options.top_k),
-            fields.values("function_to_apply", one_of(*FUNCTIONS), self._default),
-            fields.values("truncate", boolean, None),
-            fields.values("prompt_name", text, None),
-            strict=True,
-        )
-        rows = [_Row(name, *values) for values in columns]
-        encodings = each_row(self._encode, rows)
-        batched = self.setup.batched or name == LIST
-        counts = token_counts(encodings, batched=batched)
-        return Prepared(encodings, partial(self._answer, rows, counts, batched=batched))
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
+        return {
+            TEXT: _texts,
+            "text_pair": self._pairs,
+            "prompt_name": option(text, None),
+            "top_k": option(_top_k, self.setup.options.top_k),
+            "function_to_apply": option(one_of(*FUNCTIONS), self._default),
+            "truncate": option(boolean, None),
+        }
 
     def _pairs(self, fields: RequestFields, name: str) -> list[str | None]:
         if self.setup.options.pairs == "required":
-            return [*required_texts(fields, "text_pair", name)]
-        found = fields.optional_texts("text_pair")
-        return each_row(lambda pair: None if pair is None else filled("text_pair", pair), found)
+            return [*required_texts(fields, name, [TEXT])]
+        found = fields.optional_texts(name)
+        return each_row(lambda pair: None if pair is None else filled(name, pair), found)
 
-    def _encode(self, row: _Row) -> Encoding:
-        field = row.field if row.pair is None else f"{row.field} and text_pair"
-        prompt = self._prompts.text(row.prompt_name)
-        encode = self.setup.tokenization.encode
-        return encode(field, row.text, row.pair, prompt=prompt, truncate=row.truncate)
+    def row(self, row: Values) -> Prepared:
+        field, pair = row["field"], row["text_pair"]
+        encoding = self.setup.tokenization.encode(
+            field if pair is None else f"{field} and text_pair",
+            row[TEXT],
+            pair,
+            prompt=self._prompts.text(row["prompt_name"]),
+            truncate=row["truncate"],
+        )
+        return Prepared([encoding], partial(self._answer, row, encoding))
 
     @torch.inference_mode()
-    def _answer(
-        self,
-        rows: list[_Row],
-        counts: Mapping[str, Array],
-        logits: list[Array],
-        *,
-        batched: bool,
-    ) -> Mapping[str, Array]:
-        """``logits``: (labels,) for each row."""
-        pairs = zip(rows, logits, strict=True)
-        scores = [self._functions[row.function](torch.tensor(x)).numpy() for row, x in pairs]
-        chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
-        known = self._id2label
-        labels = [[str(known.get(i, f"LABEL_{i}")) for i in found.tolist()] for found in chosen]
-        ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
+    def _answer(self, row: Values, encoding: Encoding, logits: list[Array]) -> Mapping[str, Array]:
+        """``logits``: (labels,)."""
+        scores = self._functions[row["function_to_apply"]](torch.tensor(logits[0])).numpy()
+        chosen = best(scores, row["top_k"])
+        labels = (self._id2label.get(index, f"LABEL_{index}") for index in chosen.tolist())
         return {
-            "label": text_rows(labels, batched=batched),
-            "score": number_rows(ranked, batched=batched),
-            "logits": number_rows([np.asarray(one) for one in logits], batched=batched),
-            **counts,
+            "label": strings([*map(str, labels)]),
+            "score": scores[chosen],
+            "logits": logits[0],
+            **token_counts(encoding),
         }
+
+
+def _texts(fields: RequestFields, name: str) -> list[str]:
+    partners = ["text_pair"] if fields.is_given("text_pair") else []
+    return required_texts(fields, name, partners)
 
 
 def _top_k(name: str, value: Any) -> int:

@@ -6,9 +6,8 @@ transformers' own pipeline makes entities of the scores, and one list of overlap
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,36 +18,26 @@ from transformers.pipelines.token_classification import (
 )
 
 from hf_triton.encoder.rows import (
-    JsonRow,
-    count_rows,
+    TEXT,
+    Column,
+    Values,
     integer_in,
-    json_request,
     one_of,
+    option,
     required_texts,
     softmax,
 )
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.truncation import Tokens, WindowSplitter
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Array, strings
+from hf_triton.runtime.request.tensors import RequestFields, boolean
 
-INPUTS = ("text_input", "aggregation_strategy", "ignore_labels", "stride", "truncate")
 STRATEGIES = ("none", "simple", "first", "average", "max")
 _WORD_STRATEGIES = ("first", "average", "max")
 _LABELS_SHOWN = 40
-Entity = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One row of a request. ``stride`` None: no windows."""
-
-    text: str
-    strategy: str
-    ignored: frozenset[str]
-    stride: int | None
-    truncate: bool | None
 
 
 class TokenClassification(EncoderTask):
@@ -80,50 +69,50 @@ class TokenClassification(EncoderTask):
         model = SimpleNamespace(config=SimpleNamespace(id2label=labels))
         vars(self._pipeline).update(tokenizer=tokenization.tokenizer, model=model)
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        count_rows(fields, INPUTS)
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
         default = self.setup.options.aggregation_strategy
-        columns = zip(
-            required_texts(fields, "text_input"),
-            fields.values("aggregation_strategy", one_of(*STRATEGIES), default),
-            self._ignored_labels(fields),
-            fields.values("stride", integer_in(0), None),
-            fields.values("truncate", boolean, None),
-            strict=True,
-        )
-        rows = each_row(lambda values: self._checked(_Row(*values)), columns)
-        return json_request(each_row(self._row, rows), batched=self.setup.batched)
+        return {
+            TEXT: required_texts,
+            "aggregation_strategy": option(one_of(*STRATEGIES), default),
+            "ignore_labels": self._ignored_labels,
+            "stride": option(integer_in(0), None),
+            "truncate": option(boolean, None),
+        }
 
-    def _ignored_labels(self, fields: RequestFields) -> list[frozenset[str]]:
+    def _ignored_labels(self, fields: RequestFields, name: str) -> list[frozenset[str]]:
         """The labels that each row ignores; an empty text ignores none."""
-        rows = fields.text_lists("ignore_labels")
-        if not fields.has_tensor("ignore_labels") and "ignore_labels" not in fields.parameters:
-            return [self._ignored for _ in rows]
-        if not {label for row in rows for label in row} <= {*self._labels, "O"}:
+        if not fields.is_given(name):
+            return [self._ignored] * fields.num_rows
+        rows = [frozenset(row) for row in fields.text_lists(name)]
+        if not frozenset[str]().union(*rows) <= {*self._labels, "O"}:
             allowed = self._allowed_labels()
-            raise RequestError(f"ignore_labels: got a label that this model has not, {allowed}")
-        return [frozenset(row) for row in rows]
+            raise RequestError(f"{name}: got a label that this model has not, {allowed}")
+        return rows
 
     def _allowed_labels(self) -> str:
         labels = sorted(self._labels)
         more = f" and {len(labels) - _LABELS_SHOWN} more" if len(labels) > _LABELS_SHOWN else ""
         return f"allowed: {', '.join(labels[:_LABELS_SHOWN])}{more}"
 
-    def _checked(self, row: _Row) -> _Row:
-        """Fills in the model's stride; raises RequestError for conflicting options."""
-        self._check_strategy(row.strategy)
-        if row.stride is None:
-            wants_windows = row.strategy != "none" and not row.truncate
-            return replace(row, stride=self.setup.options.stride if wants_windows else None)
-        if row.truncate:
+    def _stride(self, row: Values) -> int | None:
+        """The overlap of a row's windows; None where it is read without. Raises RequestError for
+        options that can't be had together.
+        """
+        strategy, stride = row["aggregation_strategy"], row["stride"]
+        self._check_strategy(strategy)
+        if stride is None:
+            wants_windows = strategy != "none" and not row["truncate"]
+            return self.setup.options.stride if wants_windows else None
+        if row["truncate"]:
             raise RequestError("stride and truncate: both given, send one of them")
-        if row.strategy == "none":
+        if strategy == "none":
             raise RequestError(
                 "stride: given with aggregation_strategy none, allowed: with simple, first, "
                 "average or max; tokens alone can't be merged over windows"
             )
-        self._check_stride(row.stride)
-        return row
+        self._check_stride(stride)
+        return int(stride)
 
     def _check_strategy(self, strategy: str) -> None:
         if strategy in _WORD_STRATEGIES and self._splitter is None:
@@ -141,50 +130,49 @@ class TokenClassification(EncoderTask):
         if stride > self._longest_stride:
             raise RequestError(f"stride: got {stride}, allowed: 0 to {self._longest_stride}")
 
-    def _row(self, row: _Row) -> JsonRow:
-        tokenization = self.setup.tokenization
+    def row(self, row: Values) -> Prepared:
+        tokenization, text, stride = self.setup.tokenization, row[TEXT], self._stride(row)
         windows: Sequence[Tokens]
-        if row.stride is None:
-            windows = [
-                tokenization.tokens("text_input", row.text, truncate=row.truncate, has_places=True)
-            ]
+        if stride is None:
+            windows = [tokenization.tokens(TEXT, text, truncate=row["truncate"], has_places=True)]
         else:
             assert self._splitter is not None, "_check_stride has refused others"
             length = tokenization.max_length
-            pieces = self._splitter.pieces("text_input", row.text, length, cuts=False)
+            pieces = self._splitter.pieces(TEXT, text, length, cuts=False)
             windows = self._splitter.windows(
-                "text_input", pieces, max_length=length, stride=row.stride, cuts=False
+                TEXT, pieces, max_length=length, stride=stride, cuts=False
             )
         encodings = [tokenization.as_encoding(window, _ordinary(window)) for window in windows]
         if not encodings[0].positions:
-            raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
-        return JsonRow(encodings, partial(self._answer, row, windows, encodings))
+            raise RequestError(f"{TEXT}: the tokenizer makes no token of it, a text is required")
+        return Prepared(encodings, partial(self._answer, row, windows, encodings))
 
     def _answer(
         self,
-        row: _Row,
+        row: Values,
         windows: Sequence[Tokens],
         encodings: Sequence[Encoding],
         logits: Sequence[Array],
-    ) -> list[Entity]:
+    ) -> Mapping[str, Array]:
         """The entities in the order of the text, without ignored labels. ``logits``: (ordinary
         tokens, labels) of each window.
         """
-        strategy, found = AggregationStrategy(row.strategy), []
+        strategy = AggregationStrategy(row["aggregation_strategy"])
+        found: list[dict[str, Any]] = []
         for window, encoding, one in zip(windows, encodings, logits, strict=True):
             scores = np.zeros((len(window.ids), one.shape[1]), dtype=one.dtype)
             scores[list(encoding.positions or ())] = softmax(one)
             tokens = self._pipeline.gather_pre_entities(
-                row.text, window.ids, scores, window.offsets, window.special_tokens_mask, strategy
+                row[TEXT], window.ids, scores, window.offsets, window.special_tokens_mask, strategy
             )
             found += [
                 {**entity, "score": float(entity["score"])}
                 for entity in self._pipeline.aggregate(tokens, strategy)
-                if not {entity.get("entity"), entity.get("entity_group")} & row.ignored
+                if not {entity.get("entity"), entity.get("entity_group")} & row["ignore_labels"]
             ]
         if len(windows) > 1:
             found = self._pipeline.aggregate_overlapping_entities(found)
-        return found
+        return {"output": strings([written(found)])}
 
 
 def _ordinary(window: Tokens) -> tuple[int, ...]:

@@ -7,39 +7,20 @@ premise entails it: transformers, pipelines/zero_shot_classification.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.rows import (
-    count_rows,
-    filled,
-    number_rows,
-    required_texts,
-    softmax,
-    text_rows,
-)
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.rows import TEXT, Column, Values, filled, option, required_texts, softmax
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import RequestFields, boolean, check_labels, each_row, text
 
 from .options import hypothesis, template_problem
-
-INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
-
-
-@dataclass(frozen=True)
-class _Row:
-    text: str
-    labels: tuple[str, ...]
-    template: str
-    multi_label: bool
-    truncate: bool | None
 
 
 class ZeroShotClassification(EncoderTask):
@@ -56,52 +37,39 @@ class ZeroShotClassification(EncoderTask):
         self._entailment = entailment_id(setup.config)
         self._contradiction = -1 if self._entailment == 0 else 0
 
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        count_rows(fields, INPUTS)
+    @cached_property
+    def columns(self) -> Mapping[str, Column]:
         options = self.setup.options
-        columns = zip(
-            required_texts(fields, "text_input", "candidate_labels"),
-            each_row(candidate_labels, fields.text_lists("candidate_labels")),
-            fields.values("hypothesis_template", _template, options.hypothesis_template),
-            fields.values("multi_label", boolean, options.multi_label),
-            fields.values("truncate", boolean, None),
-            strict=True,
-        )
-        rows = [_Row(*values) for values in columns]
-        encodings = [encoding for own in each_row(self._encode, rows) for encoding in own]
-        return Prepared(encodings, partial(self._answer, rows))
-
-    def _encode(self, row: _Row) -> list[Encoding]:
-        return self.setup.tokenization.pairs(
-            "text_input with candidate_labels",
-            row.text,
-            [hypothesis(row.template, label) for label in row.labels],
-            truncate=row.truncate,
-        )
-
-    def _answer(self, rows: list[_Row], logits: list[Array]) -> Mapping[str, Array]:
-        """``logits``: (labels of the model,) for each label of each row."""
-        left = iter(logits)
-        scored = [self._scores(row, np.stack([next(left) for _ in row.labels])) for row in rows]
-        order = [np.argsort(scores)[::-1] for scores in scored]
-        labels = [[row.labels[i] for i in found] for row, found in zip(rows, order, strict=True)]
-        scores = [one[found] for one, found in zip(scored, order, strict=True)]
-        texts = [
-            [written({"sequence": row.text, "labels": found, "scores": one.tolist()})]
-            for row, found, one in zip(rows, labels, scores, strict=True)
-        ]
-        batched = self.setup.batched
         return {
-            "label": text_rows(labels, batched=batched),
-            "score": number_rows(scores, batched=batched),
-            "output": text_rows(texts, batched=batched),
+            TEXT: partial(required_texts, partners=["candidate_labels"]),
+            "candidate_labels": _labels,
+            "hypothesis_template": option(_template, options.hypothesis_template),
+            "multi_label": option(boolean, options.multi_label),
+            "truncate": option(boolean, None),
         }
 
-    def _scores(self, row: _Row, logits: Array) -> Array:
+    def row(self, row: Values) -> Prepared:
+        encodings = self.setup.tokenization.pairs(
+            "text_input with candidate_labels",
+            row[TEXT],
+            [hypothesis(row["hypothesis_template"], label) for label in row["candidate_labels"]],
+            truncate=row["truncate"],
+        )
+        return Prepared(encodings, partial(self._answer, row))
+
+    def _answer(self, row: Values, logits: list[Array]) -> Mapping[str, Array]:
+        """``logits``: (labels of the model,) for each label."""
+        scores = self._scores(np.stack(logits), multi_label=row["multi_label"])
+        order = np.argsort(scores)[::-1]
+        labels, scores = [row["candidate_labels"][i] for i in order], scores[order]
+        found = {"sequence": row[TEXT], "labels": labels, "scores": scores.tolist()}
+        return {"label": strings(labels), "score": scores, "output": strings([written(found)])}
+
+    def _scores(self, logits: Array, *, multi_label: bool) -> Array:
         """(labels, labels of the model) -> (labels,). One label alone is weighed against its
         contradiction: its share of all labels would be 1 whatever the text.
         """
-        if row.multi_label or len(row.labels) == 1:
+        if multi_label or len(logits) == 1:
             both = logits[:, [self._contradiction, self._entailment]]
             return softmax(both, axis=1)[:, 1]
         return softmax(logits[:, self._entailment], axis=0)
@@ -119,6 +87,10 @@ def entailment_id(config: Any) -> int:
         "be wrong; name the labels in label2id of its config.json"
     )
     return -1
+
+
+def _labels(fields: RequestFields, name: str) -> list[tuple[str, ...]]:
+    return each_row(candidate_labels, fields.text_lists(name))
 
 
 def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:

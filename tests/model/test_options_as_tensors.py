@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from tritonclient.grpc import model_config_pb2
@@ -13,14 +14,17 @@ from generator.render.model_folder import render_config
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.automatic_speech_recognition import request as speech
-from hf_triton.feature_extraction import embedding
-from hf_triton.fill_mask import filling
+from hf_triton.encoder.rows import LIST
+from hf_triton.encoder.task import EncoderTask
+from hf_triton.feature_extraction.embedding import FeatureExtraction
+from hf_triton.fill_mask.filling import FillMask
+from hf_triton.question_answering.answering import QuestionAnswering
 from hf_triton.text2text_generation import source
-from hf_triton.text_classification import classification
+from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_generation.request import sampling_json
 from hf_triton.text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
-from hf_triton.token_classification import tagging
-from hf_triton.zero_shot_classification import zero_shot
+from hf_triton.token_classification.tagging import TokenClassification
+from hf_triton.zero_shot_classification.zero_shot import ZeroShotClassification
 
 TASKS = find_tasks()
 
@@ -48,15 +52,22 @@ def generation_parameters(fields: RowFields) -> frozenset[str]:
     return asked.names
 
 
+def encoder_parameters(task: type[EncoderTask]) -> set[str]:
+    columns = vars(task)["columns"].func(MagicMock())
+    return {*columns, *([LIST] if task.takes_list else [])}
+
+
 PARAMETERS = {
     "text-generation": generation_parameters(CHAT_FIELDS),
     "text2text-generation": generation_parameters(source.FIELDS),
     "automatic-speech-recognition": {*speech.OPTIONS, *speech.SOUNDS},
-    "feature-extraction": {*embedding.INPUTS} - {"input_type"},  # prompt_name says the same
-    "text-classification": {*classification.INPUTS},
-    "token-classification": {*tagging.INPUTS},
-    "zero-shot-classification": {*zero_shot.INPUTS},
-    "fill-mask": {*filling.INPUTS},
+    "feature-extraction": encoder_parameters(FeatureExtraction)
+    - {"input_type"},  # prompt_name says the same
+    "text-classification": encoder_parameters(TextClassification),
+    "token-classification": encoder_parameters(TokenClassification),
+    "zero-shot-classification": encoder_parameters(ZeroShotClassification),
+    "question-answering": encoder_parameters(QuestionAnswering),
+    "fill-mask": encoder_parameters(FillMask),
 }
 
 

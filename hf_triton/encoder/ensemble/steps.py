@@ -26,7 +26,8 @@ from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 from ..encoder_loading import LoadedEncoder, load_encoder, make_task, read_files
 from ..engine.encoder_engine import EncoderEngine
 from ..options import EncoderOptions
-from ..task import Array, EncoderTask, Prepared
+from ..rows import Array
+from ..task import EncoderTask, Prepared
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
 MODEL_OUTPUT = "model_output"

@@ -68,7 +68,7 @@ class RequestFields:
 
     def values(self, name: str, convert: Callable[[str, Any], Any], default: Any) -> list[Any]:
         """One value per row from the tensor or the parameter ``name``."""
-        if self.parameters.get(name) is None and not self.has_tensor(name):
+        if not self.is_given(name):
             return [default] * self.num_rows
 
         def read(row: Sequence[Any]) -> Any:
@@ -100,6 +100,10 @@ class RequestFields:
 
     def has_tensor(self, name: str) -> bool:
         return name in self._inputs
+
+    def is_given(self, name: str) -> bool:
+        """Whether there is a tensor or a parameter of that name."""
+        return self.parameters.get(name) is not None or self.has_tensor(name)
 
     def drop_parameters(self, names: Iterable[str]) -> None:
         for name in names:

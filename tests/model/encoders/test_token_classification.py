@@ -156,13 +156,13 @@ def test_a_tokenizer_without_offsets_gives_entities_without_them(tmp_path: Path)
     task = found.task()
     for strategy in ("none", "simple"):
         prepared = task.prepare(
-            fields(text_input=TEXTS[6], aggregation_strategy=strategy), frozenset()
+            fields(text_input=TEXTS[6], aggregation_strategy=strategy), frozenset(("output",))
         )
         got = found.written(prepared)
         assert got[0]["start"] is None
         assert_same(got, reference(TEXTS[6], aggregation_strategy=strategy))
     for wrong in ({"aggregation_strategy": "first"}, {"stride": 4}):
         with pytest.raises(RequestError, match=r"no tokenizer\.json"):
-            task.prepare(fields(text_input="a cat", **wrong), frozenset())
+            task.prepare(fields(text_input="a cat", **wrong), frozenset(("output",)))
         with pytest.raises(LoadError, match=r"no tokenizer\.json"):
             found.task(**wrong)
