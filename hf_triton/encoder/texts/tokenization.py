@@ -6,16 +6,14 @@ Knows the tokenizer and the model's longest input; knows no request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters, most_characters
 
 from .encoding import Encoding
-from .truncation import CUT, CalledTokens, Tokenized, Tokens, Truncator
+from .truncation import CUT, CalledTokens, Tokens, Truncator
 
-_NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
 
 
@@ -69,22 +67,10 @@ class Tokenization:
         self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
     ) -> list[Encoding]:
         """A text paired with each of ``seconds``, as ``encode`` makes it, but only the text is ever
-        cut, and it is tokenised once: of one with many labels each would take as long as the first.
-        Raises RequestError.
+        cut. Raises RequestError.
         """
-        cuts = self.truncation if truncate is None else truncate
-        if self.truncator is None:
-            found = [
-                self.tokens(field, text, second, truncate=truncate, truncation="only_first")
-                for second in seconds
-            ]
-            return [self.as_encoding(one) for one in found]
-        check_characters(field, max(map(len, seconds)), self.max_length)
-        if not cuts:
-            check_characters(field, len(text), self.max_length, CUT)
-        longest = self.max_length if cuts else _NO_LIMIT
-        pairs = self.truncator.pairs(field, text, seconds, longest, "only_first")
-        return [self.as_encoding(self._fitting(field, pair)) for pair in pairs]
+        found = self._pairs(field, text, seconds, truncate, "only_first")
+        return [self.as_encoding(one) for one in found]
 
     def tokens(
         self,
@@ -100,23 +86,36 @@ class Tokenization:
         ``truncation`` says what of a pair may be cut, in the tokenizer's own words; with
         ``has_places`` special tokens are marked, and a fast tokenizer's have offsets.
         """
+        (found,) = self._pairs(field, text, [pair], truncate, truncation, has_places=has_places)
+        return found
+
+    def _pairs(
+        self,
+        field: str,
+        text: str,
+        seconds: Sequence[str | None],
+        truncate: bool | None,
+        strategy: str,
+        *,
+        has_places: bool = False,
+    ) -> list[Tokens]:
         cuts = self.truncation if truncate is None else truncate
-        cut = partial(self._cut, field, text, pair, truncation, has_places=has_places)
-        num_characters = len(text) + len(pair or "")
+        num_characters = len(text) + max(len(second or "") for second in seconds)
         if not cuts:
             check_characters(field, num_characters, self.max_length, CUT)
-        elif self.truncator and num_characters > _MANY_CHARACTERS * self.max_length:
-            return cut()  # without tokenising it twice
-        if self.truncator is not None and not self._is_called:
-            # transformers' call takes ten times as long for a short text, and has nothing to add.
-            found: Tokens = self.truncator.whole(text, pair)
-        else:
-            found = self._called(text, pair, truncation if cuts else None, has_places=has_places)
-        if not len(found):
-            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
-        if cuts and len(found) > self.max_length:
-            return cut()
-        return self._fitting(field, found)
+        found: list[Tokens] = []
+        may_fit = not cuts or num_characters <= _MANY_CHARACTERS * self.max_length
+        # transformers' call takes ten times as long for a short text: it is made where it adds
+        # something.
+        if self.truncator is None or (self._is_called and may_fit):
+            called = strategy if cuts else None
+            found = [self._called(text, one, called, has_places=has_places) for one in seconds]
+        is_long = cuts and any(len(one) > self.max_length for one in found)
+        if self.truncator is not None and (is_long or not found):
+            pairs = self.truncator.pairs
+            limits = (self.max_length, strategy)
+            found = [*pairs(field, text, seconds, *limits, cuts=cuts, has_places=has_places)]
+        return [self._fitting(field, one) for one in found]
 
     def _called(
         self, text: str, pair: str | None, truncation: str | None, *, has_places: bool
@@ -156,19 +155,13 @@ class Tokenization:
             return Encoding(ids, None, positions, is_cut=is_cut)
         return Encoding(ids, found.type_ids or [0] * len(ids), positions, is_cut=is_cut)
 
-    def _cut(
-        self, field: str, text: str, pair: str | None, truncation: str, *, has_places: bool
-    ) -> Tokenized:
-        assert self.truncator is not None, "Python's tokenizers cut by themselves"
-        cut = self.truncator.cut
-        return cut(field, text, pair, self.max_length, truncation, has_places=has_places)
-
     def _fitting(self, field: str, found: Tokens) -> Tokens:
-        if len(found) <= self.max_length:
-            return found
-        raise RequestError(
-            f"{field}: got {len(found)} tokens, this model takes at most {self.max_length}; {CUT}"
-        )
+        if not len(found):
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        if len(found) > self.max_length:
+            got = f"got {len(found)} tokens, this model takes at most {self.max_length}"
+            raise RequestError(f"{field}: {got}; {CUT}")
+        return found
 
 
 def _is_its_backend(tokenizer: Any) -> bool:

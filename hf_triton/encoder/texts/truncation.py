@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -55,17 +55,10 @@ class Truncator:
         step = self._backend.post_processor if adds_special_tokens else None
         self._post_processor = _post_processor(step)
 
-    def whole(self, text: str, pair: str | None = None) -> Tokenized:
-        """One text or a pair with its special tokens, as the tokenizer itself makes it."""
-        # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
-        # request would stand still for as long as a long text takes.
-        (found,) = self._backend.encode_batch(
-            [(text, pair) if pair else text], add_special_tokens=self._adds_special_tokens
-        )
-        return found
-
     def pieces(self, text: str) -> Tokenized:
         """A text's tokens without special ones."""
+        # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
+        # request would stand still for as long as a long text takes.
         (found,) = self._backend.encode_batch([text], add_special_tokens=False)
         return found
 
@@ -77,43 +70,41 @@ class Truncator:
         """How many tokens of the texts fit beside the special ones."""
         return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
 
-    def cut(
+    def pairs(
         self,
         field: str,
         text: str,
-        pair: str | None,
+        seconds: Sequence[str | None],
         max_length: int,
-        strategy: str = "longest_first",
+        strategy: str,
         *,
+        cuts: bool,
         has_places: bool = False,
-    ) -> Tokenized:
-        """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is
-        cut: "longest_first" the longer text, then both; "only_first" or "only_second" that alone.
-        With ``has_places`` a token's place in the text is wanted. Raises RequestError.
-        """
-        space = self.room(max_length, pair=pair is not None)
-        part = partial(self._part, field, num_tokens=space, has_places=has_places)
-        first, second = part(text), None if pair is None else part(pair)
-        lengths = _kept_lengths(field, strategy, len(first), len(second or ()), space)
-        if second is not None:
-            second = self._shortened(second, lengths[1])
-        return self.joined(self._shortened(first, lengths[0]), second)
-
-    def pairs(
-        self, field: str, text: str, seconds: Iterable[str], max_length: int, strategy: str
     ) -> Iterator[Tokenized]:
-        """The pair of a text and each of ``seconds``, as ``cut`` makes it. The text is tokenised
-        once, and once more for every length that it is cut to.
+        """The pair of a text and each of ``seconds``, or with None the text alone; with ``cuts`` of
+        at most ``max_length`` tokens. ``strategy`` says what is cut: "longest_first" the longer
+        text, then both; "only_first" or "only_second" that alone. With ``has_places`` a token's
+        place in the text is wanted. The text is tokenised once, and once more for every length that
+        it is cut to: of one with many labels each would take as long as the first. Raises
+        RequestError.
         """
-        space = self.room(max_length, pair=True)
-        read = partial(self._part, field, text, space)
-        whole = read()
-        firsts = {len(whole): whole}
-        for second in map(self.pieces, seconds):
-            lengths = _kept_lengths(field, strategy, len(whole), len(second), space)
-            if lengths[0] not in firsts:
-                firsts[lengths[0]] = self._shortened(read(), lengths[0])
-            yield self.joined(firsts[lengths[0]], self._shortened(second, lengths[1]))
+        space = self.room(max_length, pair=seconds[0] is not None)
+        read: Callable[[str], Tokenized] = self.pieces
+        if cuts:
+            read = partial(self._part, field, num_tokens=space, has_places=has_places)
+        whole = read(text)
+        num_tokens, firsts = len(whole), {len(whole): whole}
+        for given in seconds:
+            second = None if given is None else read(given)
+            kept = num_tokens, len(second or ())
+            if cuts:
+                kept = _kept_lengths(field, strategy, *kept, space)
+            if kept[0] not in firsts:
+                first = whole if len(seconds) == 1 else read(text)
+                firsts[kept[0]] = self._shortened(first, kept[0])
+            if second is not None:
+                second = self._shortened(second, kept[1])
+            yield self.joined(firsts[kept[0]], second)
 
     def _part(
         self, field: str, text: str, num_tokens: int, *, has_places: bool = False

@@ -104,7 +104,7 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
 
     def num_turns() -> int:
         """How often this thread runs while another one tokenises the text."""
-        thread = threading.Thread(target=truncator.whole, args=(text,))
+        thread = threading.Thread(target=truncator.pieces, args=(text,))
         thread.start()
         found = 0
         while thread.is_alive():
