@@ -13,28 +13,27 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.engine.reception import WorkReception
 from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.metrics.work_metrics import encoder_families
 from hf_triton.runtime.request.cancellation import has_left
-from hf_triton.runtime.request.open_requests import OpenRequests, attempt_on
+from hf_triton.runtime.request.open_requests import attempt_on
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import Responder, attempt
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from .encoder_loading import LoadedEncoder
-from .engine.encoder_engine import Array, Work
-from .engine.metrics import families
 from .ensemble.steps import load_role
 from .options import EncoderOptions
-from .task import EncoderTask, Prepared
+from .rows import Array
+from .task import EncoderTask
 
 _SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two
@@ -52,7 +51,7 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-class Reception(PooledReception):
+class Reception(WorkReception):
     def __init__(
         self,
         loaded: LoadedEncoder,
@@ -60,31 +59,25 @@ class Reception(PooledReception):
         *,
         batched: bool,
     ) -> None:
-        self._task, self._engine, self._batched = loaded.task, loaded.engine, batched
+        self._task, self._batched = loaded.task, batched
         # Rust's own pool would take each text from the thread chosen for it here.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         num_long = max(1, options.num_tokenizer_threads // 4)
         self._short = ThreadPoolExecutor(options.num_tokenizer_threads - num_long, "tokenize")
         self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
-        self._delivery = ThreadPoolExecutor(1, "delivery")
-        outcomes = loaded.engine.metrics.outcomes
-        requests = OpenRequests(
-            options.max_queue_size,
-            on_end=lambda outcome: outcomes.update([outcome]),
-            on_turned_away=lambda: outcomes.update(["refused"]),
-        )
         super().__init__(
-            loaded.engine.thread,
-            (self._short, self._long, self._delivery),
-            requests,
+            loaded.engine,
+            (self._short, self._long),
+            ThreadPoolExecutor(1, "delivery"),
+            options.max_queue_size,
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
             tokenizer=loaded.tokenizer,
         )
 
     def families(self) -> Iterable[Family]:
-        yield from families(self._engine.metrics, self.num_open)
-        yield from self._engine.thread.cpu_threads.families()
+        yield from encoder_families(self._engine.metrics, self.num_open)
+        yield from self._thread.cpu_threads.families()
 
     def _accept(self, request: Request) -> None:
         begin, num_bytes = partial(self._begin, request, time.monotonic()), request.num_bytes
@@ -103,32 +96,15 @@ class Reception(PooledReception):
             raise CancelledError("the caller has left")
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
-        if not prepared.encodings:
-            self._deliver(prepared, wanted, [], responder)
-            return
 
-        def done(results: list[Array] | Exception) -> None:
-            deliver = partial(self._deliver, prepared, wanted, results, responder)
-            if self._engine.sends_itself:
-                attempt(responder, deliver)
-            else:
-                attempt_on(self._delivery, responder, deliver)
+        def answer(results: list[Array]) -> Mapping[str, Array]:
+            outputs = prepared.answer(results)
+            return {name: array for name, array in outputs.items() if name in wanted}
 
-        is_cancelled, request_id = responder.is_cancelled, responder.request_id
-        self._thread.submit([Work(prepared.encodings, done, is_cancelled, request_id)])
-
-    def _deliver(
-        self,
-        prepared: Prepared,
-        wanted: frozenset[str],
-        results: list[Array] | Exception,
-        responder: Responder,
-    ) -> None:
-        if isinstance(results, Exception):
-            raise results
-        outputs = prepared.answer(results)
-        wanted_ones = {name: array for name, array in outputs.items() if name in wanted}
-        responder.send(wanted_ones, final=True)
+        if prepared.encodings:
+            self._submit(prepared.encodings, responder, answer)
+        else:
+            responder.send(answer([]), final=True)
 
 
 def serve(

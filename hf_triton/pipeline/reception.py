@@ -19,25 +19,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.engine.reception import WorkReception
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.metrics.work_metrics import pipeline_families
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
-from hf_triton.runtime.request.open_requests import OpenRequests, attempt_on
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
 from . import request as requests
 from .options import Options
-from .pipeline_engine import PipelineEngine, Work
-from .pipeline_metrics import families
+from .pipeline_engine import PipelineEngine
 from .request import ReadRow, RequestReader, Taken
 
 _MIB = 1024 * 1024
 
 
-class Reception(PooledReception):
+class Reception(WorkReception):
     def __init__(
         self,
         reader: RequestReader,
@@ -50,34 +49,28 @@ class Reception(PooledReception):
         tokenizer: Any = None,
     ) -> None:
         """``names`` are arguments of the pipeline's call that a request may set."""
-        self.engine = engine
         self._reader, self._names = reader, names
         self._max_input_mib = options.max_input_mib
         self._batched = batched
         num_threads = options.num_reader_threads
         self._files = FileThreads(num_threads)
-        self._answering = ThreadPoolExecutor(
-            num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
-        )
-        outcomes = engine.metrics.outcomes
         super().__init__(
-            engine.thread,
-            [self._files, self._answering],
-            OpenRequests(
-                options.max_queue_size,
-                on_end=lambda outcome: outcomes.update([outcome]),
-                on_turned_away=lambda: outcomes.update(["turned away"]),
+            engine,
+            [self._files],
+            ThreadPoolExecutor(
+                num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
             ),
+            options.max_queue_size,
             description=description,
             unload_grace_s=options.unload_grace_s,
             tokenizer=tokenizer,
         )
 
     def families(self) -> Iterator[Family]:
-        running = self.engine.num_running
+        running = self._engine.num_running
         waiting = max(0, self.num_open - running)
-        yield from families(self.engine.metrics, running=running, waiting=waiting)
-        yield from self.engine.thread.cpu_threads.families()
+        yield from pipeline_families(self._engine.metrics, running=running, waiting=waiting)
+        yield from self._thread.cpu_threads.families()
 
     def _accept(self, request: Request) -> None:
         # There is one output, whatever is listed.
@@ -100,26 +93,16 @@ class Reception(PooledReception):
 
     def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
         inputs = [given for row in rows for given in row.inputs()]
+        self._submit(inputs, responder, partial(self._answer, rows))
 
-        def done(results: list[Any] | Exception) -> None:
-            deliver = partial(self._deliver, rows, results, responder)
-            attempt_on(self._answering, responder, deliver)
-
-        self._thread.submit([Work(inputs, done, responder.is_cancelled, responder.request_id)])
-
-    def _deliver(
-        self, rows: list[ReadRow], results: list[Any] | Exception, responder: Responder
-    ) -> None:
-        if isinstance(results, Exception):
-            raise results
+    def _answer(self, rows: list[ReadRow], results: list[Any]) -> Mapping[str, Array]:
         left = iter(results)
         texts = []
         for query in (query for row in rows for query in row.queries):
             own = [next(left) for _ in query.items]
             texts.append(to_json(own if query.is_list else own[0]))
-        output: Array = strings(texts)
-        shaped = output.reshape(len(rows), -1) if self._batched else output
-        responder.send({"output": shaped}, final=True)
+        output = strings(texts)
+        return {"output": output.reshape(len(rows), -1) if self._batched else output}
 
 
 def to_json(result: Any) -> str:

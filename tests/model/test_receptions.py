@@ -22,13 +22,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_triton.encoder.engine.encoder_engine import WaitingQueue
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
-from hf_triton.runtime.engine.reception import Work
 from hf_triton.runtime.engine.thread import Watchdog
 from hf_triton.runtime.engine.thread_count import StepThreads
+from hf_triton.runtime.engine.work_engine import Work, WorkEngine
 from hf_triton.runtime.errors import (
     CancelledError,
     EngineError,
@@ -305,7 +304,8 @@ def test_what_is_counted_adds_up(encoder: ServedEncoder) -> None:
     outcomes = encoder.engine.metrics.outcomes
     assert outcomes["ok"] == kinds[list]
     assert outcomes["error"] == kinds[EngineError]
-    assert outcomes["refused"] == kinds[RequestError] + kinds[OverloadedError]
+    refused = outcomes["refused"] + outcomes["turned away"]
+    assert refused == kinds[RequestError] + kinds[OverloadedError]
     assert outcomes.total() == len(callers)
 
 
@@ -408,28 +408,46 @@ def test_a_request_without_anything_to_compute_is_answered(encoder: ServedEncode
     assert encoder.is_idle()
 
 
+class Lengths(WorkEngine):
+    """Its items are numbers, each as large as it says."""
+
+    def __init__(self) -> None:
+        super().__init__("lengths", 32, num_threads=1, watchdog_s=60, check_device=lambda: None)
+        self.steps: list[list[int]] = []
+
+    def prepare(self) -> None:
+        pass
+
+    def size(self, item: int) -> int:
+        return item
+
+    def compute(self, items: Sequence[int]) -> Sequence[int]:
+        self.steps.append([*items])
+        return items
+
+    def failure(self, item: Any, error: BaseException) -> EngineError:
+        raise error
+
+
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8))
-def test_every_encoding_is_taken_exactly_once_in_turns(requests: list[list[int]]) -> None:
-    """A text longer than a step is computed by itself, and what is removed is not."""
-    line = WaitingQueue(32)
-    asked: list[Work[Encoding, Any]] = [
-        Work([Encoding([0] * length) for length in lengths], lambda _: None, lambda: False)
-        for lengths in requests
+def test_every_item_is_computed_exactly_once_in_turns(requests: list[list[int]]) -> None:
+    """One larger than a step is computed by itself, and what was given up is not."""
+    engine, results = Lengths(), [list[Any]() for _ in requests]
+    works = [
+        Work(sizes, result.append, lambda: False)
+        for sizes, result in zip(requests, results, strict=True)
     ]
-    line.add(asked)
-    line.remove(asked[3:4])
-    found: list[tuple[int, int]] = []
-    while line:
-        step = line.take()
-        num_tokens = [len(work.items[index]) for work, index in step]
-        assert len(step) == 1 or sum(num_tokens) <= 32
-        found += [(index, asked.index(work)) for work, index in step]
-    assert found == [
-        (index, number)
-        for index in range(6)
-        for number, lengths in enumerate(requests)
-        if index < len(lengths) and number != 3
+    engine.thread.submit(works)
+    engine.thread.take_in()
+    engine.thread.release(works[3:4])
+    while engine.has_work():
+        engine.step()
+    assert all(len(step) == 1 or sum(step) <= 32 for step in engine.steps)
+    open_ones = [sizes for number, sizes in enumerate(requests) if number != 3]
+    assert [one for step in engine.steps for one in step] == [
+        sizes[turn] for turn in range(6) for sizes in open_ones if turn < len(sizes)
     ]
+    assert [found for found in results if found] == [[sizes] for sizes in open_ones]
 
 
 @pytest.mark.parametrize("batch_size, steps", [
@@ -444,7 +462,7 @@ def test_requests_with_equal_parameters_share_a_pipelines_call(
         assert [caller.answer() for caller in callers] == [[5], [2], [2], [3], [1, 2]]
         assert served.model.steps == steps
         assert served.engine.metrics.batch_size.sum == 6
-        assert sum(served.engine.metrics.queue_time_s.counts) == 5, "once for each request"
+        assert sum(served.engine.metrics.queue_s.counts) == 5, "once for each request"
 
 
 def test_one_bad_input_does_not_fail_its_batch_and_is_named_by_its_place() -> None:

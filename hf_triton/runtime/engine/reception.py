@@ -4,64 +4,17 @@ request is read on a thread of a pool, computed by the engine's, and answered fr
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from hf_triton.runtime import log
 from hf_triton.runtime.engine.thread import EngineThread
-from hf_triton.runtime.errors import CancelledError, place
+from hf_triton.runtime.engine.work_engine import Work, WorkEngine
 from hf_triton.runtime.metrics.publishing import Family
-from hf_triton.runtime.request.cancellation import has_left
-from hf_triton.runtime.request.open_requests import OpenRequests, Threads
+from hf_triton.runtime.request.open_requests import OpenRequests, Pool, Threads, attempt_on
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import attempt
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-W = TypeVar("W", bound="Work[Any, Any]")
-
-
-@dataclass(eq=False)
-class Work(Generic[Item, Result]):
-    """Items and the receiver of their results: ``done`` is called exactly once, with a result for
-    each item or with an error; on the engine's thread, except where that is stuck.
-    """
-
-    items: Sequence[Item]
-    done: Callable[[list[Result] | Exception], None]
-    is_cancelled: Callable[[], bool]
-    request_id: str = ""
-    submitted_s: float = field(default_factory=time.monotonic)
-    started: bool = False
-    results: list[Result] = field(default_factory=list)
-
-    @property
-    def num_left(self) -> int:
-        return len(self.items) - len(self.results)
-
-
-def finish(thread: EngineThread[W], works: Iterable[W], error: Exception | None = None) -> None:
-    """Calls ``done`` of each work that has no answer yet, with its results or the error."""
-    for work in thread.release(works):
-        try:
-            work.done(work.results if error is None else error)
-        except Exception as failure:
-            text = f"a result could not be handed on: {place(failure)}"
-            log.error(text, work.request_id)
-
-
-def begin(thread: EngineThread[W], work: W, queue_time: Callable[[float], None]) -> bool:
-    """Whether to compute work: False where its caller has left. Tells ``queue_time`` once."""
-    waited_s = time.monotonic() - work.submitted_s
-    if not work.started:
-        work.started = True
-        queue_time(waited_s)
-    if has_left(work.is_cancelled, waited_s, work.request_id):
-        finish(thread, [work], CancelledError("the caller has left"))
-    return work in thread
+from hf_triton.runtime.request.responder import Array, Responder, attempt
 
 
 class PooledReception(ABC):
@@ -104,3 +57,54 @@ class PooledReception(ABC):
         self._thread.stop()
         for pool in self._pools:
             pool.shutdown()
+
+
+class WorkReception(PooledReception):
+    """What a WorkEngine has computed is sent by the threads of ``answers``."""
+
+    def __init__(
+        self,
+        engine: WorkEngine,
+        readers: Iterable[Threads],
+        answers: Pool,
+        max_queue_size: int,
+        *,
+        description: str,
+        unload_grace_s: float,
+        tokenizer: Any = None,
+    ) -> None:
+        outcomes = engine.metrics.outcomes
+        super().__init__(
+            engine.thread,
+            (*readers, answers),
+            OpenRequests(
+                max_queue_size,
+                on_end=lambda outcome: outcomes.update([outcome]),
+                on_turned_away=lambda: outcomes.update(["turned away"]),
+            ),
+            description=description,
+            unload_grace_s=unload_grace_s,
+            tokenizer=tokenizer,
+        )
+        self._engine, self._answers = engine, answers
+
+    def _submit(
+        self,
+        items: Sequence[Any],
+        responder: Responder,
+        answer: Callable[[list[Any]], Mapping[str, Array]],
+    ) -> None:
+        """Has the items computed, and sends what ``answer`` makes of their results."""
+
+        def send(results: list[Any] | Exception) -> None:
+            if isinstance(results, Exception):
+                raise results
+            responder.send(answer(results), final=True)
+
+        def done(results: list[Any] | Exception) -> None:
+            if self._engine.sends_itself:
+                attempt(responder, send, results)
+            else:
+                attempt_on(self._answers, responder, partial(send, results))
+
+        self._thread.submit([Work(items, done, responder.is_cancelled, responder.request_id)])

@@ -15,12 +15,13 @@ import pytest
 import torch
 import transformers
 
-from hf_triton.encoder.engine.encoder_engine import EncoderEngine, Work
+from hf_triton.encoder.engine.encoder_engine import EncoderEngine
 from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
 from hf_triton.encoder.runners.encoder_runner import Runner, RunnerSetup, random_encodings
 from hf_triton.encoder.runners.packed_runner import PackedRunner
 from hf_triton.encoder.runners.padded_runner import PaddedRunner
 from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.engine.work_engine import Work
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError
 from tests.model.encoders.tasks import model_of
 from tests.support.served_encoder import outputs_of, request, served

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from hf_triton.encoder.engine.metrics import EncoderMetrics
-from hf_triton.encoder.engine.metrics import families as of_encoders
-from hf_triton.pipeline.pipeline_metrics import PipelineMetrics
-from hf_triton.pipeline.pipeline_metrics import families as of_pipelines
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.chat import FunctionChat
 from hf_triton.ports.openai.schema.body import fields_of
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.metrics.work_metrics import (
+    WorkMetrics,
+    encoder_families,
+    pipeline_families,
+)
 from hf_triton.runtime.request.response_cache import ResponseCache
 from hf_triton.serving.supervision import health
 from hf_triton.text_generation.engine.metrics import GAUGES, EngineMetrics
@@ -103,9 +104,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "observability.md": {
         "metrics of text generation": lambda: _metrics(_engine_families()),
-        "metrics of encoders": lambda: _metrics(of_encoders(EncoderMetrics(), 0)),
+        "metrics of encoders": lambda: _metrics(encoder_families(WorkMetrics(), 0)),
         "metrics of pipelines": lambda: _metrics(
-            of_pipelines(PipelineMetrics(), running=0, waiting=0)
+            pipeline_families(WorkMetrics(), running=0, waiting=0)
         ),
         "metrics of the response cache": lambda: _metrics(ResponseCache(1).families()),
         "metrics of health": _health_rows,
