@@ -27,7 +27,6 @@ from .runners.padded_runner import EQUAL_LENGTHS, PADDED
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, TaskSetup
 from .texts.encoding import set_padding
-from .texts.messages import MessageTokenization
 from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
@@ -131,20 +130,16 @@ def _tokenization(
     served: ServedModel, options: EncoderOptions, saved: SentenceFiles, model: Any
 ) -> Tokenization:
     tokenizer = load_tokenizer(served, saved.folder, saved.processor_kwargs)
-    calls = saved.calls
-    if calls.do_lower_case:
+    if saved.do_lower_case:
         _lower_texts(tokenizer)
-    limits: dict[str, Any] = {
-        "max_length": longest_input(model, tokenizer, options.max_length, calls.max_length),
-        "truncation": options.truncation,
-        "has_token_types": takes_token_types(model, tokenizer),
-        "num_embeddings": _fewer_embeddings(model, tokenizer),
-    }
-    if calls.messages is not None:
-        limits |= vars(calls.messages)
-        return MessageTokenization(tokenizer, model_type=model.config.model_type, **limits)
     return Tokenization(
-        tokenizer, **limits, adds_special_tokens=calls.adds_special_tokens, cuts=calls.cuts
+        tokenizer,
+        max_length=longest_input(model, tokenizer, options.max_length, saved.max_length),
+        truncation=options.truncation,
+        has_token_types=takes_token_types(model, tokenizer),
+        num_embeddings=_fewer_embeddings(model, tokenizer),
+        adds_special_tokens=saved.adds_special_tokens,
+        cuts=saved.cuts,
     )
 
 

@@ -43,16 +43,6 @@ _T5 = {
     "pad_token_id": 0,
 }
 _SHAPES = {"bert": _SHAPE, "qwen3": _DECODER, "t5": _T5, "mt5": _T5}
-FLAT = (
-    "{% for m in messages %}[CLS] {{ m['role'] }} : {{ m['content'] | trim }} [SEP] "
-    "{% endfor %}{% if add_generation_prompt %}it is never good{% endif %}"
-)
-PARTS = (
-    "{% for m in messages %}[CLS] {{ m['role'] }} : {% for part in m['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %} [SEP] {% endfor %}"
-)
-USER_ALONE = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
-
 TEXTS = ("the cat sat", "Paris is THE capital", "a dog ran to the big red house . good")
 LONG = "the cat never sat on a green mat , it ran and ran to the old house of Peter ? " * 2
 PAIRS = (("who is Anna", "she lives in London"), ("what is blue", "the sky is blue"))
@@ -83,27 +73,25 @@ class Case:
         return self.head == "AutoModelForSequenceClassification"
 
 
-def _modalities(output: str, content: str | None = None) -> dict[str, Any]:
-    one = {"method": "forward", "method_output_name": output}
-    message = {} if content is None else {"message": {**one, "format": content}}
-    return {"text": one, **message}
+def _modalities(output: str) -> dict[str, Any]:
+    return {"text": {"method": "forward", "method_output_name": output}}
 
 
-def embedder(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+def embedder(**transformer: Any) -> dict[str, Any]:
     """sentence_bert_config.json as release 6 writes it."""
     return {
         "transformer_task": "feature-extraction",
-        "modality_config": _modalities("last_hidden_state", content),
+        "modality_config": _modalities("last_hidden_state"),
         "module_output_name": "token_embeddings",
         **transformer,
     }
 
 
-def reranker(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+def reranker(**transformer: Any) -> dict[str, Any]:
     """The same of a cross-encoder."""
     return {
         "transformer_task": "sequence-classification",
-        "modality_config": _modalities("logits", content),
+        "modality_config": _modalities("logits"),
         "module_output_name": "scores",
         **transformer,
     }
@@ -121,7 +109,6 @@ def _scores(function: str, **whole: Any) -> dict[str, Any]:
 
 _ASKED = {"prompts": {"query": "who is it ?"}, "default_prompt_name": "query"}
 _LAST = {"pooling_mode": "lasttoken"}
-_CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": _LAST}
 _SKIPPED = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
 _FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 _IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
@@ -133,7 +120,6 @@ def cross(
     whole: Mapping[str, Any] = _IDENTITY,
     transformer: Mapping[str, Any] | None = None,
     texts: tuple[Any, ...] = PAIRS,
-    template: str | None = None,
     prompt_name: str | None = None,
     **config: Any,
 ) -> Case:
@@ -141,7 +127,6 @@ def cross(
     return Case(
         shape,
         "AutoModelForSequenceClassification",
-        template=template,
         config={"num_labels": 1, **config},
         whole=whole,
         transformer=reranker() if transformer is None else transformer,
@@ -214,39 +199,9 @@ CASES: dict[str, Case] = {
     "T5 alone": Case("t5", "AutoModelForTextEncoding", later=("Dense", "Normalize")),
     "mT5 alone": Case("mt5", "AutoModelForTextEncoding", transformer={"max_seq_length": 9}),
     "T5 whole": Case("t5", "AutoModelForSeq2SeqLM", transformer=embedder()),
-    "message": Case(**_CHAT, transformer=embedder("flat")),
-    "message, prompt": Case(**_CHAT, transformer=embedder("auto"), whole=_ASKED),
-    "message, parts": Case(
-        "qwen3",
-        template=PARTS,
-        transformer=embedder("structured"),
-        whole={"prompts": {"query": "who is it ?"}},
-        prompt_name="query",
+    "template without messages": Case(
+        "qwen3", template="messages", pooling=_LAST, transformer={"max_seq_length": 64}
     ),
-    "message, auto": Case("qwen3", template=PARTS, transformer=embedder("auto")),
-    "message, cut": Case(
-        **_CHAT,
-        whole=_ASKED,
-        transformer=embedder(
-            "flat",
-            processing_kwargs={
-                "text": {"max_length": 30},
-                "chat_template": {"add_generation_prompt": True},
-            },
-        ),
-        texts=(LONG, LONG + "good", "a"),
-    ),
-    "message, cut without its end": Case(
-        **_CHAT,
-        transformer=embedder(
-            "flat",
-            processing_kwargs={
-                "chat_template": {"max_length": 20, "restore_suffix": False},
-            },
-        ),
-        texts=(LONG, "a"),
-    ),
-    "template without messages": Case(**_CHAT, transformer={"max_seq_length": 64}),
     "cross-encoder, Identity": cross(),
     "cross-encoder, Sigmoid": cross(whole=_SIGMOID, problem_type="regression"),
     "cross-encoder, Tanh": cross(whole=_scores("activation.Tanh")),
@@ -267,16 +222,6 @@ CASES: dict[str, Case] = {
         whole={},
         transformer={},
         sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"},
-    ),
-    "cross-encoder, message": cross(
-        "qwen3", whole=_SIGMOID, template=FLAT, transformer=reranker("flat")
-    ),
-    "cross-encoder, message, prompt": cross(
-        "qwen3",
-        whole={**_IDENTITY, **_ASKED},
-        template=PARTS,
-        transformer=reranker("structured", processing_kwargs={"chat_template": {"max_length": 24}}),
-        texts=(*PAIRS, ("who is Anna", LONG)),
     ),
 }
 

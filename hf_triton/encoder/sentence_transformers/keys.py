@@ -101,9 +101,13 @@ PROCESSOR_KWARGS = Keys(
     ),
     others="followed",
 )
-MODALITIES = Keys(followed=("text", "message"), others="harmless")
-MODALITY = Keys(followed=("method", "method_output_name", "format"))
-PROCESSING = Keys(followed=("text", "common", "chat_template"), others="harmless")
+MODALITIES = Keys(
+    followed=("text",),
+    refused={"message": "its texts are messages of a chat"},
+    others="harmless",
+)
+MODALITY = Keys(followed=("method", "method_output_name"), harmless=("format",))
+PROCESSING = Keys(followed=("text", "common"), others="harmless")
 TEXT = Keys(
     followed=("max_length", "truncation", "add_special_tokens"),
     harmless=(
@@ -111,11 +115,6 @@ TEXT = Keys(
         *("return_attention_mask", "return_length", "return_offsets_mapping"),
         *("return_special_tokens_mask", "logits_to_keep"),
     ),
-)
-CHAT_TEMPLATE = Keys(
-    followed=("max_length", "truncation", "restore_suffix"),
-    harmless=("padding", "return_tensors"),
-    others="followed",
 )
 
 POOLING = Keys(

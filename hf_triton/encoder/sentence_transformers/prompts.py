@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hf_triton.runtime.errors import RequestError
 
-from ..texts.messages import MessageTokenization
 from ..texts.tokenization import Tokenization
 from .reading import SentenceFiles
 
@@ -27,9 +26,7 @@ class Prompts:
         default = "" if name is None else self._named[name]
         self._default = default if option is None else option
         self._skipped = {"": 0}
-        if isinstance(tokenization, MessageTokenization):
-            tokenization.try_out(self._default)
-        elif not files.include_prompt:
+        if not files.include_prompt:
             for prompt in filter(None, (self._default, *self._named.values())):
                 self._skipped[prompt] = num_prompt_tokens(tokenization, prompt)
 

@@ -28,7 +28,6 @@ _COMPUTED = {
     "CrossEncoder": ("sequence-classification", "scores", "logits"),
 }
 _DECODER_TASKS = ("text-generation", "any-to-any")
-_FORMATS = ("auto", "flat", "structured")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _CUTS = ("longest_first", "only_first", "only_second")
 _CHECKED_PACKAGES = {"pytorch": "torch", **{n: n for n in ("torch", "transformers", "tokenizers")}}
@@ -44,39 +43,19 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Messages:
-    """How texts become messages of a chat. ``content`` is auto, flat or structured, ``variables``
-    are what the template takes; ``restores_end``: of a text that is cut the template's end is kept.
-    """
-
-    content: str
-    variables: Mapping[str, Any]
-    restores_end: bool
-
-
-@dataclass(frozen=True)
-class Calls:
-    """How texts are tokenised: ``max_length`` replaces the tokenizer's own, ``cuts`` says which
-    text of a pair is shortened.
-    """
-
-    max_length: int | None = None
-    cuts: str = "longest_first"
-    adds_special_tokens: bool = True
-    do_lower_case: bool = False
-    messages: Messages | None = None
-
-
-@dataclass(frozen=True)
 class SentenceFiles:
-    """``folder`` has the transformer's files. ``pooling`` are modes whose vectors are concatenated;
-    None where no file says anything. ``kind`` is None where sentence-transformers did not save the
-    model.
+    """``folder`` has the transformer's files. ``kind`` is None where sentence-transformers did not
+    save the model. ``max_length`` replaces the tokenizer's own, ``cuts`` says which text of a pair
+    is shortened. ``pooling`` are modes whose vectors are concatenated; None where no file says
+    anything.
     """
 
     folder: Path
     kind: Kind | None = None
-    calls: Calls = Calls()
+    max_length: int | None = None
+    cuts: str = "longest_first"
+    adds_special_tokens: bool = True
+    do_lower_case: bool = False
     config_kwargs: Mapping[str, Any] = field(default_factory=dict)
     processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     pooling: tuple[str, ...] | None = None
@@ -113,13 +92,25 @@ def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
         (n, _object(files, transformer.folder / n, keys.TRANSFORMER)) for n in TRANSFORMER_FILES
     )
     where, config = next((found for found in configs if found[1]), ("", {}))
+    _check_output(where, config, kind)
+    _kwargs(where, config, "model_args", "model_kwargs", keys.MODEL_KWARGS)  # none changes answers
+    tokenizer = _kwargs(where, config, "tokenizer_args", "processor_kwargs", keys.PROCESSOR_KWARGS)
+    processing = _part(where, config, "processing_kwargs", keys.PROCESSING)
+    called, given = f"{where}: processing_kwargs", dict[str, Any]()
+    for name in ("text", "common"):
+        given |= _part(called, processing, name, keys.TEXT)
     prompts, similarity = _prompts(whole), whole.get("similarity_fn_name")
     return SentenceFiles(
         transformer.folder,
         kind,
-        _calls(where, config, kind),
-        _kwargs(where, config, "config_args", "config_kwargs", keys.CONFIG_KWARGS),
-        _kwargs(where, config, "tokenizer_args", "processor_kwargs", keys.PROCESSOR_KWARGS),
+        _count(called, given, "max_length")
+        or _count(where, tokenizer, "model_max_length")
+        or _count(where, config, "max_seq_length"),
+        _cuts(called, given.get("truncation")),
+        bool(given.get("add_special_tokens", True)),
+        bool(config.get("do_lower_case", False)),
+        config_kwargs=_kwargs(where, config, "config_args", "config_kwargs", keys.CONFIG_KWARGS),
+        processor_kwargs=tokenizer,
         pooling=None if pooling is None else _modes(pooling),
         include_prompt=pooling is None or bool(pooling.config.get("include_prompt", True)),
         steps=tuple(step for step in steps if step.kind in keys.POST_POOLING),
@@ -179,40 +170,6 @@ def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, S
     raise LoadError(f"{MODULES_FILE}: got {', '.join(kinds)}; {expected} expected")
 
 
-def _calls(where: str, config: Mapping[str, Any], kind: Kind) -> Calls:
-    _kwargs(where, config, "model_args", "model_kwargs", keys.MODEL_KWARGS)  # none changes answers
-    tokenizer = _kwargs(where, config, "tokenizer_args", "processor_kwargs", keys.PROCESSOR_KWARGS)
-    told = {**config, **{k: v for k, v in tokenizer.items() if k == "model_max_length"}}
-    modality = _modality(where, config, kind)
-    content = (modality or {}).get("format") or _FORMATS[0]
-    if content not in _FORMATS:
-        raise LoadError(f"{where}: format: got {content!r}, known: {', '.join(_FORMATS)}")
-    processing = _part(where, config, "processing_kwargs", keys.PROCESSING)
-    called = f"{where}: processing_kwargs"
-    text, common = (_part(called, processing, name, keys.TEXT) for name in ("text", "common"))
-    chat = _part(called, processing, "chat_template", keys.CHAT_TEMPLATE)
-    given = {**text, **common}
-    messages = None
-    if modality is not None:
-        of_chat = {*keys.CHAT_TEMPLATE.followed, *keys.CHAT_TEMPLATE.harmless}
-        given = {**common, **text, **{k: v for k, v in chat.items() if k in of_chat}}
-        messages = Messages(
-            content,
-            {name: value for name, value in chat.items() if name not in of_chat},
-            bool(chat.get("restore_suffix", True))
-            and given.get("truncation", True) not in (False, "do_not_truncate"),
-        )
-    return Calls(
-        _count(called, given, "max_length")
-        or _count(where, told, "model_max_length")
-        or _count(where, told, "max_seq_length"),
-        _cuts(called, given.get("truncation")),
-        bool(given.get("add_special_tokens", True)),
-        bool(config.get("do_lower_case", False)),
-        messages,
-    )
-
-
 def _cuts(where: str, value: Any) -> str:
     """Which text of a pair is cut; the request says whether any is."""
     if value is None or isinstance(value, bool) or value == "do_not_truncate":
@@ -222,10 +179,8 @@ def _cuts(where: str, value: Any) -> str:
     return str(value)
 
 
-def _modality(where: str, config: Mapping[str, Any], kind: Kind) -> Mapping[str, Any] | None:
-    """What modality_config says of messages; None where the model takes plain texts. Raises
-    LoadError where the module computes something else than a model of this kind.
-    """
+def _check_output(where: str, config: Mapping[str, Any], kind: Kind) -> None:
+    """Raises LoadError where the module computes something else than a model of this kind."""
     task, module_output, output = _COMPUTED[kind]
     found_task = config.get("transformer_task") or task
     if found_task != task:
@@ -233,10 +188,9 @@ def _modality(where: str, config: Mapping[str, Any], kind: Kind) -> Mapping[str,
         raise LoadError(f"{where}: transformer_task: got {found_task}, expected {task}{why}")
     modalities = _part(where, config, "modality_config", keys.MODALITIES)
     if not modalities:
-        return None
+        return
     where = f"{where}: modality_config"
-    used = "message" if "message" in modalities else "text"
-    found = _part(where, modalities, used, keys.MODALITY)
+    found = _part(where, modalities, "text", keys.MODALITY)
     computed = {
         "method": (found.get("method"), "forward"),
         "method_output_name": (found.get("method_output_name"), output),
@@ -244,8 +198,7 @@ def _modality(where: str, config: Mapping[str, Any], kind: Kind) -> Mapping[str,
     }
     for name, (got, expected) in computed.items():
         if got not in (expected, [expected]):
-            raise LoadError(f"{where}: {used}: {name}: got {got!r}, expected {expected}")
-    return found if used == "message" else None
+            raise LoadError(f"{where}: text: {name}: got {got!r}, expected {expected}")
 
 
 def _modes(step: Step) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from hf_triton.encoder.task import EncoderTask
 from hf_triton.feature_extraction.embedding import FeatureExtraction
 from hf_triton.feature_extraction.options import Options as EmbeddingOptions
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.errors import LoadError
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options as ClassifierOptions
 from tests.support.encoder_setups import served_model
@@ -30,13 +30,11 @@ from tests.support.saved_models import (
     ANSWERS,
     CASES,
     NUM_KEPT,
-    USER_ALONE,
     Case,
-    embedder,
     save,
     write_json,
 )
-from tests.support.served_encoder import fields, outputs_of, request, served
+from tests.support.served_encoder import fields
 
 EXPECTED = json.loads(ANSWERS.read_text(encoding="utf-8"))
 CPU = Placement("cpu", {"": "cpu"})
@@ -108,8 +106,11 @@ _VECTORS = "is not served here: it belongs to models of many vectors"
             {"processing_kwargs": {"text": {"truncation": "x"}}},
             f"{_IN}: processing_kwargs: truncation: got 'x', known: longest_first",
         ),
-        (_BERT, embedder("x"), f"{_IN}: format: got 'x', known: auto, flat, structured"),
-        (_BERT, embedder("flat"), "messages of a chat, but it has no chat template"),
+        (
+            _BERT,
+            {"modality_config": {"text": {}, "message": {}}},
+            f"{_IN}: modality_config: message is not served here: its texts are messages",
+        ),
         (_RERANKER, {"transformer_task": "text-generation"}, "a decoder that reranks by the score"),
     ],
 )
@@ -173,32 +174,6 @@ def test_an_activation_that_is_no_function_of_torch_is_refused(
         Loaded(replace(_RERANKER, whole={**_RERANKER.whole, "activation_fn": function}), tmp_path)
 
 
-def test_a_pair_that_the_template_leaves_out_is_the_requests_error(tmp_path: Path) -> None:
-    case = replace(CASES["cross-encoder, message"], template=USER_ALONE)
-    loaded = Loaded(case, tmp_path)
-    assert loaded.answer("a cat").shape == (1,)
-    with pytest.raises(RequestError, match="leaves out the messages of role query and document"):
-        loaded.answer(("a cat", "a dog"))
-
-
-def test_a_prompt_that_the_template_refuses_is_told_at_load(tmp_path: Path) -> None:
-    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('none') }}{% endif %}a"
-    case = replace(CASES["message, prompt"], template=refusing)
-    with pytest.raises(LoadError, match="chat template fails at messages of role system, user"):
-        Loaded(case, tmp_path)
-
-
-def test_a_model_of_messages_in_its_folder_is_served(tmp_path: Path) -> None:
-    """By the server, where a text that is too long is refused."""
-    name = "message, cut"
-    case = replace(CASES[name], folder="0_Transformer")
-    with served(tmp_path, "feature-extraction", save(case, tmp_path / "model")) as server:
-        got = outputs_of(server.infer(request(text_input=case.texts[2])))["embedding"]
-        reply = server.infer(request(text_input=case.texts[0]))
-    np.testing.assert_allclose(got[:NUM_KEPT], EXPECTED[name][2], atol=2e-5)
-    assert "tokens, this model takes at most 30" in reply.error
-
-
 # The files and objects, as docs/encoders.md lists them.
 TABLES: dict[str, keys.Keys] = {
     keys.WHOLE_FILE: keys.WHOLE,
@@ -211,7 +186,6 @@ TABLES: dict[str, keys.Keys] = {
     "… `modality_config`: each modality": keys.MODALITY,
     "… `processing_kwargs`": keys.PROCESSING,
     "… `processing_kwargs`: `text`, `common`": keys.TEXT,
-    "… `processing_kwargs`: `chat_template`": keys.CHAT_TEMPLATE,
     "N_Pooling/config.json": keys.POOLING,
     "N_Dense/config.json": keys.DENSE,
     "N_LayerNorm/config.json": keys.LAYER_NORM,
