@@ -97,13 +97,13 @@ class Option:
 
 
 class _Constant:
-    """Reads a constant of a task's options.py; ``default`` without one."""
+    """Reads a constant of a task's Options; ``default`` without one."""
 
     def __init__(self, name: str, default: object = False) -> None:
         self.name, self.default = name, default
 
     def __get__(self, task: Task, _: object) -> Any:
-        return getattr(task.options_module, self.name, self.default)
+        return getattr(task.options_class, self.name, self.default)
 
 
 @dataclass(frozen=True, eq=False)

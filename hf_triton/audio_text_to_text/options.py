@@ -3,8 +3,3 @@
 from hf_triton.text_generation.options import MediaOptions as Options
 
 __all__ = ["Options"]
-
-# Read by generator/spec/task_folders.py.
-STREAMS = True
-QUANTIZES = True
-PACKAGES = ("text_generation",)

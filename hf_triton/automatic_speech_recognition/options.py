@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
 from hf_triton.text_generation.options import same_option
 
-# Read by generator/spec/task_folders.py.
-STREAMS = True
-QUANTIZES = True
-PACKAGES = ("text_generation",)
-
 
 @dataclass(frozen=True)
 class Options:
     """How one speech recognition model is run. ``None`` means: decided when the model loads."""
+
+    # Read by generator/spec/task_folders.py.
+    STREAMS = QUANTIZES = True
+    PACKAGES = ("text_generation",)
 
     language: str | None = option(
         None,

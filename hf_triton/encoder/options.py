@@ -13,6 +13,10 @@ from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 @dataclass(frozen=True)
 class EncoderOptions:
+    # These, and OUTPUT of a task, are read by generator/spec/task_folders.py.
+    PACKAGES = ("encoder",)
+    DETERMINISTIC = QUANTIZES = True
+
     engine: Literal["torch", "onnxruntime"] = option(
         "torch",
         "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; onnxruntime: "

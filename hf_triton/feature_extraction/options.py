@@ -11,15 +11,11 @@ from typing import Literal
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "hidden"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
+    OUTPUT = "hidden"
+
     pooling: Literal[
         "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"
     ] = option(

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import above_limit, option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "tokens"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
+    OUTPUT = "tokens"
+
     top_k: int = option(
         5,
         "predictions for each mask, best first, where a request does not set top_k",

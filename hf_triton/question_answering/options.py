@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import above_limit, option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "tokens"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
     """How one extractive reader is run; a request's own word wins over each of those that it may
     send. The names and defaults are transformers'.
     """
+
+    OUTPUT = "tokens"
 
     max_seq_len: int | None = option(
         None,

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
 from hf_triton.text_generation.options import same_option
 
-# Read by generator/spec/task_folders.py.
-STREAMS = True
-QUANTIZES = True
-PACKAGES = ("text_generation",)
-
 
 @dataclass(frozen=True)
 class Options:
+    # Read by generator/spec/task_folders.py.
+    STREAMS = QUANTIZES = True
+    PACKAGES = ("text_generation",)
+
     prefix: str | None = option(
         None,
         "text put before every input, such as 'summarize: ' for T5; default: the "

@@ -11,16 +11,12 @@ from typing import Literal
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "sequences"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
     """How one classifier is run; a request's own word wins over each of these."""
+
+    OUTPUT = "sequences"
 
     function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = option(
         "auto",

@@ -11,15 +11,6 @@ from typing import Any, Literal
 
 from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
 
-# Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
-STREAMS = True
-# Whether they serve LoRA adapters; read there too.
-ADAPTERS = True
-# Whether `layout: vllm-backend` can serve it.
-VLLM_BACKEND = True
-# Whether weights may be quantized; read by generator/spec/task_folders.py.
-QUANTIZES = True
-
 # vLLM's arguments that models.yaml sets elsewhere, and where. All others keep vLLM's own names.
 ELSEWHERE = {
     **{name: f"the model's {name}" for name in ("model", "revision", "dtype", "trust_remote_code")},
@@ -44,6 +35,9 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 @dataclass(frozen=True)
 class Options:
     """How one text-generation model is run. ``None`` means: decided when the model loads."""
+
+    # Read by generator/spec/task_folders.py.
+    STREAMS = ADAPTERS = VLLM_BACKEND = QUANTIZES = True
 
     engine: Literal["auto", "in_flight", "generate", "vllm"] = option(
         "auto",
@@ -243,6 +237,9 @@ class Options:
 @dataclass(frozen=True)
 class MediaOptions(Options):
     """The options of a model that reads images or sounds with its texts."""
+
+    ADAPTERS = VLLM_BACKEND = False
+    PACKAGES = ("text_generation",)
 
     engine: Literal["auto", "in_flight", "generate"] = option(
         "auto",

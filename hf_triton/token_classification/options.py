@@ -11,16 +11,12 @@ from typing import Literal
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "tokens"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
     """How one tagger is run; a request's own word wins over each of the first three."""
+
+    OUTPUT = "tokens"
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = option(
         "simple",

@@ -11,15 +11,11 @@ from string import Formatter
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.runtime.option import option
 
-# Read by generator/spec/task_folders.py.
-PACKAGES = ("encoder",)
-DETERMINISTIC = True
-QUANTIZES = True
-OUTPUT = "sequences"
-
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
+    OUTPUT = "sequences"
+
     hypothesis_template: str = option(
         "This example is {}.", "the hypothesis of each label; {} stands for the label"
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-STREAMS = True
-
 
 @dataclass(frozen=True)
 class Options:
+    STREAMS = True
+
     answers: str = field(default="", metadata={"help": "what every answer begins with"})
     answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})

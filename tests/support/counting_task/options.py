@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DETERMINISTIC = True
-
 
 @dataclass(frozen=True)
 class Options:
-    """None."""
+    DETERMINISTIC = True

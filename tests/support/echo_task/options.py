@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-STREAMS = True
-ADAPTERS = True
-
 
 @dataclass(frozen=True)
 class Options:
+    STREAMS = ADAPTERS = True
+
     load_s: float = field(default=0.0, metadata={"help": "time to load", "unit": "s"})
     load_until: str | None = field(default=None, metadata={"help": "load until this file exists"})
     answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})

@@ -37,7 +37,8 @@ def mistakes(run: Run) -> list[str]:
 
 def make_deterministic(work: Path, task: str) -> None:
     options = work.parent / "templates" / task / "options.py"
-    options.write_text(f"{options.read_text()}\nDETERMINISTIC = True\n")
+    named = "class Options:\n"
+    options.write_text(options.read_text().replace(named, f"{named}    DETERMINISTIC = True\n"))
 
 
 def test_hooks_are_copied_byte_for_byte_and_named_in_model_json(work: Path, run: Run) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-STREAMS = True
-ADAPTERS = True
-VLLM_BACKEND = True
-QUANTIZES = True
-
 
 @dataclass(frozen=True)
 class Options:
+    STREAMS = ADAPTERS = VLLM_BACKEND = QUANTIZES = True
+
     limit: int = field(default=8, metadata={"help": "a limit", "unit": "tokens", "min": 1})

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-# Read by generator/spec/task_folders.py.
-OUTPUT = "sequences"
-
 
 @dataclass(frozen=True)
 class Options:
+    OUTPUT = "sequences"
+
     engine: Literal["fast", "slow"] = field(default="fast", metadata={"help": "which engine"})
     limit: int | None = field(
         default=None, metadata={"help": "a limit", "unit": "tokens", "min": 1, "max": 1024}
