@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.runtime.errors import LoadError, RequestError
@@ -14,25 +12,38 @@ from ..transcript import token_ids_of
 DETECTED = -1  # stands for the language's token until the model has chosen it
 
 
-@dataclass(frozen=True, eq=False)
 class WhisperTokens:
     """``languages`` and ``tasks`` are token ids by code and name. ``own_start`` is what the config
     puts after ``start`` where a request says nothing; its ``None`` is the language to detect.
     """
 
-    start: int
-    end: int
-    no_timestamps: int | None
-    languages: Mapping[str, int]
-    tasks: Mapping[str, int]
-    own_start: tuple[int | None, ...]
-    own_language: str | None
-    own_task: str | None
-    suppressed: tuple[int, ...]
-    suppressed_at_first: tuple[int, ...]
-    max_initial_timestamp: int | None
-    is_multilingual: bool
-    vocab_size: int
+    def __init__(self, model: Any) -> None:
+        """Raises LoadError where the generation config lacks what every output begins with."""
+        own = model.generation_config
+        start, ends = own.decoder_start_token_id, token_ids_of(own.eos_token_id)
+        if start is None or not ends:
+            raise LoadError(
+                "generation_config.json names no decoder_start_token_id or eos_token_id"
+            )
+        forced = getattr(own, "forced_decoder_ids", None)
+        forced = forced or getattr(model.config, "forced_decoder_ids", None) or []
+        if [position for position, _ in forced] != list(range(1, len(forced) + 1)):
+            raise LoadError(f"forced_decoder_ids: got {forced}, expected positions from 1 on")
+        # These only Whisper's generation configs have.
+        codes, tasks = getattr(own, "lang_to_id", None), getattr(own, "task_to_id", None)
+        language = getattr(own, "language", None)
+        self.start, self.end = int(start), ends[0]
+        self.no_timestamps: int | None = getattr(own, "no_timestamps_token_id", None)
+        self.languages = {_bare(token): int(id_) for token, id_ in (codes or {}).items()}
+        self.tasks: dict[str, int] = dict(tasks or {})
+        self.own_start: list[int | None] = [token_id for _, token_id in forced]
+        self.own_language = _bare(language) if isinstance(language, str) else None
+        self.own_task: str | None = getattr(own, "task", None)
+        self.suppressed = token_ids_of(own.suppress_tokens)
+        self.suppressed_at_first = token_ids_of(own.begin_suppress_tokens)
+        self.max_initial_timestamp = getattr(own, "max_initial_timestamp_index", None)
+        self.is_multilingual = bool(getattr(own, "is_multilingual", True))
+        self.vocab_size = int(model.config.vocab_size)
 
     @property
     def timestamp_begin(self) -> int:
@@ -98,39 +109,6 @@ def language_name(code: str) -> str:
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     return LANGUAGES.get(code, code)
-
-
-def whisper_tokens(model: Any) -> WhisperTokens:
-    """Raises LoadError where the generation config lacks what every output begins with."""
-    own, config = model.generation_config, model.config
-
-    def get(name: str) -> Any:
-        """A field that only Whisper's generation configs have."""
-        return getattr(own, name, None)
-
-    start, ends = own.decoder_start_token_id, token_ids_of(own.eos_token_id)
-    if start is None or not ends:
-        raise LoadError("generation_config.json names no decoder_start_token_id or eos_token_id")
-    languages = {_bare(token): int(id_) for token, id_ in (get("lang_to_id") or {}).items()}
-    language = get("language")
-    forced = get("forced_decoder_ids") or getattr(config, "forced_decoder_ids", None) or []
-    if [position for position, _ in forced] != list(range(1, len(forced) + 1)):
-        raise LoadError(f"forced_decoder_ids: got {forced}, expected positions from 1 on")
-    return WhisperTokens(
-        start=int(start),
-        end=ends[0],
-        no_timestamps=get("no_timestamps_token_id"),
-        languages=languages,
-        tasks=dict(get("task_to_id") or {}),
-        own_start=tuple(token_id for _, token_id in forced),
-        own_language=_bare(language) if isinstance(language, str) else None,
-        own_task=get("task"),
-        suppressed=token_ids_of(own.suppress_tokens),
-        suppressed_at_first=token_ids_of(own.begin_suppress_tokens),
-        max_initial_timestamp=get("max_initial_timestamp_index"),
-        is_multilingual=bool(getattr(own, "is_multilingual", True)),
-        vocab_size=int(config.vocab_size),
-    )
 
 
 def _bare(token: str) -> str:

@@ -28,7 +28,7 @@ from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.sequence.source import Source
 
 from ..transcript import Samples, Segment, Wanted, Window
-from .tokens import DETECTED, WhisperTokens, language_name, whisper_tokens
+from .tokens import DETECTED, WhisperTokens, language_name
 
 _NEVER = float("-inf")
 
@@ -39,7 +39,7 @@ _FRAMES_A_STEP = 2
 
 class WhisperModel:
     def __init__(self, model: Any, processor: Any) -> None:
-        self.tokens = whisper_tokens(model)
+        self.tokens = WhisperTokens(model)
         self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
         self.sampling_rate = int(self._extractor.sampling_rate)
         config, own = model.config, model.generation_config
