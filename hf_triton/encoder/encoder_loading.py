@@ -14,6 +14,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, not_as_generated, reason
+from hf_triton.runtime.tokenizing.lengths import NO_LIMIT, num_positions
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -22,7 +23,7 @@ from hf_triton.runtime.weights.weight_loading import load_config, load_model, lo
 from .engine.encoder_engine import EncoderEngine
 from .options import EncoderOptions
 from .runners.encoder_runner import Runner, RunnerSetup, random_encodings, select_runner
-from .runners.packed_runner import PackedRunner, first_position
+from .runners.packed_runner import PackedRunner
 from .runners.padded_runner import EQUAL_LENGTHS, PADDED
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, TaskSetup
@@ -31,7 +32,6 @@ from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
 _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
-_NO_LIMIT = 10**9  # of tokenizers
 # Tokens where no limit is known: the time of attention grows with their square.
 _DEFAULT_MAX_LENGTH = 8192
 
@@ -200,7 +200,7 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | No
     """The most tokens of one input: ``asked``, else what model and tokenizer hold; ``saved``
     replaces the tokenizer's own number. Raises LoadError where more is asked than the model holds.
     """
-    limit = _positions(model)
+    limit = num_positions(model)
     if asked is not None:
         if limit is not None and asked > limit:
             raise LoadError(f"max_length: got {asked}, the model's own limit is {limit} tokens")
@@ -210,16 +210,7 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | No
     # Relative positions never end: T5's files say how long its texts were in n_positions.
     trained = getattr(model.config.get_text_config(), "n_positions", None)
     limits = (limit or trained, getattr(tokenizer, "model_max_length", None))
-    return min((int(n) for n in limits if n and 0 < n < _NO_LIMIT), default=_DEFAULT_MAX_LENGTH)
-
-
-def _positions(model: Any) -> int | None:
-    config = model.config.get_text_config()
-    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
-        number = getattr(config, name, None) or 0
-        if 0 < number < _NO_LIMIT:  # XLNet says -1
-            return int(number) - first_position(model)
-    return None
+    return min((int(n) for n in limits if n and 0 < n < NO_LIMIT), default=_DEFAULT_MAX_LENGTH)
 
 
 def takes_token_types(model: Any, tokenizer: Any) -> bool:

@@ -14,7 +14,12 @@ import numpy as np
 
 from hf_triton.runtime.engine.work_engine import WorkEngine
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError, reason
-from hf_triton.runtime.tokenizing.lengths import check_characters, num_characters
+from hf_triton.runtime.tokenizing.lengths import (
+    NO_LIMIT,
+    check_characters,
+    num_characters,
+    num_positions,
+)
 
 from .items import ChatMessages
 
@@ -24,7 +29,6 @@ _CALLERS_FAULTS = (ValueError, TypeError, LookupError, AttributeError, Assertion
 _UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
 # These pipelines take a list of {"images", "text"} for a chat, so they are called once per input.
 _ONE_BY_ONE = ("image-text-to-text", "any-to-any")
-_NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
 _MOST_TOKENS = 2**14  # characters of a text that is cut, or read in windows
 _CUTTING_PARAMETER = {"fill-mask": "tokenizer_kwargs", "text-generation": "tokenizer_encode_kwargs"}
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
@@ -147,24 +151,9 @@ def _max_length(name: str, pipe: Any) -> int | None:
     """The number of positions; None where the pipeline truncates or no limit is known."""
     if name not in ("text-classification", "feature-extraction", "fill-mask", "text-generation"):
         return None
-    config = pipe.model.config.get_text_config()
-    found = [getattr(pipe.tokenizer, "model_max_length", _NO_LIMIT)]
-    positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions > 0:
-        found.append(positions - _num_unused_positions(pipe.model))
-    limit = int(min(found))
-    return limit if limit < _NO_LIMIT else None
-
-
-def _num_unused_positions(model: Any) -> int:
-    """RoBERTa's models count positions from the padding token's id + 1."""
-    padded = any(
-        getattr(module, "padding_idx", None) is not None
-        for name, module in model.named_modules()
-        if name.endswith(("position_embeddings", "embed_positions"))
-    )
-    pad = getattr(model.config, "pad_token_id", None)
-    return pad + 1 if padded and isinstance(pad, int) else 0
+    limit = getattr(pipe.tokenizer, "model_max_length", NO_LIMIT)
+    limit = int(min(limit, num_positions(pipe.model) or NO_LIMIT))
+    return limit if limit < NO_LIMIT else None
 
 
 def _cuts(parameters: Mapping[str, Any]) -> bool:

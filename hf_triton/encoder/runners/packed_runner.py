@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hf_triton.runtime.attention import OwnAttention, attending, register
+from hf_triton.runtime.tokenizing.lengths import first_position
 
 from ..texts.encoding import Encoding
 from .encoder_runner import Runner, RunnerSetup, call_options, check_rotation, output_of
@@ -100,15 +101,6 @@ class PackedRows(Runner):
         if self._head is not None:
             hidden = output_of(self.setup, self._head(hidden.unsqueeze(0)))[0]
         return hidden.split([encoding.num_outputs for encoding in row])
-
-
-def first_position(model: Any) -> int:
-    """The position of a text's first token: RoBERTa's kind starts behind the padding id."""
-    for module in model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, torch.nn.Embedding):
-            return 0 if table.padding_idx is None else table.padding_idx + 1
-    return 0
 
 
 class Head:

@@ -16,9 +16,27 @@ _ALWAYS = 2**16  # characters: tokenised in less than a tenth of a second
 _USUAL_CHARACTERS = 8  # a token, with which what is to be cut is tried first
 # Tokens beside the cut depend on it: up to the next end of a word.
 _SLACK_TOKENS = 128
+NO_LIMIT = 10**9  # tokens: tokenizers without a limit say 1e30
 _MUCH = 2**18  # characters whose tokenising leaves tens of megabytes behind
 
 Tokens = TypeVar("Tokens", bound=Sized)
+
+
+def first_position(model: Any) -> int:
+    """The position of a text's first token: RoBERTa's kind starts behind the padding id."""
+    tables: list[Any] = [getattr(one, "position_embeddings", None) for one in model.modules()]
+    padding = next((one.padding_idx for one in tables if hasattr(one, "padding_idx")), None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def num_positions(model: Any) -> int | None:
+    """The most tokens of an input; None where positions never end."""
+    config = model.config.get_text_config()
+    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
+        number = getattr(config, name, None) or 0
+        if 0 < number < NO_LIMIT:  # XLNet says -1
+            return int(number) - first_position(model)
+    return None
 
 
 def most_characters(max_tokens: int) -> int:

@@ -49,15 +49,16 @@ def test_a_text_of_exactly_the_longest_input_is_taken_and_one_more_token_refused
         refused(server, f"got {CONTEXT + 1} tokens", text_input="cat " * (CONTEXT - 1))
 
 
-def test_a_model_that_holds_less_than_it_says_is_not_served(tmp_path: Path) -> None:
-    # I-BERT's positions begin at 2, in a table that the search for such a beginning misses.
+def test_a_model_that_holds_less_than_it_says_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of a model whose positions begin at 2 in a table that the search for it misses.
+    monkeypatch.setattr("hf_triton.runtime.tokenizing.lengths.first_position", lambda model: 0)
     model = tiny_encoder("roberta", CLASSIFIER, tmp_path / "model")
-    config = transformers.IBertConfig(**transformers.AutoConfig.from_pretrained(model).to_dict())
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     tokenizer.model_max_length = CONTEXT + 2
     tokenizer.save_pretrained(model)
-    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(model)
-    message = f"max_length: the model fails at {CONTEXT + 2} tokens, its longest input: IndexError"
+    message = f"max_length: the model fails at {CONTEXT + 2} tokens, its longest input: RuntimeError"
     with (
         pytest.raises(TritonModelException, match=message),
         served(tmp_path, "text-classification", model),
