@@ -36,7 +36,6 @@ class Sound:
     deadline_s: float | None
     fails_on_timeout: bool
     speech: SpeechModel
-    tokenizer: Any
     text: str = ""
     segments: list[dict[str, Any]] = field(default_factory=list)
     finish_reason: str = ""
@@ -52,13 +51,14 @@ class Sound:
         if window is None:
             return None
         self._token_ids, self._num_begun = [], 0
+        known = window.prompt_token_ids if window.continues_prompt else []
         seed = choice_seed(self.params.seed, self._num_windows)
         self._num_windows += 1
         return Sequence(
             window.prompt_token_ids,
             replace(self.params, max_tokens=window.max_tokens, seed=seed, rule=window.rule),
             answer,
-            Detokenizer(self.tokenizer, window.prompt_token_ids if window.continues_prompt else []),
+            Detokenizer(self.speech.tokenizer, known),
             continues_prompt=window.continues_prompt,
             source=window.source,
             deadline_s=self.deadline_s,

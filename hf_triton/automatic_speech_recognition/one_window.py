@@ -5,7 +5,6 @@ holds a sound and asks for a transcript; encoder-decoders such as Moonshine and 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,20 @@ from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.media.processor import MediaProcessor, long_enough
 from hf_triton.text_generation.sequence.source import Source
 
-from .transcript import OneWindow, Samples, Wanted, Window
+from .transcript import OneWindow, Samples, SpeechModel, Wanted, Window
 
 _INSTRUCTION = "Transcribe the speech."
 _IN_LANGUAGE = "Transcribe the speech, which is in {}."
 _TRANSLATE = "Translate the speech to English."
 
 
-@dataclass(frozen=True)
-class AudioTextModel:
-    """``instruction`` is the option; ``max_tokens`` is for requests that set none."""
-
-    media: MediaProcessor
-    tokenizer: Any
-    instruction: str | None
-    max_tokens: int
-
-    @property
-    def sampling_rate(self) -> int:
-        return self.media.sampling_rate
+class AudioTextModel(SpeechModel):
+    def __init__(
+        self, media: MediaProcessor, tokenizer: Any, instruction: str | None, max_tokens: int
+    ) -> None:
+        """``instruction`` is the option; ``max_tokens`` is for requests that set none."""
+        super().__init__(tokenizer, media.sampling_rate)
+        self._media, self._instruction, self._max_tokens = media, instruction, max_tokens
 
     def check(self, wanted: Wanted) -> None:
         if wanted.timestamps:
@@ -41,35 +35,35 @@ class AudioTextModel:
         if wanted.task not in (None, "transcribe", "translate"):
             raise RequestError("task: got another text, allowed: transcribe, translate")
         for field, given in (("prompt", wanted.prompt), ("language", wanted.language or "")):
-            check_characters(field, len(given), self.max_tokens)
+            check_characters(field, len(given), self._max_tokens)
 
     def transcript(self, sound: Samples, wanted: Wanted) -> OneWindow:
         sound = long_enough(sound, self.sampling_rate)
         text = self._prompt(sound, wanted)
         bos = self.tokenizer.bos_token
-        prompt, source = self.media.read(
+        prompt, source = self._media.read(
             text, sounds=[sound], add_special_tokens=not (bos and text.startswith(bos))
         )
         window = Window(
             prompt_token_ids=prompt,
             source=source,
-            max_tokens=wanted.max_tokens or self.max_tokens,
-            is_plain=not hasattr(self.media.processor, "extract_transcription"),
+            max_tokens=wanted.max_tokens or self._max_tokens,
+            is_plain=not hasattr(self._media.processor, "extract_transcription"),
             continues_prompt=True,
         )
         return OneWindow(window, len(sound) / self.sampling_rate)
 
     def text(self, token_ids: list[int]) -> str:
-        written = str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
-        extract = getattr(self.media.processor, "extract_transcription", None)
+        written = super().text(token_ids)
+        extract = getattr(self._media.processor, "extract_transcription", None)
         return written if extract is None else str(extract(written))
 
     def _prompt(self, sound: Samples, wanted: Wanted) -> str:
         """The processor's own prompt for a transcription where it has one."""
-        processor = self.media.processor
+        processor = self._media.processor
         request = getattr(processor, "apply_transcription_request", None)
         names = inspect.signature(request).parameters if request is not None else {}
-        instruction = wanted.prompt or self.instruction
+        instruction = wanted.prompt or self._instruction
         if request is None or "tokenize" not in names or wanted.task == "translate":
             return self._instructed(instruction or _instruction(wanted))
         asked = {"language": wanted.language, "prompt": instruction}
@@ -82,7 +76,7 @@ class AudioTextModel:
             raise RequestError(f"language: {reason(error)}") from error
 
     def _instructed(self, instruction: str) -> str:
-        renderer: Any = self.media.processor
+        renderer: Any = self._media.processor
         content: Any = [{"type": "audio"}, {"type": "text", "text": instruction}]
         if not getattr(renderer, "chat_template", None):
             content = f"{getattr(renderer, 'audio_token', '')}{instruction}"
@@ -104,16 +98,13 @@ LONGEST_S = 60.0  # tokens reserved for each sound
 _USUAL_TOKENS = 448
 
 
-class EncoderDecoderModel:
-    """Makes transcripts with one loaded model; sounds of at most ``longest_s``."""
-
+class EncoderDecoderModel(SpeechModel):
     def __init__(self, model: Any, processor: Any) -> None:
         own = model.generation_config
         if own.decoder_start_token_id is None:
             raise LoadError("generation_config.json names no decoder_start_token_id")
-        self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
-        self._start = int(own.decoder_start_token_id)
-        self.sampling_rate = int(self._extractor.sampling_rate)
+        self._extractor, self._start = processor.feature_extractor, int(own.decoder_start_token_id)
+        super().__init__(processor.tokenizer, int(self._extractor.sampling_rate))
         asked = own.max_new_tokens or (own.max_length and own.max_length - 1) or _USUAL_TOKENS
         positions = getattr(model.config, "max_target_positions", None)
         self._max_tokens = int(min(asked, (positions or asked + 1) - 1))
@@ -140,9 +131,6 @@ class EncoderDecoderModel:
             raise RequestError(f"max_tokens: got {max_tokens}, at most {self._max_tokens}")
         window = Window([self._start], self.source(sound), max_tokens)
         return OneWindow(window, seconds)
-
-    def text(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def source(self, sound: Samples) -> Source:
         sound = long_enough(sound, self.sampling_rate)

@@ -10,6 +10,7 @@ from functools import partial
 
 from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.errors import CancelledError
+from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
@@ -19,14 +20,16 @@ from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
 
 from .answer import Answer, Sound, wanted_outputs
-from .request import SpeechRow
+from .request import SpeechReader, SpeechRow
 from .speech_loading import LoadedSpeech
 
 
 class Reception(PooledReception):
     def __init__(self, loaded: LoadedSpeech, *, batched: bool) -> None:
         options = loaded.options
-        self.loaded, self._engine, self._batched = loaded, loaded.engine, batched
+        self._speech, self._engine, self._batched = loaded.speech, loaded.engine, batched
+        self._reader = SpeechReader(options, loaded.speech.check)
+        self._limits = MediaLimits(0, options.max_audio_s)
         self._files = FileThreads(options.num_reader_threads)
         super().__init__(
             self._engine.thread,
@@ -56,7 +59,7 @@ class Reception(PooledReception):
     def _accept(self, request: Request) -> None:
         arrived_s, responder = time.monotonic(), request.responder
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
-        rows = self.loaded.reader.read(fields)
+        rows = self._reader.read(fields)
         streams = request.may_stream and any(row.streams for row in rows)
         timestamps = any(row.wanted.timestamps for row in rows)
         answer = partial(
@@ -96,8 +99,8 @@ class Reception(PooledReception):
         self._watch.wake()
 
     def _sound(self, row: SpeechRow, arrived_s: float) -> Sound:
-        speech = self.loaded.speech
-        samples = row.samples(speech.sampling_rate, self.loaded.limits)
+        speech = self._speech
+        samples = row.samples(speech.sampling_rate, self._limits)
         deadline_s = None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000
         return Sound(
             transcript=speech.transcript(samples, row.wanted),
@@ -106,7 +109,6 @@ class Reception(PooledReception):
             deadline_s=deadline_s,
             fails_on_timeout=row.fails_on_timeout,
             speech=speech,
-            tokenizer=self.loaded.tokenizer,
         )
 
     def _closed(self, answer: Answer, error: Exception | None) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from transformers import AutoModelForSpeechSeq2Seq
 
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.weight_loading import load_config, load_model, load_processor
@@ -21,11 +19,10 @@ from hf_triton.text_generation.generation_loading import (
     load_media_parts,
     start_engine,
 )
-from hf_triton.text_generation.options import Options as EngineOptions
+from hf_triton.text_generation.options import engine_options
 
 from .one_window import AudioTextModel, EncoderDecoderModel
 from .options import Options
-from .request import SpeechReader
 from .transcript import SpeechModel, Wanted
 from .whisper.transcript import WhisperModel
 
@@ -38,10 +35,7 @@ _USUAL_TOKENS = 448  # of an audio-text model's answer
 class LoadedSpeech:
     engine: Engine
     speech: SpeechModel
-    tokenizer: Any
-    reader: SpeechReader
     options: Options
-    limits: MediaLimits
     description: str
 
 
@@ -54,33 +48,17 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
     except RequestError as error:
         raise LoadError(f"options: {error}") from None
     media, longest = parts.media, options.max_audio_s
-    engine_options = EngineOptions(
-        engine="in_flight",
-        max_num_seqs=options.max_num_seqs,
-        max_queue_size=options.max_queue_size,
-        kv_cache_gib=options.kv_cache_gib,
-        prefix_cache=False,
-        unload_grace_s=options.unload_grace_s,
-        watchdog_s=options.watchdog_s,
-    )
     engine = start_engine(
         served.name,
         parts,
-        engine_options,
+        engine_options(options, engine="in_flight", prefix_cache=False),
         placement,
         num_threads,
         largest_prompt=None if media is None else partial(media.largest_prompt, longest),
     )
     dtype = str(parts.model.dtype).removeprefix("torch.")
-    return LoadedSpeech(
-        engine=engine,
-        speech=speech,
-        tokenizer=parts.tokenizer,
-        reader=SpeechReader(options, speech.check),
-        options=options,
-        limits=MediaLimits(0, options.max_audio_s),
-        description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
-    )
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
+    return LoadedSpeech(engine, speech, options, description)
 
 
 def _load(

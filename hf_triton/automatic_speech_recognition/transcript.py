@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,21 +78,25 @@ class Transcript(Protocol):
         """The segments of a finished window; moves on to the next."""
 
 
-class SpeechModel(Protocol):
-    """Makes transcripts. May be used by several threads at once."""
+class SpeechModel(ABC):
+    """Makes transcripts of sounds at ``sampling_rate``, in Hz. May be used by several threads at
+    once.
+    """
 
-    @property
-    def sampling_rate(self) -> int:
-        """In Hz, of the sounds that the model reads."""
+    def __init__(self, tokenizer: Any, sampling_rate: int) -> None:
+        self.tokenizer, self.sampling_rate = tokenizer, sampling_rate
 
+    @abstractmethod
     def check(self, wanted: Wanted) -> None:
         """Called before the sound is decoded; raises RequestError."""
 
+    @abstractmethod
     def transcript(self, sound: Samples, wanted: Wanted) -> Transcript:
         """A transcript of (num_samples,) at ``sampling_rate``. Raises RequestError."""
 
     def text(self, token_ids: list[int]) -> str:
         """The words of a segment."""
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
 
 @dataclass(eq=False)

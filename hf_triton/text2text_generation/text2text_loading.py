@@ -23,6 +23,7 @@ from hf_triton.text_generation.generation_loading import (
     word_tokenizer,
 )
 from hf_triton.text_generation.options import Options as EngineOptions
+from hf_triton.text_generation.options import engine_options
 
 from .options import Options
 from .source import Languages, SourceReader, SourceTokenizer, find_languages
@@ -83,18 +84,12 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
     if max_model_len is None and limit <= _LONGEST:
         with contextlib.suppress(LoadError):  # the model can't hold as much
             max_model_len = max_lengths(parts.config, limit)[0]
-    return EngineOptions(
+    return engine_options(
+        options,
         engine="generate" if beams > 1 else "auto",
         max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs or (max(32, beams) if beams > 1 else None),
-        max_queue_size=options.max_queue_size,
-        kv_cache_gib=options.kv_cache_gib,
         default_max_tokens=options.default_max_tokens or own_max_tokens,
-        default_timeout_ms=options.default_timeout_ms,
-        max_timeout_ms=options.max_timeout_ms,
-        max_grammar_s=options.max_grammar_s,
-        unload_grace_s=options.unload_grace_s,
-        watchdog_s=options.watchdog_s,
     )
 
 

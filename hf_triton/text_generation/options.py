@@ -276,6 +276,12 @@ class MediaOptions(Options):
 _FIELDS = {field.name: field for field in fields(Options)}
 
 
+def engine_options(given: Any, **own: Any) -> Options:
+    """The engine's options for a task: those that the task's options have too, and its ``own``."""
+    same = {name: getattr(given, name) for name in _FIELDS if hasattr(given, name)}
+    return Options(**{**same, **own})
+
+
 def same_option(name: str) -> Any:
     """A field of another task's options that is this one of ``Options``."""
     return field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)

@@ -27,7 +27,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.sequence.source import Source
 
-from ..transcript import Samples, Segment, Wanted, Window
+from ..transcript import Samples, Segment, SpeechModel, Wanted, Window
 from .tokens import DETECTED, WhisperTokens, language_name
 
 _NEVER = float("-inf")
@@ -37,11 +37,11 @@ FRAME_S = 0.01  # between one frame of features and the next
 _FRAMES_A_STEP = 2
 
 
-class WhisperModel:
+class WhisperModel(SpeechModel):
     def __init__(self, model: Any, processor: Any) -> None:
         self.tokens = WhisperTokens(model)
-        self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
-        self.sampling_rate = int(self._extractor.sampling_rate)
+        self._extractor = processor.feature_extractor
+        super().__init__(processor.tokenizer, int(self._extractor.sampling_rate))
         config, own = model.config, model.generation_config
         encoder = model.get_encoder()
         stride = encoder.conv1.stride[0] * encoder.conv2.stride[0]
@@ -74,9 +74,6 @@ class WhisperModel:
             )
         wanted = replace(wanted, timestamps=wanted.timestamps or is_long)
         return WhisperTranscript(self, features, wanted, self._prompt(wanted.prompt))
-
-    def text(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def max_tokens(self, num_initial: int, wanted: Wanted) -> int:
         """The most of a window whose decoder begins with ``num_initial``. Raises RequestError."""
@@ -119,7 +116,7 @@ class WhisperModel:
         if not text.strip():
             return []
         try:
-            token_ids = [int(one) for one in self._tokenizer.get_prompt_ids(text)]
+            token_ids = [int(one) for one in self.tokenizer.get_prompt_ids(text)]
         except ValueError as error:
             raise RequestError(f"prompt: {error}") from None
         if len(token_ids) > self._most_prompt_tokens:
