@@ -23,6 +23,14 @@ from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
 from hf_triton.runtime.tokenizing.lengths import check_characters
 
 
+@dataclass(frozen=True, eq=False)
+class MaskedEncoding(Encoding):
+    """For each mask ``top_k`` tokens are wanted, out of ``targets``, or of all where it is ()."""
+
+    top_k: int = 1
+    targets: tuple[int, ...] = ()
+
+
 class FillMask(EncoderTask):
     auto_class = "AutoModelForMaskedLM"
     output = "tokens"
@@ -48,16 +56,29 @@ class FillMask(EncoderTask):
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
-    ) -> Sequence[torch.Tensor]:
-        return best_tokens(outputs, encodings)
+    ) -> list[torch.Tensor]:
+        """(masks, vocab) logits of each encoding -> (masks, 2, top_k) float32: scores, best first,
+        and token ids. Encodings that want the same are computed together.
+        """
+        members: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for index, one in enumerate(encodings):
+            # The engine warms up with encodings of its own.
+            wants = (one.top_k, one.targets) if isinstance(one, MaskedEncoding) else (1, ())
+            members.setdefault(wants, []).append(index)
+        found: dict[int, torch.Tensor] = {}
+        for wants, indices in members.items():
+            rows = [outputs[index] for index in indices]
+            best = _best(rows[0] if len(rows) == 1 else torch.cat(rows), *wants)
+            found.update(zip(indices, best.split([len(row) for row in rows]), strict=True))
+        return [found[index] for index in range(len(encodings))]
 
     def row(self, row: Values) -> Prepared:
         whole = self.setup.tokenization.encode(TEXT, row[TEXT], truncate=row["truncate"])
         mask_id = self._tokenizer.mask_token_id
         masks = tuple(i for i, token_id in enumerate(whole.input_ids) if token_id == mask_id)
         self._check_masks(row[TEXT], len(masks))
-        choice = Choice(row["top_k"], row["targets"])
-        encoding = MaskedEncoding(whole.input_ids, whole.token_type_ids, masks, choice)
+        wants = row["top_k"], row["targets"]
+        encoding = MaskedEncoding(whole.input_ids, whole.token_type_ids, masks, *wants)
         return Prepared([encoding], partial(self._answer, encoding))
 
     def _check_masks(self, text: str, num_masks: int) -> None:
@@ -113,49 +134,16 @@ class FillMask(EncoderTask):
         return {"output": strings([written(lists[0] if is_single else lists)])}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How many tokens to return for each mask, out of ``targets``, or of all where it is ()."""
-
-    top_k: int
-    targets: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class MaskedEncoding(Encoding):
-    choice: Choice = Choice(1)
-
-
-def best_tokens(
-    outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
-) -> list[torch.Tensor]:
-    """(masks, vocab) logits of each encoding -> (masks, 2, top_k) float32: scores, best first, and
-    token ids. Encodings of one choice are computed together.
-    """
-    members: dict[Choice, list[int]] = {}
-    for index, encoding in enumerate(encodings):
-        # The engine warms up with encodings of its own.
-        choice = encoding.choice if isinstance(encoding, MaskedEncoding) else Choice(1)
-        members.setdefault(choice, []).append(index)
-    found: dict[int, torch.Tensor] = {}
-    for choice, indices in members.items():
-        rows = [outputs[index] for index in indices]
-        best = _best(rows[0] if len(rows) == 1 else torch.cat(rows), choice)
-        parts = best.split([len(row) for row in rows])
-        found.update(zip(indices, parts, strict=True))
-    return [found[index] for index in range(len(encodings))]
-
-
-def _best(logits: torch.Tensor, choice: Choice) -> torch.Tensor:
+def _best(logits: torch.Tensor, top_k: int, targets: tuple[int, ...]) -> torch.Tensor:
     """(rows, vocab) -> (rows, 2, top_k). Scores are probabilities over all tokens, also where only
     targets are scored.
     """
     logits = logits.float()
     total = logits.logsumexp(dim=-1, keepdim=True)
-    if not choice.targets:
-        best, tokens = logits.topk(choice.top_k)
+    if not targets:
+        best, tokens = logits.topk(top_k)
     else:
-        targets = torch.tensor(choice.targets, device=logits.device)
-        best, places = logits[:, targets].topk(min(choice.top_k, len(choice.targets)))
-        tokens = targets[places]
+        known = torch.tensor(targets, device=logits.device)
+        best, places = logits[:, known].topk(min(top_k, len(targets)))
+        tokens = known[places]
     return torch.stack(((best - total).exp(), tokens.float()), dim=1)

@@ -60,7 +60,7 @@ class Tokenization:
         ``field``; ``truncate`` is the request's choice, by default the model's. Raises
         RequestError.
         """
-        found = self.tokens(field, prompt + text, pair, truncate=truncate, truncation=self._cuts)
+        found = self.tokens(field, prompt + text, pair, truncate=truncate)
         return self.as_encoding(found, is_cut=bool(found.overflowing))
 
     def pairs(
@@ -79,14 +79,12 @@ class Tokenization:
         pair: str | None = None,
         *,
         truncate: bool | None = None,
-        truncation: str = "longest_first",
         has_places: bool = False,
     ) -> Tokens:
-        """The tokens of one text or a pair, with the length checked as ``encode`` does.
-        ``truncation`` says what of a pair may be cut, in the tokenizer's own words; with
+        """The tokens of one text or a pair, with the length checked as ``encode`` does. With
         ``has_places`` special tokens are marked, and a fast tokenizer's have offsets.
         """
-        (found,) = self._pairs(field, text, [pair], truncate, truncation, has_places=has_places)
+        (found,) = self._pairs(field, text, [pair], truncate, self._cuts, has_places=has_places)
         return found
 
     def _pairs(

@@ -25,12 +25,13 @@ def tokenizer_of(kind: str) -> Any:
     return other_tokenizer(kind) if kind in KINDS else tiny_tokenizer(kind)
 
 
-def tokenization(kind: str, **changes: Any) -> Tokenization:
+def tokenization(kind: str, cuts: str = "longest_first", **changes: Any) -> Tokenization:
     tokenizer = tokenizer_of(kind)
     for name, value in changes.items():
         setattr(tokenizer, name, value)
     types = "token_type_ids" in tokenizer.model_input_names
-    return Tokenization(tokenizer, max_length=MAX_LENGTH, truncation=False, has_token_types=types)
+    limits: dict[str, Any] = {"max_length": MAX_LENGTH, "truncation": False}
+    return Tokenization(tokenizer, **limits, has_token_types=types, cuts=cuts)
 
 
 def words(draw: random.Random, most: int) -> str:
@@ -43,7 +44,7 @@ def words(draw: random.Random, most: int) -> str:
 def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
     kind: str, side: str, strategy: str
 ) -> None:
-    ours = tokenization(kind, truncation_side=side)
+    ours = tokenization(kind, strategy, truncation_side=side)
     theirs = tokenizer_of(kind)
     theirs.truncation_side = side
     draw = random.Random(3)
@@ -53,9 +54,7 @@ def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
         alone = strategy == "longest_first" and draw.random() < 0.3
         text, pair = words(draw, most[0]), None if alone else words(draw, most[1])
         expected = theirs(text, pair, max_length=MAX_LENGTH, **options)
-        got = ours.tokens(
-            "text_input", text, pair, truncate=True, truncation=strategy, has_places=True
-        )
+        got = ours.tokens("text_input", text, pair, truncate=True, has_places=True)
         for name, own in _NAMES.items():
             if name in expected:
                 assert [*getattr(got, own)] == [*expected[name]], (name, text, pair)
@@ -93,9 +92,7 @@ def test_what_tokenizer_json_says_of_truncation_and_padding_is_not_followed() ->
 
 def test_a_text_that_may_not_be_cut_and_leaves_no_room_is_refused() -> None:
     with pytest.raises(RequestError, match=r"one text of the pair is 40 tokens long .* 20"):
-        tokenization("bert").tokens(
-            "text_input", "cat " * 40, "dog", truncate=True, truncation="only_second"
-        )
+        tokenization("bert", "only_second").tokens("text_input", "cat " * 40, "dog", truncate=True)
 
 
 def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
@@ -121,17 +118,12 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
 def test_a_text_paired_with_each_of_several_is_what_each_pair_alone_is(
     kind: str, truncate: bool
 ) -> None:
-    tokens, draw = tokenization(kind), random.Random(8)
+    tokens, draw = tokenization(kind, "only_first"), random.Random(8)
     tokens.max_length = MAX_LENGTH if truncate else 1000
     for most in (4, 12, 40):
         text = words(draw, most)
         seconds = [words(draw, 4) for _ in range(6)]
-        expected = [
-            tokens.as_encoding(
-                tokens.tokens("a", text, second, truncate=truncate, truncation="only_first")
-            )
-            for second in seconds
-        ]
+        expected = [tokens.encode("a", text, second, truncate=truncate) for second in seconds]
         found = tokens.pairs("a", text, seconds, truncate=truncate)
         assert [one.input_ids for one in found] == [one.input_ids for one in expected]
         assert [one.token_type_ids for one in found] == [one.token_type_ids for one in expected]
