@@ -38,12 +38,9 @@ _DEFAULT_MAX_LENGTH = 8192
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """``tokenizer`` is None for a step that reads no texts."""
-
     engine: EncoderEngine
     task: EncoderTask
     description: str
-    tokenizer: Any = None
 
 
 def load_encoder(
@@ -70,7 +67,7 @@ def load_encoder(
     engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, description, task.setup.tokenization.tokenizer)
+    return LoadedEncoder(engine, task, description)
 
 
 def load_setup(

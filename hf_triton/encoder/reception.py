@@ -72,7 +72,7 @@ class Reception(WorkReception):
             options.max_queue_size,
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
-            tokenizer=loaded.tokenizer,
+            tokenizer=loaded.task.setup.tokenization.tokenizer,
         )
 
     def families(self) -> Iterable[Family]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from hf_triton.runtime.request.tensors import RequestFields
 from . import request as requests
 from .options import Options
 from .pipeline_engine import PipelineEngine
-from .request import ReadRow, RequestReader, Taken
+from .request import Query, RequestReader, Taken
 
 _MIB = 1024 * 1024
 
@@ -91,15 +92,15 @@ class Reception(WorkReception):
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         return partial(self._begin, rows, responder)
 
-    def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
-        inputs = [given for row in rows for given in row.inputs()]
+    def _begin(self, rows: list[list[Query]], responder: Responder) -> None:
+        inputs = [given for row in rows for query in row for given in query.inputs]
         self._submit(inputs, responder, partial(self._answer, rows))
 
-    def _answer(self, rows: list[ReadRow], results: list[Any]) -> Mapping[str, Array]:
+    def _answer(self, rows: list[list[Query]], results: list[Any]) -> Mapping[str, Array]:
         left = iter(results)
         texts = []
-        for query in (query for row in rows for query in row.queries):
-            own = [next(left) for _ in query.items]
+        for query in chain.from_iterable(rows):
+            own = [next(left) for _ in query.inputs]
             texts.append(to_json(own if query.is_list else own[0]))
         output = strings(texts)
         return {"output": output.reshape(len(rows), -1) if self._batched else output}

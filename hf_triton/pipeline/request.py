@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ PARAMETERS = "pipeline_parameters"
 INPUTS = (*MAIN_INPUTS, *_COMPANIONS, *_OF_THE_CALL, PARAMETERS)
 
 Row = Mapping[str, list[Any]]
+Items = tuple[list[Any], bool]  # one, or a list of them
 
 
 @dataclass(frozen=True)
@@ -51,26 +53,10 @@ class Taken:
 
 @dataclass(frozen=True)
 class Query:
-    """One JSON text of the answer: the result of one item, or the list of all results."""
+    """One JSON text of the answer: the result of one input, or the list of all results."""
 
-    items: list[Any]
+    inputs: list[PipelineInput]
     is_list: bool
-
-
-@dataclass(frozen=True)
-class ReadRow:
-    """A row's queries, and the parameters of its call."""
-
-    queries: list[Query]
-    parameters: dict[str, Any]
-
-    def inputs(self) -> list[PipelineInput]:
-        items = [item for query in self.queries for item in query.items]
-        key = json.dumps(self.parameters, sort_keys=True)
-        return [
-            PipelineInput(item, self.parameters, key, f"input {n}: " if len(items) > 1 else "")
-            for n, item in enumerate(items)
-        ]
 
 
 def take(fields: RequestFields) -> Taken:
@@ -99,27 +85,38 @@ class RequestReader:
         self._items, self._call, self._defaults = items, call, dict(defaults)
         self._pipeline = name
 
-    def read(self, row: Row, parameters: Mapping[str, Any]) -> ReadRow:
+    def read(self, row: Row, parameters: Mapping[str, Any]) -> list[Query]:
         """One row; ``parameters`` are the request's own, already checked by name."""
         call = self._call_parameters(row, parameters)
-        queries = self._queries(row)
+        found = self._items_of(row)
         if self._items.kind.main == "detection":
             labels = call.pop("candidate_labels", None)
-            queries = [Query([_labelled(i, labels) for i in q.items], q.is_list) for q in queries]
+            found = [([_labelled(one, labels) for one in items], many) for items, many in found]
         elif self._items.kind.needs_labels and not call.get("candidate_labels"):
             raise RequestError(f"candidate_labels: missing, {self._pipeline} needs them")
-        return ReadRow(queries, call)
+        key, places = json.dumps(call, sort_keys=True), itertools.count()
+        is_one = sum(len(items) for items, _ in found) == 1
+        return [
+            Query(
+                [
+                    PipelineInput(item, call, key, "" if is_one else f"input {next(places)}: ")
+                    for item in items
+                ],
+                is_list,
+            )
+            for items, is_list in found
+        ]
 
-    def _queries(self, row: Row) -> list[Query]:
+    def _items_of(self, row: Row) -> list[Items]:
         given = [name for name in MAIN_INPUTS if name in row]
         main = self._items.kind.main
         if main in ("prompt", "document") and "image" in given:
-            return [self._with_images(row, given)]
+            return [([self._with_images(row, given)], False)]
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)} are both given, send one of them")
         if not given:
             raise RequestError(
-                f"inputs: missing, the {self._pipeline} pipeline needs {_wants(main)}"
+                f"inputs: missing, the {self._pipeline} pipeline needs {_WANTS[main]}"
             )
         takes_pair = self._items.kind.takes_pair and given[0] != "array_inputs"
         unused = [n for n in _COMPANIONS if n in row and not (takes_pair and n == "text_pair")]
@@ -127,32 +124,32 @@ class RequestReader:
             raise RequestError(f"{unused[0]}: not taken with {given[0]} by {self._pipeline}")
         if given[0] in ("image", "audio"):
             return self._media(given[0], row[given[0]])
-        return [self._query(given[0], element, row) for element in row[given[0]]]
+        return [self._read_items(given[0], element, row) for element in row[given[0]]]
 
-    def _with_images(self, row: Row, given: Sequence[str]) -> Query:
+    def _with_images(self, row: Row, given: Sequence[str]) -> Any:
         """Images with a text, or one with a question: one input."""
         is_document = self._items.kind.main == "document"
-        word = "question" if is_document else "text"
-        texts = [name for name in given if name != "image"] + ["question"] * ("question" in row)
+        texts = [name for name in (*given, "question") if name in row and name != "image"]
         if len(texts) != 1 or texts[0] == "audio" or len(row[texts[0]]) != 1:
             wanted = "question" if is_document else "text_input"
             raise RequestError(f"{wanted}: send exactly one text with the image")
-        words = text(texts[0], row[texts[0]][0])
-        images: Any = row["image"][0] if is_document else row["image"]
-        if is_document and len(row["image"]) != 1:
-            raise RequestError(f"image: got {len(row['image'])} images, allowed: one")
-        return Query([self._items.item("image", {word: words, "image": images})], False)
+        words, images = text(texts[0], row[texts[0]][0]), row["image"]
+        if not is_document:
+            return self._items.item("image", {"text": words, "images": images})
+        if len(images) != 1:
+            raise RequestError(f"image: got {len(images)} images, allowed: one")
+        return self._items.item("image", {"question": words, "image": images[0]})
 
-    def _media(self, name: str, elements: Sequence[Any]) -> list[Query]:
+    def _media(self, name: str, elements: Sequence[Any]) -> list[Items]:
         main = self._items.kind.main
         if main == "image_pair" and name == "image":
-            return [Query([self._items.item(name, list(elements))], False)]
+            return [([self._items.item(name, list(elements))], False)]
         fits = main == "audio" if name == "audio" else main in ("image", "detection")
         if not fits:
-            raise RequestError(f"{name}: the {self._pipeline} pipeline takes {_wants(main)}")
-        return [Query([self._items.item(name, element)], False) for element in elements]
+            raise RequestError(f"{name}: the {self._pipeline} pipeline takes {_WANTS[main]}")
+        return [([self._items.item(name, element)], False) for element in elements]
 
-    def _query(self, name: str, element: Any, row: Row) -> Query:
+    def _read_items(self, name: str, element: Any, row: Row) -> Items:
         value, kind = self._value(name, element), self._items.kind
         if "text_pair" in row:
             value = {"text": value, "text_pair": text("text_pair", row["text_pair"][0])}
@@ -162,11 +159,11 @@ class RequestReader:
             else kind.takes_chat and is_chat(value)
         )
         if not is_list:
-            return Query([self._items.item(name, value)], False)
+            return [self._items.item(name, value)], False
         if not value:
             raise RequestError(f"{name}: an empty list, at least one input is required")
         items = [self._items.item(f"{name}[{index}]", one) for index, one in enumerate(value)]
-        return Query(items, True)
+        return items, True
 
     def _value(self, name: str, element: Any) -> Any:
         """JSON where the pipeline takes it so, else the text, or a file's bytes."""
@@ -228,18 +225,17 @@ def _labelled(item: dict[str, Any], labels: list[str] | None) -> dict[str, Any]:
     return {**item, "candidate_labels": _labels(own if own is not None else labels)}
 
 
-def _wants(main: str) -> str:
-    return {
-        "text": "a text",
-        "image": "an image: image, or inputs in base64",
-        "image_pair": "two images",
-        "audio": "a sound: audio, or inputs in base64",
-        "document": "an image and a question",
-        "detection": "an image and candidate_labels",
-        "prompt": "a text (text_input), alone or with image",
-        "table": 'inputs as JSON: {"table", "query"}',
-        "decision": 'inputs as JSON: {"state", "questions"}',
-    }[main]
+_WANTS: dict[str, str] = {
+    "text": "a text",
+    "image": "an image: image, or inputs in base64",
+    "image_pair": "two images",
+    "audio": "a sound: audio, or inputs in base64",
+    "document": "an image and a question",
+    "detection": "an image and candidate_labels",
+    "prompt": "a text (text_input), alone or with image",
+    "table": 'inputs as JSON: {"table", "query"}',
+    "decision": 'inputs as JSON: {"state", "questions"}',
+}
 
 
 # The parameters of pipelines whose signature has only **kwargs for them.

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.pipeline.options import Options as PipelineOptions
 from hf_triton.pipeline.pipeline_engine import PipelineEngine, PipelineInput
 from hf_triton.pipeline.reception import Reception as PipelineReception
-from hf_triton.pipeline.request import Query, ReadRow, Row
+from hf_triton.pipeline.request import Query, Row
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import attempt
@@ -94,7 +95,8 @@ class Words(EncoderTask):
     auto_class, output = "AutoModel", "hidden"
 
     def __init__(self, model: StandIn) -> None:
-        super().__init__(TaskSetup(None, None, None, None, False))  # type: ignore[arg-type]
+        tokenization: Any = SimpleNamespace(tokenizer=None)
+        super().__init__(TaskSetup(None, None, cast(Any, None), tokenization, False))
         self._model = model
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
@@ -135,10 +137,18 @@ class Pipe:
     def __init__(self, model: StandIn) -> None:
         self._model = model
 
-    def read(self, row: Row, parameters: Mapping[str, Any]) -> ReadRow:
+    def read(self, row: Row, parameters: Mapping[str, Any]) -> list[Query]:
         sent, _, key = row["inputs"][0].decode().partition(":")
-        words = self._model.read(sent)
-        return ReadRow([Query(words, is_list=len(words) != 1)], {"key": key})
+        words, many = self._model.read(sent), " " in sent
+        return [
+            Query(
+                [
+                    PipelineInput(word, {"key": key}, key, f"input {place}: " if many else "")
+                    for place, word in enumerate(words)
+                ],
+                is_list=len(words) != 1,
+            )
+        ]
 
     def check(self, given: PipelineInput) -> None:
         if given.item == "refused":

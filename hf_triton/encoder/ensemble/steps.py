@@ -150,7 +150,7 @@ def load_role(
     description = f"{served.source}, {served.role}"
     if served.role == "tokenizer":
         step = TokenizerStep(task, served.pad_to_multiple_of)
-        return LoadedEncoder(_no_engine(), step, description, task.setup.tokenization.tokenizer)
+        return LoadedEncoder(_no_engine(), step, description)
     if served.role == "postprocessing":
         return LoadedEncoder(_no_engine(), PostprocessingStep(task), description)
     raise LoadError(f"model.json: role {served.role} is none of an encoder's")

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from hf_triton.encoder.encoder_loading import load_encoder
-from hf_triton.encoder.engine.encoder_engine import Work
 from hf_triton.encoder.onnx.onnx_runner import INT8_TOLERANCE, onnx_runner
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.encoder_runner import (
@@ -26,6 +25,7 @@ from hf_triton.encoder.runners.encoder_runner import (
 from hf_triton.encoder.task import EncoderTask, OutputKind, Prepared
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.engine.work_engine import Work
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
