@@ -1,17 +1,7 @@
-"""The Triton model of audio-text models: text generation's with another loader."""
+"""The Triton model of audio-text models."""
 
-from __future__ import annotations
-
-from functools import partial
-
-from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
-
-from .options import Options
+from hf_triton.text_generation.model import MediaModel
 
 
-class AudioTextToTextModel(TritonModel):
-    def loader(self) -> Loader:
-        from hf_triton.text_generation.generation_loading import load_media_engine
-        from hf_triton.text_generation.reception import Reception
-
-        return partial(serve, partial(load_media_engine, Options), Reception)
+class AudioTextToTextModel(MediaModel):
+    """One instance of a model that reads sounds with its texts."""

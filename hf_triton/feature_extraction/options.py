@@ -1,7 +1,4 @@
-"""The ``options:`` of a feature-extraction model.
-
-Standard library only: the generator loads this file to check models.yaml.
-"""
+"""The ``options:`` of a feature-extraction model."""
 
 from __future__ import annotations
 

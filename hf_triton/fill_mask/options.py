@@ -1,7 +1,4 @@
-"""The ``options:`` of a fill-mask model.
-
-Standard library only: the generator loads this file to check models.yaml.
-"""
+"""The ``options:`` of a fill-mask model."""
 
 from __future__ import annotations
 

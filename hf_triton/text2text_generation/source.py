@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.request.tensors import shown
-from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
+from hf_triton.runtime.tokenizing.lengths import CUT, check_characters, tokens_of_part
 from hf_triton.text_generation.generation_loading import check_tokens
 from hf_triton.text_generation.request.parsing import Prompt, PromptReader, require_no_beams
 from hf_triton.text_generation.request.row_options import RowFields
@@ -60,32 +60,55 @@ _MARK = re.compile(r">>([^<>]+)<<")
 _SHOWN = 12
 
 
-@dataclass(frozen=True)
 class Languages:
     """``special_tokens_by_source`` has an entry for each source language, ``token_ids`` and
     ``marks`` for each target language. A request that names no language gets the defaults, and
     ``special_tokens`` where the model has no source languages.
-
-    ``starts_with_language``: the decoder's start token is the target language itself (mBART's
-    first models). ``needs_target``: without one the output would be in any language.
     """
 
-    special_tokens: SpecialTokens
-    special_tokens_by_source: Mapping[str, SpecialTokens]
-    token_ids: Mapping[str, int]
-    marks: Mapping[str, str]
-    own_start: DecoderStart | None
-    starts_with_language: bool
-    needs_target: bool
-    source_lang: str | None = None
-    target_lang: str | None = None
+    def __init__(
+        self,
+        tokenizer: Any,
+        own_start: DecoderStart | None,
+        *,
+        is_forced: bool,
+        source_lang: str | None,
+        target_lang: str | None,
+    ) -> None:
+        """The languages that the tokenizer knows, with the options as defaults. ``is_forced``: the
+        model's settings for generation force a first token. Raises LoadError for an unknown
+        language.
+        """
+        self.token_ids = codes = _codes(tokenizer)
+        self.special_tokens = special_tokens_of(tokenizer)
+        own: str | None = getattr(tokenizer, "src_lang", None)
+        self.special_tokens_by_source: dict[str, SpecialTokens] = {}
+        for code in codes:
+            tokenizer.src_lang = code
+            self.special_tokens_by_source[code] = special_tokens_of(tokenizer)
+        if codes:
+            tokenizer.src_lang = own
+        marks = () if codes else getattr(tokenizer, "supported_language_codes", None) or ()
+        self.marks = {found.group(1): mark for mark in marks if (found := _MARK.fullmatch(mark))}
+        self._own_start = own_start
+        # The decoder's start token is the target language itself (mBART's first models).
+        self._starts_with_language = own_start is not None and own_start.token_id in codes.values()
+        # Without a target the output would be in any language.
+        self._needs_target = bool(codes) and not (is_forced or self._starts_with_language)
+        self._source_lang, self._target_lang = source_lang or (own if codes else None), target_lang
+        try:
+            self.special_tokens_for(source_lang)
+            if target_lang is not None:
+                self.decoder_start(None)
+        except RequestError as error:
+            raise LoadError(str(error)) from None
 
     @property
     def targets(self) -> list[str]:
         return sorted((*self.token_ids, *self.marks))
 
     def special_tokens_for(self, source_lang: str | None) -> SpecialTokens:
-        code = source_lang or self.source_lang
+        code = source_lang or self._source_lang
         if code is None:
             return self.special_tokens
         if code not in self.special_tokens_by_source:
@@ -95,7 +118,7 @@ class Languages:
     def marked(self, text: str, target_lang: str | None) -> str:
         own = _MARK.match(text)
         if own is None or own.group(1) not in self.marks:
-            code = _bare(target_lang or self.target_lang or "")
+            code = _bare(target_lang or self._target_lang or "")
             return f"{self.marks[code]} {text}" if code in self.marks else text
         if target_lang and _bare(target_lang) != own.group(1):
             raise RequestError(
@@ -105,57 +128,16 @@ class Languages:
         return text
 
     def decoder_start(self, target_lang: str | None) -> DecoderStart | None:
-        code = _bare(target_lang or self.target_lang or "")
+        code = _bare(target_lang or self._target_lang or "")
         if code and code not in self.token_ids and code not in self.marks:
             raise RequestError(_unknown("target_lang", code, self.targets))
-        if not code and self.needs_target:
+        if not code and self._needs_target:
             raise RequestError(f"target_lang: missing, allowed: {_some('', self.targets)}")
         if code not in self.token_ids:
-            return self.own_start
-        if self.starts_with_language or self.own_start is None:
+            return self._own_start
+        if self._starts_with_language or self._own_start is None:
             return DecoderStart(self.token_ids[code])
-        return DecoderStart(self.own_start.token_id, self.token_ids[code])
-
-
-def find_languages(
-    tokenizer: Any,
-    own_start: DecoderStart | None,
-    *,
-    is_forced: bool,
-    source_lang: str | None,
-    target_lang: str | None,
-) -> Languages:
-    """The languages that the tokenizer knows, with the options as defaults. ``is_forced``: the
-    model's settings for generation force a first token. Raises LoadError for an unknown language.
-    """
-    codes, plain = _codes(tokenizer), special_tokens_of(tokenizer)
-    own: str | None = getattr(tokenizer, "src_lang", None)
-    by_source: dict[str, SpecialTokens] = {}
-    for code in codes:
-        tokenizer.src_lang = code
-        by_source[code] = special_tokens_of(tokenizer)
-    if codes:
-        tokenizer.src_lang = own
-    marks = () if codes else getattr(tokenizer, "supported_language_codes", None) or ()
-    starts_with_language = own_start is not None and own_start.token_id in codes.values()
-    languages = Languages(
-        special_tokens=plain,
-        special_tokens_by_source=by_source,
-        token_ids=codes,
-        marks={found.group(1): mark for mark in marks if (found := _MARK.fullmatch(mark))},
-        own_start=own_start,
-        starts_with_language=starts_with_language,
-        needs_target=bool(codes) and not (is_forced or starts_with_language),
-        source_lang=source_lang or (own if codes else None),
-        target_lang=target_lang,
-    )
-    try:
-        languages.special_tokens_for(source_lang)
-        if target_lang is not None:
-            languages.decoder_start(None)
-    except RequestError as error:
-        raise LoadError(str(error)) from None
-    return languages
+        return DecoderStart(self._own_start.token_id, self.token_ids[code])
 
 
 def _codes(tokenizer: Any) -> dict[str, int]:
@@ -193,51 +175,41 @@ def _some(code: str, known: Iterable[str]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-_CUT = "send truncate: true to cut it"
+# Of a text, between special ones; with ``truncate`` what is too long is cut.
+Encode = Callable[..., list[int]]
 
 
-class SourceTokenizer:
-    """Tokenises texts and adds special tokens. May be used by several threads at once."""
+def source_encoder(
+    tokenizer: Any, *, max_length: int, vocab_size: int, count_unknown: Callable[[int], None]
+) -> Encode:
+    """A function from a text and SpecialTokens to tokens, at most ``max_length`` together. It may
+    be used by several threads at once, and raises RequestError for a text that is too long and not
+    to be cut, and for nothing to read. ``count_unknown`` gets each text's number of unknown tokens.
+    """
+    keeps_end = getattr(tokenizer, "truncation_side", "right") == "left"
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        max_length: int,
-        vocab_size: int,
-        count_unknown: Callable[[int], None],
-    ) -> None:
-        """``max_length`` counts special tokens; ``count_unknown`` gets each text's number of
-        unknown tokens.
-        """
-        self._tokenizer, self._max_length = tokenizer, max_length
-        self._vocab_size, self._count_unknown = vocab_size, count_unknown
-        self._cuts_left = getattr(tokenizer, "truncation_side", "right") == "left"
+    def ids(text: str) -> list[int]:
+        found: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+        return found
 
-    def encode(self, text: str, special_tokens: SpecialTokens, *, truncate: bool) -> list[int]:
-        """The text's tokens between special ones. Raises RequestError for one that is too long and
-        not to be cut, and for nothing to read.
-        """
-        room = self._max_length - special_tokens.size
+    def encode(text: str, special_tokens: SpecialTokens, *, truncate: bool) -> list[int]:
+        room = max_length - special_tokens.size
         if truncate:
-            keeps_end = self._cuts_left
-            token_ids = tokens_of_part("text_input", text, room, self._ids, keeps_end=keeps_end)
+            token_ids = tokens_of_part("text_input", text, room, ids, keeps_end=keeps_end)
             token_ids = token_ids[-room:] if keeps_end else token_ids[:room]
         else:
-            check_characters("text_input", len(text), room, _CUT)
-            token_ids = self._ids(text)
-        check_tokens("text_input", token_ids, self._vocab_size)
+            check_characters("text_input", len(text), room, CUT)
+            token_ids = ids(text)
+        check_tokens("text_input", token_ids, vocab_size)
         if len(token_ids) > room:
             raise RequestError(
                 f"text_input: got {len(token_ids) + special_tokens.size} tokens, this model takes "
-                f"at most {self._max_length}; {_CUT}"
+                f"at most {max_length}; {CUT}"
             )
-        self._count_unknown(token_ids.count(self._tokenizer.unk_token_id))
+        count_unknown(token_ids.count(tokenizer.unk_token_id))
         return special_tokens.around(token_ids)
 
-    def _ids(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
-        return found
+    return encode
 
 
 FIELDS = RowFields(
@@ -251,7 +223,7 @@ class SourceReader(PromptReader):
 
     fields: ClassVar[RowFields] = FIELDS
 
-    source: SourceTokenizer = field(kw_only=True)
+    encode: Encode = field(kw_only=True)
     languages: Languages = field(kw_only=True)
     prefix: str = field(kw_only=True)
     truncation: bool = field(kw_only=True)
@@ -267,9 +239,8 @@ class SourceReader(PromptReader):
         start = languages.decoder_start(target)
         read = languages.marked(text, target) if languages.marks else text
         truncate = self.truncation if row["truncate"] is None else row["truncate"]
-        return Prompt(
-            text, self.source.encode(self.prefix + read, special_tokens, truncate=truncate), start
-        )
+        token_ids = self.encode(self.prefix + read, special_tokens, truncate=truncate)
+        return Prompt(text, token_ids, start)
 
     def num_beams(self, row: dict[str, Any]) -> int:
         asked = row["beam_width"]

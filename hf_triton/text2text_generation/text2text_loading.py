@@ -26,7 +26,7 @@ from hf_triton.text_generation.options import Options as EngineOptions
 from hf_triton.text_generation.options import engine_options
 
 from .options import Options
-from .source import Languages, SourceReader, SourceTokenizer, find_languages
+from .source import Encode, Languages, SourceReader, source_encoder
 
 _MAX_TOKENS = 128
 _LONGEST = 1_000_000  # tokenizers without a limit say 10^30
@@ -37,7 +37,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     options = served.read_options(Options)
     parts = load_parts(served, placement, _require_encoder_decoder)
     own_prefix = apply_task_params(parts.model, options.task_specific_params)
-    languages = find_languages(
+    languages = Languages(
         parts.tokenizer,
         parts.decoder_start,
         is_forced=parts.model.generation_config.forced_bos_token_id is not None,
@@ -50,15 +50,15 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     engine = start_engine(
         served.name, parts, _engine_options(parts, options), placement, num_threads
     )
-    source = _source(parts, engine, languages)
+    encode = _encoder(parts, engine, languages)
     reader = SourceReader(
-        tokenize=lambda text, *, add_special_tokens=True, num_kept=None: source.encode(
+        tokenize=lambda text, *, add_special_tokens=True, num_kept=None: encode(
             text, languages.special_tokens, truncate=False
         ),
         tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),
         default_min_tokens=min_tokens,
         decoder_start=parts.decoder_start,
-        source=source,
+        encode=encode,
         languages=languages,
         prefix=own_prefix if options.prefix is None else options.prefix,
         truncation=options.truncation,
@@ -93,7 +93,7 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
     )
 
 
-def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTokenizer:
+def _encoder(parts: ModelParts, engine: Engine, languages: Languages) -> Encode:
     def count_unknown(number: int) -> None:
         engine.metrics.num_unknown_tokens += number
 
@@ -103,7 +103,7 @@ def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTo
     most = max(special_tokens.size for special_tokens in framings)
     if most >= max_length:
         raise LoadError(f"max_model_len: got {max_length}, but special tokens alone are {most}")
-    return SourceTokenizer(
+    return source_encoder(
         parts.tokenizer,
         max_length=max_length,
         vocab_size=vocab_size(parts.model),

@@ -109,11 +109,9 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     return loaded_model(served, placement, parts, engine, reader)
 
 
-def load_media_engine(
-    options_class: type[MediaOptions], served: ServedModel, placement: Placement, num_threads: int
-) -> LoadedModel:
+def load_media_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
     """``load_engine`` of a model that reads images or sounds with its texts."""
-    options = served.read_options(options_class)
+    options = served.read_options(MediaOptions)
     files = model_files(served)
     parts = load_media_parts(served, files, load_config(served, files), placement)
     media, tokenizer = parts.media, parts.tokenizer

@@ -15,3 +15,13 @@ class TextGenerationModel(TritonModel):
         from .reception import Reception
 
         return partial(serve, load_engine, Reception)
+
+
+class MediaModel(TritonModel):
+    """The same of a model that reads images or sounds with its texts."""
+
+    def loader(self) -> Loader:
+        from .generation_loading import load_media_engine
+        from .reception import Reception
+
+        return partial(serve, load_media_engine, Reception)

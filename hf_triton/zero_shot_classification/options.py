@@ -1,7 +1,4 @@
-"""The ``options:`` of a zero-shot-classification model.
-
-Standard library only: the generator loads this file to check models.yaml.
-"""
+"""The ``options:`` of a zero-shot-classification model."""
 
 from __future__ import annotations
 

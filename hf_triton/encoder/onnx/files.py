@@ -41,19 +41,17 @@ class OnnxFiles:
     def path(self) -> Path:
         return self.folder / MODEL_FILE
 
-    def ensure(self) -> bool:
-        """Makes the file if it is missing; returns True if it existed. Raises LoadError."""
+    def ensure(self, *, anew: bool = False) -> bool:
+        """Makes the file if it is missing, or ``anew`` where it is broken; returns True if it
+        existed. Raises LoadError.
+        """
         with self._writing():
+            if anew and self.folder.exists():
+                shutil.rmtree(self.folder)
             was_there = self.path.is_file()
             if not was_there:
                 self._make()
             return was_there
-
-    def remove(self) -> None:
-        """Removes a broken file, so that ``ensure`` makes it anew. Raises LoadError."""
-        with self._writing():
-            if self.folder.exists():
-                shutil.rmtree(self.folder)
 
     def _make(self) -> None:
         name, began_s = self._served.public_name, time.monotonic()

@@ -43,8 +43,9 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
     """
     _check(setup, options.quantization)
     files = OnnxFiles(setup, served, options.quantization)
+    was_there = False
     while True:
-        was_there = files.ensure()
+        was_there = files.ensure(anew=was_there)
         try:
             return _checked_runner(setup, files, options.quantization)
         except Exception as error:
@@ -53,7 +54,6 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
                 line = f"engine: onnxruntime{way} can't serve it: {reason(error)}; {USE_TORCH}"
                 raise LoadError(line) from error
             log.warn(f"{served.public_name}: the ONNX file is made anew: {reason(error)}")
-        files.remove()
 
 
 def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:

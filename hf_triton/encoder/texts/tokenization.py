@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.tokenizing.lengths import check_characters, most_characters
+from hf_triton.runtime.tokenizing.lengths import CUT, check_characters, most_characters
 
 from .encoding import Encoding
-from .truncation import CUT, CalledTokens, Tokens, Truncator
+from .truncation import CalledTokens, Tokens, Truncator
 
 _MANY_CHARACTERS = 16  # a token: few texts have as many
 

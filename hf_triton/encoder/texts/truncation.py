@@ -18,10 +18,9 @@ from typing import Any, TypeAlias
 import tokenizers
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
+from hf_triton.runtime.tokenizing.lengths import CUT, check_characters, tokens_of_part
 
 Tokenized = tokenizers.Encoding
-CUT = "send truncate: true to cut it"
 
 
 @dataclass(frozen=True)

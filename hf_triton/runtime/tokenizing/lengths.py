@@ -19,6 +19,8 @@ _SLACK_TOKENS = 128
 NO_LIMIT = 10**9  # tokens: tokenizers without a limit say 1e30
 _MUCH = 2**18  # characters whose tokenising leaves tens of megabytes behind
 
+CUT = "send truncate: true to cut it"  # the hint where a request may ask for that
+
 Tokens = TypeVar("Tokens", bound=Sized)
 
 

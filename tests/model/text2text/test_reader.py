@@ -13,7 +13,7 @@ from tests.support.request_fields import fields
 
 NOBODY: Any = None
 READER = SourceReader(
-    *(NOBODY,) * 4, source=NOBODY, languages=NOBODY, prefix="", truncation=False, beams=4
+    *(NOBODY,) * 4, encode=NOBODY, languages=NOBODY, prefix="", truncation=False, beams=4
 )
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text2text_generation.source import (
-    SourceTokenizer,
+    Encode,
+    Languages,
     SpecialTokens,
-    find_languages,
+    source_encoder,
     special_tokens_of,
 )
 from hf_triton.text_generation.sequence.sequence import DecoderStart
@@ -24,8 +25,8 @@ from tests.support.text2text.tiny_translators import FAMILIES, texts
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # sacremoses, by Marian's tokenizer
 
 
-def source(tokenizer: Any, max_length: int) -> SourceTokenizer:
-    return SourceTokenizer(
+def encoder(tokenizer: Any, max_length: int) -> Encode:
+    return source_encoder(
         tokenizer, max_length=max_length, vocab_size=10_000, count_unknown=lambda number: None
     )
 
@@ -44,10 +45,7 @@ def test_framed_and_cut_texts_are_the_tokenizers_own(family: str, folders: Folde
         for text in texts():
             for length in (4, 9, 200):
                 expected = tokenizer(text, truncation=True, max_length=length).input_ids
-                assert (
-                    source(tokenizer, length).encode(text, special_tokens, truncate=True)
-                    == expected
-                )
+                assert encoder(tokenizer, length)(text, special_tokens, truncate=True) == expected
 
 
 def test_a_tokenizer_that_cuts_on_the_left_keeps_the_end(references: References) -> None:
@@ -56,7 +54,7 @@ def test_a_tokenizer_that_cuts_on_the_left_keeps_the_end(references: References)
     tokenizer.truncation_side = "left"
     try:
         expected = tokenizer(texts()[3], truncation=True, max_length=8).input_ids
-        assert source(tokenizer, 8).encode(texts()[3], special_tokens, truncate=True) == expected
+        assert encoder(tokenizer, 8)(texts()[3], special_tokens, truncate=True) == expected
     finally:
         tokenizer.truncation_side = own_side
 
@@ -73,17 +71,17 @@ def test_special_tokens_that_change_the_text_are_a_load_error() -> None:
 
 def test_a_threads_language_and_length_are_not_anothers(folders: Folders) -> None:
     tokenizer = Reference(folders("mbart50")).tokenizer
-    languages = find_languages(
+    languages = Languages(
         tokenizer, DecoderStart(2), is_forced=False, source_lang=None, target_lang=None
     )
-    found_by = source(tokenizer, 9)
+    found_by = encoder(tokenizer, 9)
     codes = list(languages.special_tokens_by_source)[:8]
     asked = [(text, code) for code in codes for text in texts()] * 20
 
     def encode(one: tuple[str, str]) -> list[int]:
         text, code = one
         assert tokenizer.decode([5, 6, 7])
-        return found_by.encode(text, languages.special_tokens_for(code), truncate=True)
+        return found_by(text, languages.special_tokens_for(code), truncate=True)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(encode, asked))
