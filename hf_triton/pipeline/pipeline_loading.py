@@ -33,35 +33,31 @@ def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) 
     options = served.read_options(Options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
-    try:
-        given = "{}" if options.parameters is None else options.parameters
-        defaults = read_object("options.parameters", given)
-    except RequestError as error:
-        raise LoadError(str(error)) from None
     # On a CPU batches gain nothing: padding costs as much as they save.
     suits = kind.batches_safely and placement.device != "cpu"
     batch_size = options.batch_size or (_GPU_BATCH if suits else 1)
-    made: list[Any] = []
+    made: list[tuple[Any, CallParameters]] = []
 
     def load() -> PipelineCall:
-        made.append(load_pipeline(served, name, placement))
-        return PipelineCall(name, made[0])
+        pipe = load_pipeline(served, name, placement)
+        parameters = CallParameters(name, pipe)
+        parameters.check("options.parameters", defaults)
+        made.append((pipe, parameters))
+        return PipelineCall(name, pipe)
 
     engine = PipelineEngine(
         load,
         batch_size=batch_size,
         num_threads=num_threads,
         watchdog_s=options.watchdog_s,
-        check_device=lambda: check_devices_work(made[0].model),
+        check_device=lambda: check_devices_work(made[0][0].model),
     )
-    engine.thread.start()
-    pipe = made[0]
-    call = CallParameters(name, pipe)
     try:
-        call.check("options.parameters", defaults)
+        defaults = read_object("options.parameters", options.parameters or "{}")
+        engine.thread.start()
     except RequestError as error:
-        engine.thread.stop()
         raise LoadError(str(error)) from None
+    [(pipe, call)] = made
     limits = MediaLimits(options.max_image_megapixels * 1e6, options.max_audio_s)
     items = ItemReader(kind, limits, _sampling_rate(pipe))
     dtype = str(pipe.model.dtype).removeprefix("torch.")

@@ -142,7 +142,11 @@ class TokenClassification(EncoderTask):
             windows = self._splitter.windows(
                 TEXT, pieces, max_length=length, stride=stride, cuts=False
             )
-        encodings = [tokenization.as_encoding(window, _ordinary(window)) for window in windows]
+        ordinary = (
+            tuple(i for i, special in enumerate(window.special_tokens_mask) if not special)
+            for window in windows
+        )
+        encodings = [*map(tokenization.as_encoding, windows, ordinary)]
         if not encodings[0].positions:
             raise RequestError(f"{TEXT}: the tokenizer makes no token of it, a text is required")
         return Prepared(encodings, partial(self._answer, row, windows, encodings))
@@ -173,8 +177,3 @@ class TokenClassification(EncoderTask):
         if len(windows) > 1:
             found = self._pipeline.aggregate_overlapping_entities(found)
         return {"output": strings([written(found)])}
-
-
-def _ordinary(window: Tokens) -> tuple[int, ...]:
-    """The places of a window's tokens that are not special ones."""
-    return tuple(i for i, special in enumerate(window.special_tokens_mask) if not special)

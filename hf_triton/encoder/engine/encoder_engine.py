@@ -19,8 +19,9 @@ from ..texts.encoding import Encoding
 SEND_S = 0.0003
 
 Array = npt.NDArray[Any]
-Reduced = Sequence[torch.Tensor] | torch.Tensor
-Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
+Reduce = Callable[
+    [Sequence[torch.Tensor], Sequence[Encoding]], Sequence[torch.Tensor] | torch.Tensor
+]
 
 
 class EncoderEngine(WorkEngine):
