@@ -79,7 +79,9 @@ def _load(
         )
     processor = load_processor(served, files)
     loaded = load_model(served, files, AutoModelForSpeechSeq2Seq, config, placement)
-    kind = WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
+    kind: type[WhisperModel | EncoderDecoderModel] = (
+        WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
+    )
     speech = kind(loaded, processor)
     sources = tuple(speech.trial_sources())
     if config.model_type == "whisper":

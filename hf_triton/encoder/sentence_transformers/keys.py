@@ -72,7 +72,6 @@ WHOLE = Keys(
     harmless=("__version__", "keep_in_fp32_modules"),
     others="harmless",
 )
-MODULE = Keys(followed=("path", "type"), harmless=("idx", "name", "kwargs"), others="harmless")
 TRANSFORMER = Keys(
     followed=(
         *("max_seq_length", "do_lower_case", "transformer_task", "module_output_name"),
@@ -131,11 +130,6 @@ DENSE = Keys(
 LAYER_NORM = Keys(followed=("dimension",))
 NORMALIZE = Keys(followed=("module_input_name", "module_output_name"), others="harmless")
 DROPOUT = Keys(harmless=("dropout",))
-# config.json is transformers' own; these are what makes scores of a cross-encoder's logits.
-CONFIG = Keys(
-    followed=("sentence_transformers", "sbert_ce_default_activation_function", "problem_type"),
-    others="followed",
-)
 
 TRANSFORMER_MODULE, POOLING_MODULE = "Transformer", "Pooling"
 POST_POOLING = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}

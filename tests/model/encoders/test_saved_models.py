@@ -177,7 +177,7 @@ def test_an_activation_that_is_no_function_of_torch_is_refused(
 # The files and objects, as docs/encoders.md lists them.
 TABLES: dict[str, keys.Keys] = {
     keys.WHOLE_FILE: keys.WHOLE,
-    f"{keys.MODULES_FILE}: each module": keys.MODULE,
+    f"{keys.MODULES_FILE}: each module": keys.Keys(followed=("path", "type"), others="harmless"),
     keys.TRANSFORMER_FILES[0]: keys.TRANSFORMER,
     "… `model_kwargs`, `model_args`": keys.MODEL_KWARGS,
     "… `processor_kwargs`, `tokenizer_args`": keys.PROCESSOR_KWARGS,
@@ -191,7 +191,11 @@ TABLES: dict[str, keys.Keys] = {
     "N_LayerNorm/config.json": keys.LAYER_NORM,
     "N_Normalize/config.json": keys.NORMALIZE,
     "N_Dropout/config.json": keys.DROPOUT,
-    "config.json": keys.CONFIG,
+    # transformers' own; these are what makes scores of a cross-encoder's logits.
+    "config.json": keys.Keys(
+        followed=("sentence_transformers", "sbert_ce_default_activation_function", "problem_type"),
+        others="followed",
+    ),
 }
 
 
