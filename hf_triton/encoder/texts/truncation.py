@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing.lengths import CUT, check_characters, tokens_of_part
@@ -125,10 +126,12 @@ def _post_processor(step: Any) -> tokenizers.Tokenizer:
     spaces off the offsets: that is done when a text is tokenised, and a second time would trim
     characters.
     """
-    made = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
-    made["post_processor"] = (
-        None if step is None else _without_trim_offsets(json.loads(step.__getstate__()))
-    )
+    bare = tokenizers.Tokenizer(tokenizers.models.BPE())
+    if step is None:
+        bare.post_processor = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+        return bare
+    made = json.loads(bare.to_str())
+    made["post_processor"] = _without_trim_offsets(json.loads(step.__getstate__()))
     return tokenizers.Tokenizer.from_str(json.dumps(made))
 
 

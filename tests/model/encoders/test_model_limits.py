@@ -58,7 +58,9 @@ def test_a_model_that_holds_less_than_it_says_is_not_served(
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     tokenizer.model_max_length = CONTEXT + 2
     tokenizer.save_pretrained(model)
-    message = f"max_length: the model fails at {CONTEXT + 2} tokens, its longest input: RuntimeError"
+    message = (
+        f"max_length: the model fails at {CONTEXT + 2} tokens, its longest input: RuntimeError"
+    )
     with (
         pytest.raises(TritonModelException, match=message),
         served(tmp_path, "text-classification", model),

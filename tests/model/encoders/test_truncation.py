@@ -60,6 +60,16 @@ def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
                 assert [*getattr(got, own)] == [*expected[name]], (name, text, pair)
 
 
+@pytest.mark.parametrize("text, kept", [("cat dog", "cat dog"), ("cat dog cat cat", "cat dog cat")])
+def test_a_pair_without_special_tokens_keeps_its_types(text: str, kept: str) -> None:
+    limits: dict[str, Any] = {"max_length": 4, "truncation": True, "has_token_types": True}
+    ours = Tokenization(tokenizer_of("bert"), **limits, adds_special_tokens=False)
+    found = ours.encode("text_input", text, "house")
+    expected = tokenizer_of("bert")(kept, "house", add_special_tokens=False)
+    assert found.input_ids == expected["input_ids"]
+    assert found.token_type_ids == expected["token_type_ids"]
+
+
 def test_one_threads_cutting_leaves_anothers_text_whole() -> None:
     ours = tokenization("bert")
     text = "anna lives in paris " * 200
