@@ -83,7 +83,7 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
     found = _decoded(make_ready, field, decode_sound, asked, value, most_bytes)
-    return np.frombuffer(found, np.float32)
+    return np.frombuffer(found, np.float32).copy()  # which its reader may write to
 
 
 def waveform(
@@ -117,7 +117,7 @@ def _decoded(
     asked: bytes,
     value: bytes | str,
     most_bytes: int,
-) -> bytearray:
+) -> bytes:
     file = file_bytes(field, value)
     reading, began_s = current_reading(), time.monotonic()
     max_bytes = LEAST_BYTES + most_bytes

@@ -9,7 +9,6 @@ import itertools
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -30,14 +29,9 @@ _MAX_BYTES = 512 * 2**20
 _MAX_KEPT_BYTES = 256 * 2**20  # of a process that waits for another call
 _TURN_S = 0.1  # after which a call has a low priority, and its caller is asked whether it waits
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
-_STOPPED_S = 10.0  # without a byte of an answer that has begun: it was stopped from outside
 _MAX_IDLE = 4
-_AT_ONCE = 64  # parts of questions that are sent by one call
-_SMALLEST_READ, _LARGEST_READ = 2**16, 2**20
 _KILLED = "the process for this went away before it answered: try again"
 _START_S = 60.0
-_REAPED_S = 0.1  # after a fork's socket has closed
-_MOST_ENDED = 1024
 _PROGRAM = (
     "import sys; sys.path[:0] = sys.argv[3:]; "
     "from hf_triton.runtime.sandbox.worker import main; main()"
@@ -56,8 +50,6 @@ class ForkServer:
         self._ready = "" if ready is None else name_of(ready)
         self._program: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._ended: dict[int, bool] = {}  # by number: whether somebody else has killed it
-        self._lock = threading.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -103,8 +95,8 @@ class ForkServer:
 
     def fork(self, number: int) -> socket.socket:
         """This end of the connection with another fork. Raises OSError where the program ended."""
-        self._note_ended(0.0)
-        here, there = socket.socketpair()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.setblocking(False)
         with there:
             try:
                 if self._control is None:
@@ -115,28 +107,6 @@ class ForkServer:
                 here.close()
                 raise
         return here
-
-    def was_killed(self, number: int) -> bool:
-        """Whether a fork whose socket has closed was killed by somebody else."""
-        until_s = time.monotonic() + _REAPED_S
-        while number not in self._ended and (left_s := until_s - time.monotonic()) > 0:
-            if not (self.runs and self._note_ended(left_s)):
-                return not self.runs
-        return self._ended.get(number, False)
-
-    def _note_ended(self, timeout_s: float) -> bool:
-        """Reads which forks have ended; False where none is told of in that time."""
-        with self._lock:
-            control = self._control
-            if control is None or not select.select([control], [], [], timeout_s)[0]:
-                return False
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.clear()
-            with contextlib.suppress(OSError):
-                while told := control.recv(worker.CONTROL.size, socket.MSG_DONTWAIT):
-                    kind, number = worker.CONTROL.unpack(told)
-                    self._ended[number] = kind == worker.KILL
-            return True
 
     def order(self, kind: int, number: int) -> None:
         """KILL ends a fork, YIELD lowers its priority. Takes no lock: a collection may call it."""
@@ -202,7 +172,7 @@ class Sandbox:
         time_limit_s: float,
         max_bytes: int = _MAX_BYTES,
         has_left: Callable[[], bool] = lambda: False,
-    ) -> bytearray:
+    ) -> bytes:
         """What a function of a module makes of ``given``, in a process where that module is
         imported without torch.
 
@@ -216,10 +186,9 @@ class Sandbox:
         try:
             process.ask(function, *given, time_limit_s=time_limit_s, max_bytes=max_bytes)
             kind, answer = process.wait(time_limit_s + _SLACK_S, has_left)
-        except BaseException as error:
-            was_killed = isinstance(error, SandboxEndedError) and process.was_killed()
+        except BaseException:
             process.close()
-            if was_killed:
+            if process.was_killed:
                 raise OverloadedError(_KILLED) from None
             raise
         self._give_back(process)
@@ -286,20 +255,17 @@ class Process:
     """One process, which answers each question once, in their order; used by one thread at a time.
     When nothing refers to it any more it ends.
 
-    ``num_bytes`` is the memory that it had taken when it answered last.
+    ``num_bytes`` is the memory that it had taken when it answered last; ``was_killed``: by somebody
+    else, neither by ``end`` nor by its limits.
     """
 
     def __init__(self, server: ForkServer, number: int) -> None:
         self._server, self._number = server, number
-        self._connection = _Connection(server.fork(number))
-        self._unsent: deque[memoryview] = deque()
-        self._received = bytearray()
-        self._heard_s = 0.0  # when the answer that is not whole last went on
+        self._connection = server.fork(number)
+        weakref.finalize(self, _end_process, server, number, self._connection)
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self.num_bytes = 0
-        self.has_ended = self.is_slow = False
-
-    def __del__(self) -> None:
-        self.close()
+        self.has_ended = self.is_slow = self.was_killed = False
 
     def fileno(self) -> int:
         """The descriptor that has something to read when an answer comes."""
@@ -316,43 +282,34 @@ class Process:
         self, function: Callable[..., bytes], *given: bytes, time_limit_s: float, max_bytes: int = 0
     ) -> None:
         """Does not wait. Without ``max_bytes`` the limit of the question before holds."""
-        parts = [name_of(function).encode(), *given]
-        head = worker.QUESTION.pack(time_limit_s, max_bytes, len(parts))
-        head += struct.pack(f"<{len(parts)}Q", *map(len, parts))
-        self._unsent.extend(memoryview(one) for one in (head, *parts) if one)
+        head = worker.QUESTION.pack(time_limit_s, max_bytes)
+        self._unsent.append(worker.packed(head, name_of(function).encode(), *given))
         self._send()
 
-    def wait(self, timeout_s: float, has_left: Callable[[], bool]) -> tuple[int, bytearray]:
+    def wait(self, timeout_s: float, has_left: Callable[[], bool]) -> tuple[int, bytes]:
         """The kind of the answer, and its bytes; one that takes long gets a low priority."""
         until_s = time.monotonic() + timeout_s
         while (found := self.next_answer(_TURN_S)) is None:
-            if not self.is_slow and not self._unsent and not self._heard_s:
+            if not self.is_slow and not self._unsent:
                 self.is_slow = True
                 self._server.order(worker.YIELD, self._number)
             if has_left():
                 raise CancelledError("the caller has left")
-            if time.monotonic() > max(until_s, self._heard_s + _STOPPED_S):
+            if time.monotonic() > until_s:
                 raise SandboxEndedError
         return found
 
-    def next_answer(self, timeout_s: float) -> tuple[int, bytearray] | None:
+    def next_answer(self, timeout_s: float) -> tuple[int, bytes] | None:
         """The next answer, or None. Raises SandboxEndedError where there is no process."""
         until_s = time.monotonic() + timeout_s
-        while not self._receive():
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                return self._received()
             poll = select.poll()
             poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
             if not poll.poll(1000 * max(0.0, until_s - time.monotonic())):
                 return None
             self._send()
-        kind, self.num_bytes, length = worker.ANSWER.unpack_from(self._received)
-        answer, end, self._heard_s = self._received, worker.ANSWER.size + length, 0.0
-        self._received = answer[end:]
-        del answer[end:], answer[: worker.ANSWER.size]
-        return kind, answer
-
-    def was_killed(self) -> bool:
-        """Whether somebody else has killed it, and neither ``end`` nor its limits."""
-        return self._server.was_killed(self._number)
 
     def end(self) -> None:
         """Ends it, whatever it does; may be called from any thread."""
@@ -365,48 +322,25 @@ class Process:
         self._connection.close()
 
     def _send(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it reads later, or has ended, which receiving tells
             while self._unsent:
-                sent = self._connection.sendmsg(
-                    list(itertools.islice(self._unsent, _AT_ONCE)), (), socket.MSG_NOSIGNAL
-                )
-                while sent:
-                    first = self._unsent.popleft()
-                    if sent < len(first):
-                        self._unsent.appendleft(first[sent:])
-                    sent -= min(sent, len(first))
-        except BlockingIOError:
-            pass  # the rest goes when it reads on
-        except OSError:
-            self._unsent.clear()  # it has ended, which receiving tells
+                message, descriptors = self._unsent[0]
+                socket.send_fds(self._connection, [message], descriptors, socket.MSG_NOSIGNAL)
+                self._unsent.popleft()
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
-    def _receive(self) -> bool:
-        """Takes what has come; whether the next answer is whole."""
-        while True:
-            missing = worker.ANSWER.size - len(self._received)
-            if missing <= 0:
-                missing += worker.ANSWER.unpack_from(self._received)[2]
-            if missing <= 0:
-                return True
-            try:
-                more = self._connection.recv(min(max(missing, _SMALLEST_READ), _LARGEST_READ))
-            except BlockingIOError:
-                return False
-            except OSError:
-                more = b""
-            if not more:
-                self.has_ended = True
-                raise SandboxEndedError
-            self._received += more
-            self._heard_s = time.monotonic()
+    def _received(self) -> tuple[int, bytes]:
+        kind, answer = worker.KILLED, b""  # where the program is gone too
+        with contextlib.suppress(EOFError, ConnectionError):
+            kind, self.num_bytes, (answer,) = worker.receive(self._connection, worker.ANSWER)
+        if kind in (worker.ENDED, worker.KILLED):
+            self.was_killed = kind == worker.KILLED and not self.has_ended
+            self.has_ended = True
+            raise SandboxEndedError
+        return kind, answer
 
 
-class _Connection(socket.socket):
-    """Closes itself, in a cycle that is collected too."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(fileno=connection.detach())
-        self.setblocking(False)
-
-    def __del__(self) -> None:
-        self.close()
+def _end_process(server: ForkServer, number: int, connection: socket.socket) -> None:
+    server.order(worker.KILL, number)
+    connection.close()

@@ -1,10 +1,10 @@
 """A program that forks processes, which call the functions that they are asked to and can each be
 killed without harm to others. No thread runs where it forks.
 
-A question is ``QUESTION`` (seconds, bytes of memory or 0 for no other limit than before, number of
-parts), the length of each part as ``LENGTH``, then the parts: the function's name, and what it is
-given. An answer is ``ANSWER`` (kind, bytes of memory that this process has taken, length) and its
-bytes.
+A process has one connection, of whole messages. A question is ``QUESTION`` (seconds, bytes of
+memory or 0 for no other limit than before) and parts: the function's name, and what it is given. An
+answer is ``ANSWER`` (kind, bytes of memory that this process has taken) and one part. When the
+process has ended the program answers in its place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import os
 import resource
 import signal
@@ -28,17 +29,39 @@ from hf_triton.runtime.errors import RequestError, reason
 
 FORK, KILL, YIELD = 1, 2, 3
 # FORK, with a socket; KILL; YIELD the processor to who has more to do. And the number of a process.
-# Back come those that have ended: KILL where somebody else has killed one.
 CONTROL = struct.Struct("<BI")
-QUESTION = struct.Struct("<dQI")
-LENGTH = struct.Struct("<Q")
-ANSWER = struct.Struct("<BQQ")
-DONE, REFUSED, FAILED = 1, 2, 3
-_SMALL = 2**16  # bytes of an answer that is sent with its head
+QUESTION = struct.Struct("<dQ")
+ANSWER = struct.Struct("<BQ")
+DONE, REFUSED, FAILED, ENDED, KILLED = range(1, 6)  # KILLED by somebody else
+_MOST_SENT = 2**16  # bytes; parts of more lie in memory that both ends see
+_MOST_RECEIVED = _MOST_SENT + 2**12
 _SLACK_BYTES = 64 * 2**20  # for the modules that a function imports at its first call
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PAGE = resource.getpagesize()
+
+
+def packed(head: bytes, *parts: bytes) -> tuple[bytes, list[int]]:
+    """A message: what is sent, and a descriptor of its parts where they are large."""
+    lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *map(len, parts))
+    if sum(map(len, parts)) <= _MOST_SENT:
+        return b"".join((head, lengths, *parts)), []
+    descriptor = os.memfd_create("parts")
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.writelines(parts)
+    return head + lengths, [descriptor]
+
+
+def receive(connection: socket.socket, head: struct.Struct) -> tuple[Any, ...]:
+    """The numbers of the next message's ``head``, and its parts. Raises EOFError."""
+    sent, descriptors, _, _ = socket.recv_fds(connection, _MOST_RECEIVED, 1)
+    if not sent:
+        raise EOFError
+    (count,) = struct.unpack_from("<I", sent, head.size)
+    lengths = struct.unpack_from(f"<{count}Q", sent, head.size + 4)
+    with os.fdopen(descriptors[0], "rb") if descriptors else io.BytesIO(sent) as file:
+        file.seek(0 if descriptors else head.size + 4 + 8 * count)
+        return *head.unpack_from(sent), [file.read(length) for length in lengths]
 
 
 def main() -> None:
@@ -70,8 +93,8 @@ def _find_function(name: str) -> Callable[..., Any]:
 class _Forks:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._numbers: dict[int, int] = {}  # by process id
-        self._killed: set[int] = set()  # numbers of those that were to be
+        self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
+        self._killed: set[int] = set()  # by this program
         self._libc = ctypes.CDLL(None)
 
     def run(self) -> None:
@@ -85,25 +108,26 @@ class _Forks:
             # Nothing is reaped meanwhile: a number of a process that is known is still its own.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             if kind == FORK:
-                pid, parent = 0, os.getpid()
-                # Where there is no room for another, its socket closes.
-                with (
-                    socket.socket(fileno=descriptors[0]) as connection,
-                    contextlib.suppress(OSError),
-                ):
-                    pid = os.fork()
-                    if not pid:
-                        self._run_fork(connection, parent)
-                if pid:
-                    self._numbers[pid] = number
-            for pid in [pid for pid, known in self._numbers.items() if known == number]:
+                self._fork(number, socket.socket(fileno=descriptors[0]))
+            for pid in [pid for pid, (known, _) in self._forks.items() if known == number]:
                 if kind == KILL:
-                    self._killed.add(number)
+                    self._killed.add(pid)
                     os.kill(pid, signal.SIGKILL)
                 elif kind == YIELD:
                     with contextlib.suppress(OSError):
                         os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+    def _fork(self, number: int, connection: socket.socket) -> None:
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:  # there is no room for another
+            connection.close()
+            return
+        if not pid:
+            self._run_fork(connection, parent)
+        self._forks[pid] = number, connection
 
     def _run_fork(self, connection: socket.socket, parent: int) -> None:
         """All that a fork does; never returns."""
@@ -112,7 +136,8 @@ class _Forks:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            self._control.close()
+            for other in (self._control, *(other for _, other in self._forks.values())):
+                other.close()
             if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
                 _answer_questions(connection)
                 status = 0
@@ -121,31 +146,34 @@ class _Forks:
 
     def _reap(self, signum: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                number = self._numbers.pop(found[0], 0)
-                by_somebody = found[1] == signal.SIGKILL and number not in self._killed
-                self._killed.discard(number)
-                with contextlib.suppress(OSError):  # nobody has asked for long
-                    answer = CONTROL.pack(KILL if by_somebody else FORK, number)
-                    self._control.send(answer, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            # A process is told of before its number is free, and nobody else can find it ended.
+            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                pid, status = found.si_pid, found.si_status
+                is_own = status != signal.SIGKILL or pid in self._killed
+                self._killed.discard(pid)
+                told, _ = packed(ANSWER.pack(ENDED if is_own else KILLED, 0), b"")
+                with self._forks.pop(pid)[1] as connection, contextlib.suppress(OSError):
+                    connection.send(told, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                os.waitpid(pid, 0)
 
 
 def _answer_questions(connection: socket.socket) -> None:
     """Calls one function after another until the other end is closed."""
-    questions, had = connection.makefile("rb"), _num_own_bytes()
-    while head := questions.read(QUESTION.size):
-        seconds, max_bytes, num_parts = QUESTION.unpack(head)
-        lengths = struct.unpack(f"<{num_parts}Q", questions.read(num_parts * LENGTH.size))
-        name, *given = [questions.read(length) for length in lengths]
-        if max_bytes:
-            _limit_memory(max_bytes + _SLACK_BYTES)
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # the kernel ends this process then
-        kind, answer = _answer(name.decode(), given)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        head = ANSWER.pack(kind, max(0, _num_own_bytes() - had), len(answer))
-        connection.sendall(head + answer if len(answer) <= _SMALL else head)
-        if len(answer) > _SMALL:
-            connection.sendall(answer)
+    had = _num_own_bytes()
+    with contextlib.suppress(EOFError):
+        while True:
+            seconds, max_bytes, (name, *given) = receive(connection, QUESTION)
+            if max_bytes:
+                _limit_memory(max_bytes + _SLACK_BYTES)
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # the kernel ends this process then
+            kind, answer = _answer(name.decode(), given)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            head = ANSWER.pack(kind, max(0, _num_own_bytes() - had))
+            sent, descriptors = packed(head, answer)
+            del answer, given
+            socket.send_fds(connection, [sent], descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def _answer(name: str, given: list[bytes]) -> tuple[int, bytes]:

@@ -127,7 +127,7 @@ class Following:
             )
         if kind == worker.REFUSED:
             return RequestError(f"{option}: {answer.decode()}")
-        if self.has_ended and self._process.was_killed():
+        if self.has_ended and self._process.was_killed:
             text = "the process of this grammar went away before it answered: try again"
             return OverloadedError(text)
         self.end()
@@ -158,7 +158,7 @@ class Following:
         if found is None:
             return False
         function, asking = self._asked.popleft()
-        kind, answer = found[0], bytes(found[1])
+        kind, answer = found
         grammar = None if asking is None else asking()
         if function is grammar_process.begin:
             self._takes_long = answer == grammar_process.TAKES_LONG

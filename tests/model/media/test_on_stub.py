@@ -193,7 +193,7 @@ def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
     images = decoding.sandbox_of(make_ready)
     gate, decode = threading.Event(), images.call
 
-    def slow(*given: Any, **limits: Any) -> bytearray:
+    def slow(*given: Any, **limits: Any) -> bytes:
         assert gate.wait(60)
         return decode(*given, **limits)
 
