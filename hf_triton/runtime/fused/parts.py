@@ -145,81 +145,59 @@ def check_body(body: Body, sizes: tuple[int, int, int], dtype: torch.dtype) -> N
     """Checks every layer against the others; ``sizes``: heads of keys, numbers in a head, the
     longest sequence. Raises UnsupportedLayersError.
     """
-    embedding, weight = body.embedding, body.embedding.tokens.weight  # type: ignore[attr-defined]
-    token_ids = torch.zeros(_ROWS, dtype=torch.int64, device=weight.device)
-    hidden = _rows_of(embedding.tokens, token_ids, dtype)
+    embedding = body.embedding
+    hidden = _rows_of(embedding.tokens, torch.zeros(_ROWS, dtype=torch.int64), dtype)
     for table in (embedding.positions, embedding.types):
         if table is not None and (table.dtype != dtype or table.shape[1] != hidden.shape[1]):
             raise UnsupportedLayersError(f"a table of {tuple(table.shape)} in {table.dtype}")
-    _check_norm(embedding.norm, hidden.shape[1])
+    _check_norms(hidden.shape[1], embedding.norm)
     if embedding.projection is not None:
         hidden = _rows_of(embedding.projection, hidden, dtype)
-    _check_norm(body.norm, hidden.shape[1])
+    size = hidden.shape[1]
+    _check_norms(size, body.norm)
     for layer in body.layers:
         _check_attention(layer.attention, hidden, sizes)
-        _check_rest(layer, hidden)
+        _check_norms(size, layer.attention_norm, layer.attention_post_norm)
+        _check_norms(size, layer.mlp_norm, layer.mlp_post_norm)
+        if isinstance(layer.mlp, Mlp):
+            inner = _rows_of(layer.mlp.up, hidden, dtype).shape[1] // (1 + layer.mlp.is_gated)
+            _rows_of(layer.mlp.down, hidden.new_zeros(_ROWS, inner), dtype, size)
+        else:
+            _rows_of(layer.mlp, hidden, dtype, size)
 
 
 def _check_attention(
     attention: Attention, hidden: torch.Tensor, sizes: tuple[int, int, int]
 ) -> None:
     kv_heads, dim, length = sizes
-    heads, dtype = attention.num_heads, hidden.dtype
+    heads, dtype, rotary = attention.num_heads, hidden.dtype, attention.rotary
     if heads % kv_heads:
         raise UnsupportedLayersError(f"it has {heads} heads for {kv_heads} of keys")
     _rows_of(attention.qkv, hidden, dtype, (heads + 2 * kv_heads) * dim)
     _rows_of(attention.output, hidden.new_zeros(_ROWS, heads * dim), dtype, hidden.shape[1])
-    if attention.rotary is not None:
-        cos = attention.rotary.cos
-        if cos.shape[1] % 2 or cos.shape[1] > dim or len(cos) != length:
-            raise UnsupportedLayersError(f"it rotates {cos.shape[1]} of {dim} numbers")
-        if cos.dtype not in (dtype, torch.float32):
-            raise UnsupportedLayersError(f"its rotary embedding is in {cos.dtype}")
+    if rotary is not None and (
+        rotary.cos.shape[1] > dim
+        or len(rotary.cos) != length
+        or rotary.cos.dtype not in (dtype, torch.float32)
+    ):
+        found = f"{tuple(rotary.cos.shape)} in {rotary.cos.dtype}"
+        raise UnsupportedLayersError(f"its rotary embedding is {found}")
     if attention.sinks is not None and attention.sinks.shape != (heads,):
         raise UnsupportedLayersError(f"sinks of {tuple(attention.sinks.shape)} for {heads} heads")
-    norms = attention.query_norm, attention.key_norm
-    if any(norms) and not all(norms):
-        raise UnsupportedLayersError("it norms queries or keys alone")
-    for norm, count in zip(norms, (heads, kv_heads), strict=True):
-        if norm is not None:
-            _check_head_norm(attention, norm, count, dim)
+    for norm, count in ((attention.query_norm, heads), (attention.key_norm, kv_heads)):
+        if attention.norms_whole and norm is not None:
+            if norm.weight.numel() != count * dim:
+                shape = tuple(norm.weight.shape)
+                raise UnsupportedLayersError(f"a norm of {shape} for {count} heads")
+        else:
+            _check_norms(dim, norm)
 
 
-def _check_head_norm(attention: Attention, norm: Norm, heads: int, dim: int) -> None:
-    if attention.norms_whole:
-        if norm.weight.numel() != heads * dim or not norm.is_wide:
-            raise UnsupportedLayersError(f"a norm of {tuple(norm.weight.shape)} for {heads} heads")
-    else:
-        _check_norm(norm, dim)
-    if (
-        attention.is_interleaved
-        and norm.is_wide
-        and (attention.norms_whole or heads != attention.num_heads)
-    ):
-        raise UnsupportedLayersError("it norms heads that lie apart")
-    if norm.is_wide != attention.query_norm.is_wide:  # type: ignore[union-attr]
-        raise UnsupportedLayersError("it norms queries and keys in two ways")
-
-
-def _check_rest(layer: Layer, hidden: torch.Tensor) -> None:
-    size, dtype, mlp = hidden.shape[1], hidden.dtype, layer.mlp
-    for norm in (
-        *(layer.attention_norm, layer.attention_post_norm),
-        *(layer.mlp_norm, layer.mlp_post_norm),
-    ):
-        _check_norm(norm, size)
-    if not isinstance(mlp, Mlp):
-        _rows_of(mlp, hidden, dtype, size)
-        return
-    inner = _rows_of(mlp.up, hidden, dtype).shape[1]
-    inner = inner // 2 if mlp.is_gated else inner
-    _rows_of(mlp.down, hidden.new_zeros(_ROWS, inner), dtype, size)
-
-
-def _check_norm(norm: Norm | None, size: int) -> None:
-    """Raises UnsupportedLayersError where it is not of ``size`` numbers."""
-    if norm is not None and norm.weight.shape != (size,):
-        raise UnsupportedLayersError(f"a norm of {tuple(norm.weight.shape)} for {size} numbers")
+def _check_norms(size: int, *norms: Norm | None) -> None:
+    for norm in norms:
+        if norm is not None and norm.weight.shape != (size,):
+            shape = tuple(norm.weight.shape)
+            raise UnsupportedLayersError(f"a norm of {shape} for {size} numbers")
 
 
 def _rows_of(

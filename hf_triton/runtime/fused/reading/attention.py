@@ -3,13 +3,14 @@ and values that the model gave to its attention function; and a table of its rot
 
 A short trial run of whole models can't tell a layer without rotary embedding from one with it where
 weights are small (SmolLM3 in bfloat16), nor see a scaling that starts at far positions (Ministral
-3). So each layer's are compared by themselves, at the first position and at the furthest.
+3). So each layer's are compared by themselves, at the first position and at the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart
 
 from ..parts import Attention, Linear, Norm, Rotary, UnsupportedLayersError
-from .recording import ROWS, Attended, Call, read_norm, same
+from .recording import Attended, Call, read_norm, same
 
 # The rotary embeddings whose angles depend on the position alone, not on the batch's length.
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -41,87 +42,62 @@ def stable_length(config: Any) -> int | None:
     return min((length for length in lengths if isinstance(length, int)), default=None)
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """``cos`` and ``sin`` (ROWS, pairs): at the first position and at the furthest. ``step`` is how
-    they lie in a table's rows: 1 where all angles come once or twice over, 2 where each is there
-    twice in a row.
+class Rotations:
+    """The rotary embeddings of a model whose call was recorded, at ``length`` positions from the
+    ``first`` on.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-    in_pairs: bool
-    step: int
-    made_by: Call
-
-    def apply(self, states: torch.Tensor) -> torch.Tensor:
-        """states (rows, heads, tokens, dim) float32, rotated by the row's angles."""
-        cos, sin = (part.float()[:, None, None] for part in (self.cos, self.sin))
-        size = 2 * cos.shape[-1]
-        turned, rest = states[..., :size], states[..., size:]
-        if self.in_pairs:
-            low, high = turned[..., ::2], turned[..., 1::2]
-        else:
-            low, high = turned.chunk(2, dim=-1)
-        parts = [low * cos - high * sin, high * cos + low * sin]
-        both = torch.stack(parts, dim=-1).flatten(-2) if self.in_pairs else torch.cat(parts, dim=-1)
-        return torch.cat([both, rest], dim=-1)
-
-
-class Rotations:
-    """The rotary embeddings of a model whose call was recorded."""
-
-    def __init__(self, root: Call, max_model_len: int) -> None:
+    def __init__(self, root: Call, first: int, length: int) -> None:
         self._makers = [call for call in root.walk() if not call.inner and len(call.outputs) == 2]
-        self._length = max_model_len
-        self._tables: dict[tuple[int, int, bool], Rotary] = {}
+        self._positions = torch.arange(first, first + length).unsqueeze(0)
+        self._tables: dict[int, list[Rotary]] = {}
 
-    def of(self, attention: Call) -> list[Rotation]:
-        """The rotations that the angles given to an attention may stand for."""
-        angles = self._angles(attention)
-        if angles is None:
-            return []
-        made_by, *parts = angles
-        cos, sin = (p.reshape(-1, *p.shape[-2:])[:, 0].expand(ROWS, -1) for p in parts)
-        found = []
-        for step in (1, 2):
-            once = [part for part in (_once(cos, step), _once(sin, step)) if part is not None]
-            if len(once) == 2:
-                found += [
-                    Rotation(once[0], once[1], pairs, step, made_by) for pairs in (False, True)
-                ]
-        return found
-
-    def _angles(self, attention: Call) -> tuple[Call, torch.Tensor, torch.Tensor] | None:
-        """The call that made the angles of an attention, and their cosines and sines."""
+    def of(self, attention: Call) -> Iterator[Rotary]:
+        """What the angles given to an attention may stand for. Raises UnsupportedLayersError where
+        angles of all positions can't be made alike.
+        """
+        buffer = getattr(attention.module, _SINUSOIDS, None)
+        if torch.is_tensor(buffer):  # alike in all layers
+            if 0 not in self._tables:
+                sin, cos = buffer[self._positions[0]].to(attention.input.dtype).chunk(2, dim=-1)
+                self._tables[0] = list(_readings(cos, sin))
+            yield from self._tables[0]
         for given in (*attention.args, *attention.kwargs.values()):
             if isinstance(given, tuple) and len(given) == 2 and torch.is_tensor(given[0]):
                 for call in self._makers:
                     if same(call.outputs[0], given[0]) and same(call.outputs[1], given[1]):
-                        return call, *given
-        buffer = getattr(attention.module, _SINUSOIDS, None)
-        if not torch.is_tensor(buffer):
-            return None
-        sin, cos = buffer.to(attention.input.dtype).chunk(2, dim=-1)
-        furthest = max(int(p.max()) for p in attention.inputs if not p.is_floating_point())
-        ends = [0, furthest]
-        return attention, cos[ends].unsqueeze(1), sin[ends].unsqueeze(1)
+                        if id(call) not in self._tables:
+                            self._tables[id(call)] = list(_readings(*self._angles(call)))
+                        yield from self._tables[id(call)]
+                        return
 
-    def table(self, rotation: Rotation) -> Rotary:
-        """The angles of all positions. Raises UnsupportedLayersError where there are none."""
-        call = rotation.made_by
-        buffer = getattr(call.module, _SINUSOIDS, None)
-        maker = id(call) if buffer is None else 0  # a buffer is alike in all layers
-        key = maker, rotation.step, rotation.in_pairs
-        if key not in self._tables:
-            if torch.is_tensor(buffer):
-                sin, cos = buffer[: self._length].to(call.input.dtype).chunk(2, dim=-1)
-            else:
-                cos, sin = _angles_of_all(call, self._length)
-            halves = [_once(part, rotation.step) for part in (cos, sin)]
-            cos, sin = (torch.cat([half] * 2, dim=-1) for half in halves if half is not None)
-            self._tables[key] = Rotary(cos.contiguous(), sin.contiguous(), rotation.in_pairs)
-        return self._tables[key]
+    def _angles(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        """(positions, size) each: the call once more, with all positions."""
+        kinds = getattr(call.module, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
+            if kind not in _ROPE_TYPES:
+                raise UnsupportedLayersError(f"its rotary embedding is of the type {kind}")
+        positions = self._positions.to(call.input.device)
+
+        def again(given: Any) -> Any:
+            is_positions = torch.is_tensor(given) and not given.is_floating_point()
+            return positions if is_positions else given
+
+        cos, sin = call.module(
+            *map(again, call.args), **{name: again(given) for name, given in call.kwargs.items()}
+        )
+        return cos[0], sin[0]
+
+
+def _readings(*angles: torch.Tensor) -> Iterator[Rotary]:
+    """Cosines and sines (positions, size) may have each angle once, twice over or twice in a row,
+    for numbers half a head away or for neighbours.
+    """
+    for step in (1, 2):
+        once = [part for part in (_once(angle, step) for angle in angles) if part is not None]
+        if len(once) == 2:
+            cos, sin = (torch.cat([part] * 2, dim=-1) for part in once)
+            yield from (Rotary(cos, sin, in_pairs) for in_pairs in (False, True))
 
 
 def _once(angles: torch.Tensor, step: int) -> torch.Tensor | None:
@@ -131,24 +107,6 @@ def _once(angles: torch.Tensor, step: int) -> torch.Tensor | None:
         return first if first.shape == second.shape and torch.equal(first, second) else None
     half = angles.shape[-1] // 2
     return angles[:, :half] if torch.equal(angles[:, :half], angles[:, half:]) else angles
-
-
-def _angles_of_all(call: Call, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(length, size) each: the call once more, with all positions."""
-    kinds = getattr(call.module, "rope_type", None)
-    for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
-        if kind not in _ROPE_TYPES:
-            raise UnsupportedLayersError(f"its rotary embedding is of the type {kind}")
-    positions = torch.arange(length, device=call.input.device).unsqueeze(0)
-
-    def again(given: Any) -> Any:
-        is_positions = torch.is_tensor(given) and not given.is_floating_point()
-        return positions if is_positions else given
-
-    cos, sin = call.module(
-        *map(again, call.args), **{name: again(given) for name, given in call.kwargs.items()}
-    )
-    return cos[0], sin[0]
 
 
 def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Attention:
@@ -173,6 +131,8 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
     key, key_norm = _normed(key, norms, kv_heads, dim)
     if norms:
         raise call.unsupported()
+    norms_whole = query_norm is not None and query_norm.weight.numel() != dim
+    _check_head_norms(query_norm, key_norm, is_interleaved and (norms_whole or heads != kv_heads))
     rotary, factor = _rotation(call, attended, (query, key), rotations)
     is_causal = given.get("is_causal")  # decided as transformers' own attention functions do
     return Attention(
@@ -183,7 +143,7 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
         is_interleaved=is_interleaved,
         query_norm=query_norm,
         key_norm=key_norm,
-        norms_whole=query_norm is not None and query_norm.weight.numel() != dim,
+        norms_whole=norms_whole,
         rotary=rotary,
         window=given.get("sliding_window") or 0,
         softcap=given.get("softcap") or 0.0,
@@ -235,31 +195,57 @@ def _normed(
     return states, None
 
 
+def _check_head_norms(query: Norm | None, key: Norm | None, lie_apart: bool) -> None:
+    """Raises UnsupportedLayersError where one loop can't norm the heads of both."""
+    if query is None or key is None:
+        if query is not key:
+            raise UnsupportedLayersError("it norms queries or keys alone")
+    elif query.is_wide != key.is_wide:
+        raise UnsupportedLayersError("it norms queries and keys in two ways")
+    elif query.is_wide and lie_apart:
+        raise UnsupportedLayersError("it norms heads that lie apart")
+
+
 def _rotation(
     call: Call, attended: Attended, states: tuple[torch.Tensor, torch.Tensor], rotations: Rotations
 ) -> tuple[Rotary | None, float]:
     """What makes ``states`` the queries and keys of the attention function: a rotation or none, and
     a number that queries are multiplied by.
     """
-    dim = attended.query.shape[-1]
-    fitting = [found for found in rotations.of(call) if 2 * found.cos.shape[1] <= dim]
-    for rotation in (None, *fitting):
+    heads, dim = attended.query.shape[1], attended.query.shape[-1]
+    for rotary in chain([None], rotations.of(call)):
+        if rotary is not None and rotary.cos.shape[1] > dim:
+            continue
         query, key = (
-            _turned(rotation, part, whole.shape)
+            _turned(rotary, part, whole.shape)
             for part, whole in zip(states, (attended.query, attended.key), strict=True)
         )
         for factor in (1.0, dim**-0.5):
             if _agree(query * factor, attended.query) and _agree(key, attended.key):
-                return (None if rotation is None else rotations.table(rotation)), factor
-    heads = attended.query.shape[1]
+                return rotary, factor
     raise UnsupportedLayersError(f"its queries or keys of {heads} heads are not only rotated")
 
 
-def _turned(rotation: Rotation | None, states: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """states (tokens, heads * dim), rotated, (rows, heads, tokens, dim) float32."""
+def _turned(rotary: Rotary | None, states: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """states (tokens, heads * dim), those of each row turned by its position, (rows, heads, tokens,
+    dim) float32.
+    """
     rows, heads, tokens, dim = shape
     arranged = states.view(rows, tokens, heads, dim).transpose(1, 2).float()
-    return arranged if rotation is None else rotation.apply(arranged)
+    if rotary is None:
+        return arranged
+    size = rotary.cos.shape[1]
+    cos, sin = (
+        part[[0, -1], : size // 2].float()[:, None, None] for part in (rotary.cos, rotary.sin)
+    )
+    turned, rest = arranged[..., :size], arranged[..., size:]
+    if rotary.in_pairs:
+        low, high = turned[..., ::2], turned[..., 1::2]
+    else:
+        low, high = turned.chunk(2, dim=-1)
+    parts = [low * cos - high * sin, high * cos + low * sin]
+    both = torch.stack(parts, dim=-1).flatten(-2) if rotary.in_pairs else torch.cat(parts, dim=-1)
+    return torch.cat([both, rest], dim=-1)
 
 
 def _agree(expected: torch.Tensor, got: torch.Tensor) -> bool:

@@ -40,7 +40,7 @@ def read_body(
     UnsupportedLayersError.
     """
     calls = _layer_calls(model, root)
-    rotations = Rotations(root, span[1])
+    rotations = Rotations(root, *span)
     layers = [_read_layer(call, rotations, join) for call in calls]
     embedding = _embedding(model, root, calls[0], sum(span))
     return Body(embedding, layers, _last_norm(root, calls[-1], made)), calls

@@ -21,7 +21,7 @@ from hf_triton.runtime.errors import reason
 from ..parts import Norm, UnsupportedLayersError
 
 NUM_TOKENS = 5
-ROWS = 2  # of tokens: all of one at the first position, all of the other at the furthest
+ROWS = 2  # of tokens: all of one at the first position, all of the other at the last
 _EPS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 _DEFAULT_EPS = 1e-5  # OLMo's has no attribute
 _TIMES_EPS = 8  # of the dtype's last bit, which a norm may differ by
@@ -103,7 +103,7 @@ def near(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> Call:
-    """The call of the model on a few tokens at each of two positions, its first and its furthest.
+    """The call of the model on a few tokens at each of two positions, its first and its last.
     ``inputs``: what else it is given. Raises UnsupportedLayersError: the model takes no positions,
     or no such attention function.
     """

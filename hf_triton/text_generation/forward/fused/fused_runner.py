@@ -19,7 +19,6 @@ from hf_triton.runtime.fused.reading.recording import Call, near, record
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.compiled_loops import ThreadTeam
 from hf_triton.text_generation.lora.linear import with_adapters, without_adapters
-from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.attention import AttentionRule
@@ -40,8 +39,7 @@ class Decoder(Body):
 @torch.inference_mode()
 def read_decoder(model: Any, max_model_len: int) -> Decoder:
     """Reads the model's layers, joined where prepacking joins. Raises UnsupportedLayersError."""
-    furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
-    root = record(model, (0, furthest), use_cache=False)
+    root = record(model, (0, max_model_len - 1), use_cache=False)
     heads = [call for call in root.walk() if call.module is model.get_output_embeddings()]
     if not heads:
         raise UnsupportedLayersError("it has no head")
