@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .kernels import FAST, built, float32_at, float_of, integers_at, load, softmax, store, take
+from .kernels import FAST, float32_at, float_of, integers_at, load, softmax, store, take
 
 _LANES = 16  # numbers that are computed at once; a processor without AVX-512 takes them in parts
 _IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
@@ -27,10 +27,6 @@ _I64 = ir.IntType(64)
 
 def _vector_at(builder, pointer, index):
     return builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
-
-
-def _mask(lanes):
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
 @intrinsic
@@ -61,7 +57,8 @@ def _tile(typing_context, a, a_row, b, b_row, depth, out, out_row):
             value = builder.load(builder.gep(first, [k]))
             empty = ir.Constant(_VECTOR, ir.Undefined)
             lane = builder.insert_element(empty, value, ir.IntType(32)(0))
-            value = builder.shuffle_vector(lane, empty, _mask([0] * _LANES))
+            first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), None)
+            value = builder.shuffle_vector(lane, empty, first_lane)
             for v, column in enumerate(columns):
                 product = builder.fmul(value, column, flags=["contract"])
                 made.append(builder.fadd(product, sums[row * _VECTORS + v], flags=["contract"]))
@@ -81,76 +78,19 @@ def _tile(typing_context, a, a_row, b, b_row, depth, out, out_row):
     return signature, generate
 
 
-@intrinsic
-def _transpose(typing_context, x, x_row, out, out_row):
-    """out[c, r] = x[r, c] for r and c below 16, as float32."""
-    signature = types.void(x, types.int64, types.CPointer(types.float32), types.int64)
-
-    def generate(context, builder, signature, args):
-        x, x_row, out, out_row = args
-        rows = [
-            _wide_row(builder, signature.args[0], x, builder.mul(x_row, _I64(row)))
-            for row in range(_LANES)
-        ]
-        for step in (1, 2, 4, 8):  # swaps what lies off the diagonal of squares of 2 * step
-            low = [lane + _LANES - step if lane & step else lane for lane in range(_LANES)]
-            high = [lane + _LANES if lane & step else lane + step for lane in range(_LANES)]
-            for row in range(_LANES):
-                if not row & step:
-                    pair = rows[row], rows[row + step]
-                    rows[row] = builder.shuffle_vector(*pair, _mask(low))
-                    rows[row + step] = builder.shuffle_vector(*pair, _mask(high))
-        for row, values in enumerate(rows):
-            place = _vector_at(builder, out, builder.mul(out_row, _I64(row)))
-            builder.store(values, place, align=4)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _wide_row(builder, kind, x, index):
-    """16 numbers from ``x[index]`` on as float32."""
-    if kind.dtype != types.uint16:
-        return builder.load(_vector_at(builder, x, index), align=4)
-    halves = ir.VectorType(ir.IntType(16), _LANES)
-    whole = ir.VectorType(ir.IntType(32), _LANES)
-    place = builder.bitcast(builder.gep(x, [index]), halves.as_pointer())
-    bits = builder.zext(builder.load(place, align=2), whole)
-    shift = ir.Constant(whole, [16] * _LANES)
-    return builder.bitcast(builder.shl(bits, shift), _VECTOR)
-
-
 @njit(fastmath=FAST, error_model="numpy")
 def _keep_head(qkv, key, value, width, count, dim, keys, values, a):
     """keys[i, j] and values[j, i] of a text's ``count`` tokens from ``qkv[key]`` and ``qkv[value]``
     on, rows of a[11] and a[12] numbers.
     """
-    stride, wide = a[11], a[12]
-    whole = count - count % _LANES if dim % _LANES == 0 else 0
-    for j in range(0, whole, _LANES):
-        for i in range(0, dim, _LANES):
-            here = float32_at(keys + 4 * (i * stride + j))
-            _transpose_at(qkv, key + j * width + i, width, here, stride)
-    to = float32_at(keys)
-    for j in range(whole, count):
+    stride, wide, by_number, by_token = a[11], a[12], float32_at(keys), float32_at(values)
+    for first in range(0, count, _LANES):  # few enough to stay in the nearest cache
         for i in range(dim):
-            store(to, i * stride + j, load(qkv, key + j * width + i))
-    to = float32_at(values)
+            for j in range(first, min(first + _LANES, count)):
+                store(by_number, i * stride + j, load(qkv, key + j * width + i))
     for j in range(count):
         for i in range(dim):
-            store(to, j * wide + i, load(qkv, value + j * width + i))
-
-
-@intrinsic
-def _after(typing_context, pointer, index):
-    """The pointer to ``pointer[index]``."""
-    return built(pointer(pointer, types.int64), lambda builder, at, i: builder.gep(at, [i]))
-
-
-@njit(fastmath=FAST, error_model="numpy", inline="always")
-def _transpose_at(x, at, x_row, out, out_row):
-    """Transposes what lies from ``x[at]`` on."""
-    _transpose(_after(x, at), x_row, out, out_row)
+            store(by_token, j * wide + i, load(qkv, value + j * width + i))
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -215,15 +155,16 @@ def _keep_by_keys(a, qkv, key, width, count, head, scratch):
     dim, stride, row, scale = a[5], a[11], a[11] + ROWS, float_of(a[15])
     keys = float32_at(scratch)
     products, added = _relative_scratch(a, scratch)
+    of_tokens, by_query = float32_at(products), float32_at(added)
     for j in range(0, count, _LANES):
         for token in range(j, min(j + _LANES, count), ROWS):
             for r in range(min(ROWS, count - token)):
                 for i in range(dim):
                     store(keys, r * dim + i, load(qkv, key + (token + r) * width + i) * scale)
             _by_distance(a, a[19], head, keys, token, count, products + 4 * (token - j) * row)
-        for i in range(0, count, _LANES):
-            to = float32_at(added + 4 * (i * stride + j))
-            _transpose_at(float32_at(products), ROWS - 1 + i, row, to, stride)
+        for i in range(count):
+            for r in range(min(_LANES, count - j)):
+                store(by_query, i * stride + j + r, load(of_tokens, r * row + ROWS - 1 + i))
 
 
 @njit(fastmath=FAST, error_model="numpy")
