@@ -13,7 +13,7 @@ from .reading.layers import ACTIVATIONS
 
 # The loops that activate and multiply. What only activates, torch does in as little time, in place:
 # where the operating system has to give memory for the result, that takes as long.
-_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul", "gelu": "gelu_mul"}
+_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
 _IN_PLACE = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
@@ -49,27 +49,24 @@ class RowLoops:
         if norm is None:
             return hidden if delta is None else hidden.add_(delta)
         out = torch.empty_like(hidden)
-        if norm.is_wide:
-            self._wide(norm, hidden, delta, out)
-            return out
-        rest = norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)
-        self._run("norm", hidden, 0 if delta is None else delta.data_ptr(), *rest)
+        self._norm(norm, hidden, delta, out)
         return out
 
-    def _wide(
+    def _norm(
         self, norm: Norm, x: torch.Tensor, delta: torch.Tensor | None, out: torch.Tensor
     ) -> None:
         """x and out (rows, size), or (rows, parts, size) whose rows may lie apart."""
         rows, *between, size = x.shape
         parts = between[0] if between else 1
         self._team.run(
-            load_kernel("wide_norm", self.dtype),
+            load_kernel("norm", self.dtype),
             *(rows, parts, size, x.stride(0)),
             *(x.data_ptr(), 0 if delta is None else delta.data_ptr()),
             *(norm.weight.data_ptr(), 0 if norm.bias is None else norm.bias.data_ptr()),
             *(out.data_ptr(), size if norm.weight.numel() > size else 0),
             *(int(norm.has_mean), bits_of(norm.eps), x.stride(1) if parts > 1 else 0),
-            numbers=rows * parts * size,
+            int(not norm.is_wide),
+            numbers=rows * parts * size if rows * parts > 1 else 0,
         )
 
     def placing(self, attention: Attention, kv_heads: int, dim: int) -> dict[int, int]:
@@ -115,7 +112,7 @@ class RowLoops:
             assert norm is not None
             is_whole = attention.norms_whole and norm.weight.dim() == 1
             states = states.flatten(1) if is_whole else states
-            self._wide(norm, states, None, states)
+            self._norm(norm, states, None, states)
 
     def rest(
         self, layer: Layer, hidden: torch.Tensor, x: torch.Tensor, delta: torch.Tensor
@@ -156,14 +153,15 @@ class RowLoops:
         if not mlp.is_gated:
             return mlp.down(activate(up))
         gates, rest = up.chunk(2, dim=-1)
-        return mlp.down(activate(gates) * rest)
+        return mlp.down(activate(gates).mul_(rest))
 
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
         """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
         if logits.dtype != self.dtype or not logits.is_contiguous():
             return logits.argmax(dim=-1)
         out = torch.empty(len(logits), dtype=torch.int64)
-        self._run("argmax", logits, out.data_ptr())
+        scratch = self._team.scratch(logits.shape[1])
+        self._run("argmax", logits, out.data_ptr(), scratch.data_ptr())
         return out
 
     def _run(self, name: str, x: torch.Tensor, *arguments: int) -> None:

@@ -30,10 +30,10 @@ from .layout import COUNTERS, NUM_ARGUMENTS
 
 # Where a kernel is not in kernels.py, which these import.
 _MODULES = {
-    "state_kernels": ("conv", "delta_rule", "ssd", "selective_scan"),
+    "state_kernels": ("conv", "delta_rule", "scan"),
     "expert_kernels": ("group", "experts"),
     "text_kernels": ("attend_texts",),
-    "draw_kernels": ("draw",),
+    "draw_kernels": ("argmax", "draw"),
 }
 # Functions of Numba's that a kernel calls where it has raised an exception, and the first of them.
 # None does: without Numba the process would end there.

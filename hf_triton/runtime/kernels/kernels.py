@@ -113,19 +113,6 @@ def rounded(typing_context, pointer, value):
 
 
 @intrinsic
-def store_byte(typing_context, pointer, index, value):
-    """``pointer[index]`` = the lowest byte of an int32."""
-    signature = types.void(pointer, types.int64, types.int32)
-
-    def generate(context, builder, signature, args):
-        pointer, index, value = args
-        builder.store(builder.trunc(value, ir.IntType(8)), builder.gep(pointer, [index]))
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
 def size_bits(typing_context, value):
     """``abs(value)`` as an int32 of the same order, the largest of which LLVM finds 16 at a time.
     NaN is above all.
@@ -241,21 +228,11 @@ _NORMED_TOGETHER = 4  # rows that a thread takes at a time
 _TWO = np.float32(2)
 # 2 sqrt(2 / pi), and that times 0.044715
 _GELU_LINEAR, _GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
-# The logarithm of the normal distribution below 0 as a polynomial of the distance from 0 up to 6,
-# fitted to the least error of the distribution times that distance.
-_TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 = (
-    *(np.float32(-1.3806892412e-6), np.float32(2.0289940949e-5), np.float32(-9.5716197393e-5)),
-    *(np.float32(-1.7566683528e-4), np.float32(0.0050020171329), np.float32(-0.036461651325)),
-    *(np.float32(-0.31827393174), np.float32(-0.79788845778), np.float32(-0.69314712286)),
-)
-_TAIL_END = np.float32(6)
-_SEARCH_BLOCK = 1024
-_LOWEST, _INFINITY = np.float32(-np.inf), np.int32(0x7F800000)  # the second is size_bits of it
 # The ranges of devices/linear_layouts.py. Adding 0.5 makes the cast to int32, which truncates,
 # round to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
 _TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
-_BASE, _BYTE = np.float32(256), np.int32(8)
+_BASE = np.float32(256)
 _SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
@@ -273,29 +250,11 @@ def _normalised(x, at, size, weight, eps, out, to):
 
 @njit(fastmath=FAST, error_model="numpy")
 def _norm(a, at):
-    """2 rows, 3 size, 4 x (rows, size), 5 delta of the same shape or 0, 6 weight, 7 out, 8 eps:
-    x += delta; out = RMSNorm(x) * weight.
-    """
-    x, delta, weight, out = at(a[4]), at(a[5]), at(a[6]), at(a[7])
-    rows, size, eps = a[2], a[3], float_of(a[8])
-    while True:
-        first = take(a, 0) * _NORMED_TOGETHER
-        if first >= rows:
-            break
-        for row in range(first, min(first + _NORMED_TOGETHER, rows)):
-            begin = row * size
-            if a[5] != 0:
-                for i in range(begin, begin + size):
-                    store(x, i, load(x, i) + load(delta, i))
-            _normalised(x, begin, size, weight, eps, out, begin)
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _wide_norm(a, at):
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
-    from one part to the next: x += delta; out = norm(x) * weight + bias, part by part.
+    from one part to the next, 15 whether it is Llama's, of whole rows, with a weight in their
+    dtype: x += delta; out = norm(x) * weight + bias, part by part.
     """
     x, delta, out = at(a[6]), at(a[7]), at(a[10])
     num_parts = a[2] * a[3]
@@ -304,17 +263,20 @@ def _wide_norm(a, at):
         if first >= num_parts:
             break
         for number in range(first, min(first + _NORMED_TOGETHER, num_parts)):
-            _wide_norm_part(a, number // a[3], number % a[3], x, delta, out)
+            begin = number // a[3] * a[5] + number % a[3] * a[14]
+            if a[7] != 0:
+                for i in range(begin, begin + a[4]):
+                    store(x, i, load(x, i) + load(delta, i))
+            if a[15] != 0:
+                _normalised(x, begin, a[4], at(a[8]), float_of(a[13]), out, begin)
+            else:
+                _wide_norm(a, x, begin, number % a[3] * a[11], out)
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _wide_norm_part(a, row, part, x, delta, out):
+def _wide_norm(a, x, at, first, out):
     take_wide_vectors()
     size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
-    at, first = row * a[5] + part * a[14], part * a[11]
-    if a[7] != 0:
-        for i in range(size):
-            store(x, at + i, load(x, at + i) + load(delta, at + i))
     mean = _ZERO
     if a[12] != 0:
         for i in range(size):
@@ -336,22 +298,8 @@ def _wide_norm_part(a, row, part, x, delta, out):
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _gelu(x):
-    """GELU, https://arxiv.org/abs/1606.08415: ``x`` times the normal distribution up to it, which
-    below 0 is e to a polynomial, within 1e-7. A division would take as long as all of this.
-    """
-    size = abs(x)
-    size = size if size < _TAIL_END else _TAIL_END
-    power = _TAIL_8
-    for factor in (_TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0):
-        power = power * size + factor
-    tail = exp(power)
-    return x * (tail if x < _ZERO else _ONE - tail)
-
-
-@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _gelu_tanh(x):
-    """Its tanh form. The half of 1 + tanh(y) is the sigmoid of 2 y."""
+    """GELU by tanh, https://arxiv.org/abs/1606.08415; half of 1 + tanh(y) is the sigmoid of 2 y."""
     return x / (_ONE + exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
 
 
@@ -491,10 +439,13 @@ def _attend_head(a, at, token, kv_head, scores):
             row = head_at + table[page] * size + skip
             _score(queries, query, keys, row * dim, count, dim, scale, scores, done)
             done, page, skip = done + count, page + (skip + count) // size, 0
-        if a[of.SOFTCAP] == 0 and a[of.SINKS] == 0:
-            total = softmax(scores, end - begin)
-        else:
-            total = _softmax_changed(a, scores, end - begin, head)
+        num_scores = end - begin
+        if a[of.SOFTCAP] != 0:
+            _cap(scores, num_scores, float_of(a[of.SOFTCAP]))
+        if a[of.SINKS] != 0:  # https://arxiv.org/abs/2309.17453, one more score of no value
+            store(scores, num_scores, load(float32_at(a[of.SINKS]), head))
+            num_scores += 1
+        total = softmax(scores, num_scores)
         for i in range(dim):
             store(scores, longest + i, _ZERO)
         done, page, skip = 0, first, skipped
@@ -521,26 +472,11 @@ def _run(table, page, skip, size, most):
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _softmax_changed(a, scores, count, head):
-    """As softmax, of capped scores, https://arxiv.org/abs/2408.00118, and with a sink beside them,
-    https://arxiv.org/abs/2309.17453.
-    """
-    softcap, sinks = float_of(a[of.SOFTCAP]), float32_at(a[of.SINKS])
-    if a[of.SOFTCAP] != 0:
-        for j in range(count):
-            power = exp(load(scores, j) * (_TWO / softcap))
-            store(scores, j, softcap - softcap * _TWO / (power + _ONE))
-    largest = load(scores, 0)
-    if a[of.SINKS] != 0:
-        largest = max(largest, load(sinks, head))
-    for j in range(1, count):
-        largest = larger(largest, load(scores, j))
-    total = exp(load(sinks, head) - largest) if a[of.SINKS] != 0 else _ZERO
+def _cap(scores, count, softcap):
+    """softcap * tanh(scores / softcap), https://arxiv.org/abs/2408.00118."""
     for j in range(count):
-        weight = exp(load(scores, j) - largest)
-        store(scores, j, weight)
-        total += weight
-    return total
+        power = exp(load(scores, j) * (_TWO / softcap))
+        store(scores, j, softcap - softcap * _TWO / (power + _ONE))
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -600,38 +536,6 @@ def _weigh(v, at, count, dim, scores, first, to):
             store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
 
 
-@njit(error_model="numpy")
-def _argmax(a, at):
-    """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is, or
-    the first NaN.
-    """
-    rows, size, x, out = a[2], a[3], at(a[4]), integers_at(a[5])
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
-        first = row * size
-        best, place = _LOWEST, 0
-        for begin in range(0, size, _SEARCH_BLOCK):
-            end = min(size, begin + _SEARCH_BLOCK)
-            largest, bits = load(x, first + begin), _INFINITY
-            for i in range(begin, end):
-                value = load(x, first + i)
-                largest, here = larger(value, largest), size_bits(value)
-                bits = here if here > bits else bits
-            if bits > _INFINITY:
-                best, place = of_bits(bits), begin
-                break
-            if largest > best:
-                best, place = largest, begin
-        while place < size - 1:
-            value = load(x, first + place)
-            if value == best or size_bits(value) > _INFINITY:
-                break
-            place += 1
-        out[row] = place
-
-
 # Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
 @njit(fastmath={"contract"}, error_model="numpy")
 def _digits(a, at):
@@ -641,8 +545,8 @@ def _digits(a, at):
     7 digits, 1 or 2.
     """
     rows, size, x, is_two = a[2], a[3], at(a[4]), a[7] == 2
-    parts, out = float32_at(a[5]), bytes_at(a[6])
-    largest = _TWO_DIGITS if is_two else _ONE_DIGIT
+    parts, out, shift = float32_at(a[5]), bytes_at(a[6]), np.int32(8 if is_two else 0)
+    largest, zero = (_TWO_DIGITS, _TWO_DIGITS_FROM) if is_two else (_ONE_DIGIT, _ONE_DIGIT_FROM)
     while True:
         row = take(a, 0)
         if row >= rows:
@@ -653,14 +557,11 @@ def _digits(a, at):
             here = size_bits(load(x, first + i))
             bits = here if here > bits else bits
         scale = largest / of_bits(bits)
-        if is_two:
-            for i in range(size):
-                number = np.int32(load(x, first + i) * scale + _TWO_DIGITS_FROM)
-                store_byte(out, first + i, number >> _BYTE)
-                store_byte(out, low + i, number)
-        else:
-            for i in range(size):
-                store_byte(out, first + i, np.int32(load(x, first + i) * scale + _ONE_DIGIT_FROM))
+        for i in range(size):
+            number = np.int32(load(x, first + i) * scale + zero)
+            out[first + i] = np.uint8(number >> shift)
+            if is_two:
+                out[low + i] = np.uint8(number)
         store(parts, row, of_bits(bits) / largest)
 
 
@@ -677,16 +578,12 @@ def _combine(a, at):
         if row >= rows:
             break
         first, low, part = row * size, (rows + row) * size, load(parts, row)
-        if is_two:
-            for i in range(size):
-                whole = load(y, first + i) * _BASE + load(y, low + i) - load(offsets, i)
-                store(out, first + i, whole * part + load(bias, i))
-        else:
-            for i in range(size):
-                whole = load(y, first + i) - load(offsets, i)
-                store(out, first + i, whole * part + load(bias, i))
+        for i in range(size):
+            whole = load(y, first + i)
+            if is_two:
+                whole = whole * _BASE + load(y, low + i)
+            store(out, first + i, (whole - load(offsets, i)) * part + load(bias, i))
 
 
-_gelu_mul = njit(lambda a, at: _gated(a, at, _gelu))
 _gelu_tanh_mul = njit(lambda a, at: _gated(a, at, _gelu_tanh))
 _silu_mul = njit(lambda a, at: _gated(a, at, _silu))

@@ -164,89 +164,59 @@ def _delta_rule(a, at):
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _ssd(a, at):
-    """Mamba 2's recurrence, https://arxiv.org/abs/2405.21060.
+def _scan(a, at):
+    """Mamba's selective scan, https://arxiv.org/abs/2312.00752; and Mamba 2's recurrence,
+    https://arxiv.org/abs/2405.21060, where the channels of a head decay alike.
 
-    2 runs, 3 their count, 4 heads, 5 groups of them, 6 head dim, 7 state size, 8 x (tokens, heads,
-    head dim), 9 b and 10 c (tokens, groups, state size), 11 to 13 their strides, 14 dt (tokens,
-    heads), 15 A and 16 D (heads,), 17 states (slots, heads, head dim, state size), 18 out (tokens,
-    heads, head dim), all float32, 19 head dims of a task, 20 scratch (threads, 2 state size).
+    2 runs, 3 their count, 4 heads, 5 channels of each, 6 state size, 7 heads that share b and c, 8
+    heads of a task, 9 x (tokens, heads, channels), 10 b and 11 c (tokens, groups, state size), 12
+    to 14 their strides, 15 dt (tokens, heads), 16 A (heads, state size) or (heads,), 17 whether for
+    each state, 18 D (heads,), 19 states (slots, heads, channels, state size), these float32, 20 out
+    like x, float32 where there is no 21 z, like x, or 0; 22 its stride, 23 scratch (threads, 3
+    state size).
     """
-    x, b, c = at(a[8]), at(a[9]), at(a[10])
-    runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[6], a[7]
-    group = heads // a[5]
-    dt, decays = float32_at(a[14]), float32_at(a[15])
-    skips, out = float32_at(a[16]), float32_at(a[18])
-    scratch = float32_at(a[19] + 8 * take(a, 1) * size)
-    while True:
-        task = take(a, 0)
-        if task >= num_runs * heads:
-            break
-        run, head = task // heads * _COLUMNS, task % heads
-        first = runs[run]
-        state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
-        if runs[run + 3] != 0:
-            _clear(state, 0, dim * size)
-        for token in range(first, first + runs[run + 1]):
-            place = token * heads + head
-            step = load(dt, place)
-            decay = exp(step * load(decays, head))
-            b_at, c_at = token * a[12] + head // group * size, token * a[13] + head // group * size
-            for n in range(size):
-                store(scratch, n, load(b, b_at + n))
-                store(scratch, size + n, load(c, c_at + n))
-            for i in range(dim):
-                value = load(x, token * a[11] + head * dim + i)
-                more, total, row = value * step, _ZERO, i * size
-                for n in range(size):
-                    now = load(state, row + n) * decay + more * load(scratch, n)
-                    store(state, row + n, now)
-                    total += now * load(scratch, size + n)
-                store(out, place * dim + i, total + value * load(skips, head))
-            if token + 1 == first + runs[run + 4]:
-                kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
-                _copy(state, 0, dim * size, kept)
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _selective_scan(a, at):
-    """Mamba's selective scan, https://arxiv.org/abs/2312.00752.
-
-    2 runs, 3 their count, 4 channels, 5 state size, 6 x (tokens, channels), 7 b and 8 c (tokens,
-    state size), 9 z (tokens, channels), 10 to 13 their strides, 14 dt (tokens, channels), 15 A
-    (channels, state size) and 16 D (channels,), 17 states (slots, channels, state size), these
-    float32, 18 out (tokens, channels), 19 scratch (threads, 2 state size).
-    """
-    x, b, c, z, out = at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18])
-    runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
-    dt, decays, skips = float32_at(a[14]), float32_at(a[15]), float32_at(a[16])
-    scratch = float32_at(a[19] + 8 * take(a, 1) * size)
-    blocks = (channels + CHANNELS - 1) // CHANNELS
+    x, b, c, z, out, wide = at(a[9]), at(a[10]), at(a[11]), at(a[21]), at(a[20]), float32_at(a[20])
+    runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[5], a[6]
+    dt, rates, skips = float32_at(a[15]), float32_at(a[16]), float32_at(a[18])
+    scratch = a[23] + 12 * take(a, 1) * size
+    into, out_of = float32_at(scratch), float32_at(scratch + 4 * size)
+    decays, blocks = float32_at(scratch + 8 * size), (heads + a[8] - 1) // a[8]
+    is_for_each = a[17] != 0
     while True:
         task = take(a, 0)
         if task >= num_runs * blocks:
             break
-        run, begin = task // blocks * _COLUMNS, task % blocks * CHANNELS
-        end, first = min(begin + CHANNELS, channels), runs[run]
-        state = float32_at(a[17] + 4 * runs[run + 2] * channels * size)
+        run, begin = task // blocks * _COLUMNS, task % blocks * a[8]
+        end, first, group = min(begin + a[8], heads), runs[run], begin // a[7] * size
+        state = float32_at(a[19] + 4 * runs[run + 2] * heads * dim * size)
         if runs[run + 3] != 0:
-            _clear(state, begin * size, end * size)
+            _clear(state, begin * dim * size, end * dim * size)
         for token in range(first, first + runs[run + 1]):
             for n in range(size):
-                store(scratch, n, load(b, token * a[11] + n))
-                store(scratch, size + n, load(c, token * a[12] + n))
-            for i in range(begin, end):
-                step, value = load(dt, token * channels + i), load(x, token * a[10] + i)
-                more, total, row = step * value, _ZERO, i * size
-                for n in range(size):
-                    now = load(state, row + n) * exp(step * load(decays, row + n))
-                    now += more * load(scratch, n)
-                    store(state, row + n, now)
-                    total += now * load(scratch, size + n)
-                gate = load(z, token * a[13] + i)
-                gate = rounded(out, gate / (_ONE + exp(-gate)))
-                whole = rounded(out, total) + value * load(skips, i)
-                store(out, token * channels + i, whole * gate)
+                store(into, n, load(b, token * a[13] + group + n))
+                store(out_of, n, load(c, token * a[14] + group + n))
+            for head in range(begin, end):
+                step, decay = load(dt, token * heads + head), _ZERO
+                if is_for_each:
+                    for n in range(size):
+                        store(decays, n, exp(load(rates, head * size + n) * step))
+                else:
+                    decay = exp(load(rates, head) * step)
+                for i in range(head * dim, (head + 1) * dim):
+                    value = load(x, token * a[12] + i)
+                    more, total, row = value * step, _ZERO, i * size
+                    for n in range(size):
+                        kept = load(decays, n) if is_for_each else decay
+                        now = load(state, row + n) * kept + more * load(into, n)
+                        store(state, row + n, now)
+                        total += now * load(out_of, n)
+                    skipped, to = value * load(skips, head), token * heads * dim + i
+                    if a[21] == 0:
+                        store(wide, to, total + skipped)
+                    else:
+                        gate = load(z, token * a[22] + i)
+                        gate = rounded(out, gate / (_ONE + exp(-gate)))
+                        store(out, to, (rounded(out, total) + skipped) * gate)
             if token + 1 == first + runs[run + 4]:
-                kept = float32_at(a[17] + 4 * runs[run + 5] * channels * size)
-                _copy(state, begin * size, end * size, kept)
+                copied = float32_at(a[19] + 4 * runs[run + 5] * heads * dim * size)
+                _copy(state, begin * dim * size, end * dim * size, copied)

@@ -62,7 +62,7 @@ class _Draws:
         rows, size = self._rows, self._logits.shape[-1]
         team = team_of(torch.get_num_threads())
         out = torch.empty(len(rows), dtype=torch.int64)
-        scratch = torch.empty(team.num_threads, 4 * size + 1)
+        scratch = torch.empty(team.num_threads, 4 * size)
         read = (self._logits, rows, self._numbers, self._top_k)
         addresses = [tensor.data_ptr() for tensor in (*read, out, scratch)]
         team.run(kernel, len(rows), size, *addresses)

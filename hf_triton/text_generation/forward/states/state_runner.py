@@ -143,11 +143,12 @@ class StateFunctions(RowFunctions):
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = torch.empty(tokens, heads, dim)
         self._run(
-            "ssd",
+            "scan",
             x.dtype,
-            *(heads, groups, dim, size, x.data_ptr(), b.data_ptr(), c.data_ptr()),
-            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr()),
-            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), self._scratch_at(2 * size)),
+            *(heads, dim, size, heads // groups, 1, x.data_ptr(), b.data_ptr(), c.data_ptr()),
+            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr(), 0),
+            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), 0, 0),
+            self._scratch_at(3 * size),
         )
         return out.unsqueeze(0), out
 
@@ -174,12 +175,12 @@ class StateFunctions(RowFunctions):
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = x.new_empty(tokens, channels)
         self._run(
-            "selective_scan",
+            "scan",
             x.dtype,
-            *(channels, size, x.data_ptr(), b.data_ptr(), c.data_ptr(), gate.data_ptr()),
-            *(x.stride(0), b.stride(0), c.stride(0), gate.stride(0), steps.data_ptr()),
-            *(decays.data_ptr(), skips.data_ptr(), stored.data_ptr(), out.data_ptr()),
-            self._scratch_at(2 * size),
+            *(channels, 1, size, channels, CHANNELS, x.data_ptr(), b.data_ptr(), c.data_ptr()),
+            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr(), 1),
+            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), gate.data_ptr()),
+            *(gate.stride(0), self._scratch_at(3 * size)),
         )
         return out.t().unsqueeze(0), out
 

@@ -87,7 +87,8 @@ def test_argmax_is_the_first_of_the_largest(threads: ThreadTeam, dtype: torch.dt
     logits[8] = torch.nan
     logits[9, 1], logits[9, 3000] = 50, torch.nan
     out = torch.full((10,), -1)
-    run(threads, "argmax", dtype, 10, 3001, logits.data_ptr(), out.data_ptr())
+    scratch = threads.scratch(3001)
+    run(threads, "argmax", dtype, *logits.shape, *(t.data_ptr() for t in (logits, out, scratch)))
     assert torch.equal(out, logits.argmax(dim=-1))
 
 
@@ -98,9 +99,10 @@ def test_what_is_no_number_stays_in_its_own_row(
     x, weight = torch.randn(5, 60).to(dtype), torch.ones(60, dtype=dtype)
     x[1, 7] = value
     out = torch.empty_like(x)
-    run(threads, "norm", dtype, 5, 60, x.data_ptr(), 0, weight.data_ptr(), out.data_ptr(), 0)
+    read = x.data_ptr(), 0, weight.data_ptr(), 0
+    run(threads, "norm", dtype, 5, 1, 60, 60, *read, out.data_ptr(), 0, 0, 0, 0, 1)
     assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
-    for name in ("silu_mul", "gelu_mul", "gelu_tanh_mul"):
+    for name in ("silu_mul", "gelu_tanh_mul"):
         out = torch.empty(5, 30, dtype=dtype)
         run(threads, name, dtype, 5, 60, x.data_ptr(), out.data_ptr())
         assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
@@ -243,8 +245,9 @@ def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.1)
+    fused(model, 64)
     with pytest.raises(UnsupportedLayersError, match="not only rotated"):
-        fused(model)
+        fused(model, 65)
 
 
 def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
