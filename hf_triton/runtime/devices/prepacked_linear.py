@@ -97,27 +97,22 @@ def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
 
 
 def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
-    replaced = 0
     layers = {}
     for name, child in parent.named_children():
         weight, bias = _linear_weight(child)
         if weight is not None and name not in READ_BY_PARENT:
             layers[name] = _Layer(name, weight, bias)
-    for names in joins:
+    num_found = len(layers)
+    for names in (*joins, *[(name,) for name in layers]):
         group = [layers[name] for name in names if name in layers]
         linear = _packed(group, in_half) if len(group) == len(names) else None
-        if linear is not None:
-            shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
-            for index, layer in enumerate(group):
-                setattr(parent, layer.name, LinearPart(shared, index))
-                del layers[layer.name]
-            replaced += len(group)
-    for layer in layers.values():
-        linear = _packed([layer], in_half)
-        if linear is not None:
-            setattr(parent, layer.name, linear)
-            replaced += 1
-    return replaced
+        if linear is None:
+            continue
+        shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
+        for index, layer in enumerate(group):
+            setattr(parent, layer.name, LinearPart(shared, index) if group[1:] else linear)
+            del layers[layer.name]
+    return num_found - len(layers)
 
 
 def _shares_inputs(model: nn.Module) -> bool:

@@ -48,10 +48,7 @@ def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     pickles = needed_pickles(kept)
     if pickles and not allow_pickle:
         more = f" and {len(pickles) - 1} more" if len(pickles) > 1 else ""
-        raise NotServableError(
-            f"has weights only as pickles ({pickles[0]}{more}), and loading one can run code of "
-            "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
-        )
+        raise _only_pickles(f"pickles ({pickles[0]}{more})")
     if not pickles and not any(name.endswith(".safetensors") for name in plain):
         missing = "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
         raise NotServableError(other_kind(names) or missing)
@@ -105,11 +102,15 @@ def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     if _ADAPTER_PICKLE not in known:
         raise NotServableError(f"has no weights: neither {_ADAPTER_WEIGHTS} nor {_ADAPTER_PICKLE}")
     if not allow_pickle:
-        raise NotServableError(
-            f"has weights only as a pickle ({_ADAPTER_PICKLE}), and loading one can run code of "
-            "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
-        )
+        raise _only_pickles(f"a pickle ({_ADAPTER_PICKLE})")
     return [_ADAPTER_PICKLE, ADAPTER_CONFIG]
+
+
+def _only_pickles(found: str) -> NotServableError:
+    return NotServableError(
+        f"has weights only as {found}, and loading one can run code of its author: set "
+        "allow_pickle: true to allow it, or a revision that has safetensors"
+    )
 
 
 def needed_pickles(names: Iterable[str]) -> list[str]:

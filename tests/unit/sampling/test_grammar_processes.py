@@ -349,6 +349,14 @@ def test_a_process_that_says_no_more_is_not_waited_for_for_ever(silent: SilentPr
         grammar.follow(7)
 
 
+def test_a_process_that_could_not_be_forked_is_asked_for_again_later(silent: SilentProcess) -> None:
+    """As with the program: nobody tells why the connection ends."""
+    grammar = silent.following()
+    silent.connection.close()
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+        grammar.follow(7)
+
+
 def test_the_mask_of_a_token_before_the_last_is_not_taken_for_the_next(
     silent: SilentProcess,
 ) -> None:
