@@ -94,7 +94,7 @@ def _draw(a, at):
                 count = _likeliest(x, first, size, largest, temperature, bound, maxima, scores)
         if top_p > _ZERO:
             goal = top_p * np.float32(mass)
-            least = max(least, _threshold(scores, count, goal, True, weights))
+            least = max(least, bound, _threshold(scores, count, goal, True, weights))
         total = _block_weights(x, first, size, largest, temperature, least, min_p, maxima, sums)
         limit, cumulative, block = _limit(total, uniform), 0.0, 0
         while np.float32(cumulative + load(sums, block)) <= limit and block < num_blocks - 1:
