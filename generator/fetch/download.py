@@ -20,7 +20,7 @@ from generator.fetch.hub_client import (
     disk_error,
 )
 from generator.fetch.model_cache import ModelCache
-from generator.spec.runtime_rules import is_stored
+from hf_triton.runtime.weights.hub_files import is_stored
 
 BLOCK = 1 << 20
 

@@ -20,7 +20,7 @@ from generator.fetch.plan import ModelFetch, disk_spaces, downloads, hub_models,
 from generator.fetch.progress import Progress, size
 from generator.models_yaml.models_lock import Key, Lock, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import is_stored
+from hf_triton.runtime.weights.hub_files import is_stored
 
 Item = TypeVar("Item")
 

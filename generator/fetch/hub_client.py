@@ -21,7 +21,12 @@ from typing import Any, TypeVar
 
 from generator.errors import FetchError, mask_tokens
 from generator.fetch.progress import size
-from generator.spec.runtime_rules import UnusableTokenError, error_line, hub_token, is_safe_path
+from hf_triton.runtime.weights.hub_files import (
+    UnusableTokenError,
+    error_line,
+    hub_token,
+    is_safe_path,
+)
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""

@@ -17,7 +17,7 @@ from generator.errors import RepositoryError
 from generator.fetch.hub_client import HubFile, disk_error
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import (
+from hf_triton.runtime.weights.locked_files import (
     FileHashes,
     LockedFile,
     added_files,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from generator.errors import FetchError
 from generator.fetch.hub_client import HubFile, Listing, UnreachableStoreError, WrongContentError
-from generator.spec.runtime_rules import error_line, is_safe_path
+from hf_triton.runtime.weights.hub_files import error_line, is_safe_path
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MODULES = "modules.json"  # of sentence-transformers

@@ -15,8 +15,9 @@ from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, ModelCache
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import LockedFile, NotServableError
 from generator.yaml_file.schema import did_you_mean
+from hf_triton.runtime.weights.hub_files import NotServableError
+from hf_triton.runtime.weights.locked_files import LockedFile
 
 
 def chosen_models(

@@ -14,15 +14,15 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from generator.errors import RepositoryError, SpecError
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import (
+from generator.yaml_file import keys, nodes
+from generator.yaml_file.keys import Keys, mapped, one_of
+from generator.yaml_file.schema import Report
+from hf_triton.runtime.weights.hub_files import (
     NotServableError,
     choose_adapter_files,
     choose_gguf_file,
     choose_model_files,
 )
-from generator.yaml_file import keys, nodes
-from generator.yaml_file.keys import Keys, mapped, one_of
-from generator.yaml_file.schema import Report
 
 DEFAULT_REVISION = "main"
 _VERSION = 1

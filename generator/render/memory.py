@@ -12,14 +12,9 @@ from typing import Any
 from generator.models_yaml.models_lock import DEFAULT_REVISION, Key
 from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
-from generator.spec.runtime_rules import (
-    NotServableError,
-    choose_model_files,
-    is_stored,
-    repository_folder,
-    snapshot_folder,
-)
-from generator.yaml_file.regular_file import read_json
+from hf_triton.runtime.regular_file import read_json
+from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files, is_stored
+from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
 
 _WHOLE = "model.safetensors"
 _INDEX = f"{_WHOLE}.index.json"

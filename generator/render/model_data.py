@@ -16,15 +16,12 @@ from generator.spec import local_files, vllm_arguments
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
-from generator.spec.runtime_rules import (
-    ENVIRONMENT_CODE,
-    ENVIRONMENT_FILE,
-    is_stored,
-    snapshot_folder,
-)
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engine_name, step_name
-from generator.yaml_file.regular_file import read_json
+from hf_triton.python_env.find_environment import ENVIRONMENT_FILE, LIBRARY_PATH
+from hf_triton.runtime.regular_file import read_json
+from hf_triton.runtime.weights.hub_files import is_stored
+from hf_triton.runtime.weights.locked_files import snapshot_folder
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 LABELS_FILE = f"{VERSION_FOLDER}/labels.txt"
@@ -43,7 +40,7 @@ def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
         files |= _files_read_while_it_serves(model, repository)
     found = {path: json_bytes(values) for path, values in files.items()}
     if model.has_environment:  # Triton starts it as the model's stub; it finds the environment
-        found[LAUNCHER_FILE] = (ENVIRONMENT_CODE / LAUNCHER_FILE).read_bytes()
+        found[LAUNCHER_FILE] = (LIBRARY_PATH.parent / LAUNCHER_FILE).read_bytes()
     return found
 
 

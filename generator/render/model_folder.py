@@ -30,7 +30,6 @@ from generator.spec.model_spec import (
     VersionPolicy,
 )
 from generator.spec.python_env import PythonEnv
-from generator.spec.runtime_rules import LIBRARY_PARAMETER, OPTIONS
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
     ENSEMBLE_FOLDER,
@@ -47,6 +46,8 @@ from generator.spec.triton_models import (
     ROLE_PARAMETER,
     TritonModel,
 )
+from hf_triton.text_generation.sequence.request_options import OPTIONS
+from hf_triton.version import LIBRARY_PARAMETER
 
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 # What a form leaves open; every filter prints it as it is.

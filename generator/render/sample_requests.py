@@ -9,15 +9,15 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.model_data import VALUES_FILE
-from generator.spec.runtime_rules import (
+from generator.spec.triton_models import ENGINE_PARAMETER, ROLE_PARAMETER, TASK_PARAMETER
+from hf_triton.runtime.regular_file import read_json
+from hf_triton.runtime.request.sample_values import (
     SAMPLE_FILES,
     SAMPLE_MASK,
     SAMPLE_TEXT,
     Value,
     sample_values,
 )
-from generator.spec.triton_models import ENGINE_PARAMETER, ROLE_PARAMETER, TASK_PARAMETER
-from generator.yaml_file.regular_file import read_json
 
 # Its own default is 16 tokens, and the prompt before them.
 _FOR_VLLM_BACKEND: dict[str, Value] = {

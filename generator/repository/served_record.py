@@ -16,7 +16,7 @@ import msgspec
 
 from generator.repository.compare import readable_errors
 from generator.repository.staging import write as write_file
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 
 RECORD_FILE = ".hf-triton-served.json"
 _MOST_BYTES = 2**26

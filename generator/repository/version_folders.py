@@ -30,7 +30,7 @@ from generator.repository.versions import (
     version_of,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
-from generator.yaml_file.regular_file import read_json
+from hf_triton.runtime.regular_file import read_json
 
 
 def newest_json(folder: Path, name: str) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, Manifest
-from generator.spec.runtime_rules import ENVIRONMENT_FILE
 from generator.spec.triton_models import LAUNCHER_FILE
+from hf_triton.python_env.find_environment import ENVIRONMENT_FILE
 
 RENDERED_VERSION = 1
 _LABELS = re.compile(rb'(label_filename: ")[0-9]+(/labels\.txt")')

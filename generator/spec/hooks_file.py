@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.yaml_file.keys import GOT, SAID, Mistake, Refused, refused
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 
 FUNCTIONS = ("preprocess", "postprocess")
 _ARGUMENT = {"preprocess": "request", "postprocess": "response"}

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import (
+from hf_triton.runtime.request.sample_values import sample_values
+from hf_triton.runtime.weights.hub_files import (
     NotServableError,
     choose_adapter_files,
     choose_model_files,
-    sample_values,
 )
 
 # Parts of the names of files that tokenizers are made of.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from generator.spec.runtime_rules import is_stored
 from generator.yaml_file.keys import GOT, SAID, Found, Text, refused
-from generator.yaml_file.regular_file import check_regular
+from hf_triton.runtime.regular_file import check_regular
+from hf_triton.runtime.weights.hub_files import is_stored
 
 # The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
 GGUF_SUFFIX = ".gguf"

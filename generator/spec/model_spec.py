@@ -21,7 +21,6 @@ from generator.spec.model_source import (
     Source,
 )
 from generator.spec.python_env import PythonEnvironment
-from generator.spec.runtime_rules import LockedFile, is_safe_path
 from generator.spec.vllm_arguments import num_gpus
 from generator.yaml_file.keys import (
     GOT,
@@ -52,6 +51,8 @@ from generator.yaml_file.keys import (
 )
 from generator.yaml_file.nodes import Node, scalars
 from generator.yaml_file.schema import did_you_mean
+from hf_triton.runtime.weights.hub_files import is_safe_path
+from hf_triton.runtime.weights.locked_files import LockedFile
 
 MAX_NAME = 128
 DTYPES = ("auto", "float32", "float16", "bfloat16")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from generator.spec.runtime_rules import hash_file
 from generator.yaml_file.keys import (
     GOT,
     As,
@@ -27,7 +26,8 @@ from generator.yaml_file.keys import (
     Text,
     refused,
 )
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
+from hf_triton.runtime.weights.locked_files import hash_file
 
 _MAX_BYTES = 2**20
 _INCLUDES = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from generator.spec.model_spec import InstanceGroup, ModelSpec
-from generator.spec.runtime_rules import LINK_VERSION
+from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
 
 Role = Literal[
     "whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing", "vllm"

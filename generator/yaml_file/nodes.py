@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import yaml
 
 from generator.errors import Problem, SpecError
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 
 Scalar: TypeAlias = "str | int | float | bool | None"
 

@@ -22,10 +22,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from generator.spec.runtime_rules import CALL
 from hf_triton.ports.call_files import new_name
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
+from hf_triton.runtime.request.request_parameters import CALL
 
 SERVICE = "/inference.GRPCInferenceService/"
 INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"

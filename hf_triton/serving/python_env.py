@@ -25,7 +25,8 @@ from pathlib import Path
 from generator.errors import mask_tokens
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
-from generator.spec.runtime_rules import (
+from generator.spec.task_folders import Task
+from hf_triton.python_env.find_environment import (
     MARKER,
     BrokenEnvironmentError,
     built_folder,
@@ -34,7 +35,6 @@ from generator.spec.runtime_rules import (
     is_built,
     look_inside,
 )
-from generator.spec.task_folders import Task
 from hf_triton.tritonserver import binary
 
 Show = Callable[[str], object]  # gets lines of pip's or uv's progress

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 
 VARIABLE = "HF_TRITON_ADMIN_KEY"
 FLAG = "--admin-key-file"

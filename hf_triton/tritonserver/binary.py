@@ -20,7 +20,8 @@ from importlib import metadata
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.spec.runtime_rules import NUMPY_VARIABLE, is_made_private
+from hf_triton.python_env.find_environment import NUMPY_VARIABLE
+from hf_triton.runtime.disk_cache import is_made_private
 from hf_triton.version import pip_install
 
 # 24.10 only: no later release of the wheel, or another, carries a server.

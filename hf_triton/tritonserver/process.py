@@ -23,7 +23,7 @@ from typing import IO, cast
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
 from generator.render import model_config, model_data
-from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
+from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
 from hf_triton.tritonserver import restrictions

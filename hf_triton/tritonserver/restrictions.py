@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from generator.errors import UsageError
-from generator.spec.runtime_rules import CALLER
+from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 
 # What changes a server or reaches into its memory.

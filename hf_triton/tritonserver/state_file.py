@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.errors import RepositoryError
-from generator.yaml_file.regular_file import read_json
+from hf_triton.runtime.regular_file import read_json
 
 STATE_PREFIX = ".hf-triton-server-"
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from generator.errors import PerfError, mask_tokens
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 
 SCHEMA_VERSION = 1
 REPORT_FILE = "report.json"

@@ -20,8 +20,8 @@ from generator.render.sample_requests import infer_input, sample_request, tokeni
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.keys import node_at
 from generator.yaml_file.nodes import Node
-from generator.yaml_file.regular_file import read_regular
 from generator.yaml_file.schema import nearest
+from hf_triton.runtime.regular_file import read_regular
 from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
 
 _TEXT = (

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from generator.errors import ModelError, UsageError
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import repository_folder, snapshot_folder
 from generator.spec.task_sets import MEDIA_TASKS
 from generator.yaml_file.schema import did_you_mean
+from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
 from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
 

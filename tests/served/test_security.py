@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from generator.spec.runtime_rules import CALLER
+from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.tritonserver.stubs import find_stubs
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer

@@ -25,7 +25,8 @@ import grpc
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CALL, LEFT_CALLS_VARIABLE
+from hf_triton.runtime.request.request_parameters import CALL
+from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.serving.supervision.stub_deaths import num_instances
 from tests.support.fake_control import ControlHandler, FakeTriton, LoadError
 

@@ -24,10 +24,10 @@ from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
 from generator.repository.native_model import place_models
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import LIBRARY_PATH
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
+from hf_triton.python_env.find_environment import LIBRARY_PATH
 from hf_triton.serving.python_env import ensure_environments, folder_of
 from hf_triton.version import pip_install
 

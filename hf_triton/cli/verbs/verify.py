@@ -16,9 +16,9 @@ from generator.fetch.progress import Progress, size
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import Difference, differences, hash_file
 from generator.spec.task_folders import find_tasks
 from hf_triton.cli.verbs import fetch
+from hf_triton.runtime.weights.locked_files import Difference, differences, hash_file
 
 EPILOG = """\
   hf-triton verify              # names each missing, short, altered or added file; exit code 1

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import EMPTY_FINAL
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import Output
@@ -33,6 +32,7 @@ from hf_triton.ports.triton_calls import (
     parameter,
     triton_channel,
 )
+from hf_triton.runtime.request.request_parameters import EMPTY_FINAL
 from hf_triton.tritonserver.listen import Listen
 
 _MAX_AT_ONCE = 64  # requests of one stream

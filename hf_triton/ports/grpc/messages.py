@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.runtime.request.request_parameters import CALLER
 
 # As many as a body of JSON may have. Triton takes time with the square of some of them.
 MAX_ENTRIES = 256

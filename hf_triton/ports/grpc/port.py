@@ -7,13 +7,13 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.bodies import SMALL_BYTES, expanded
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.messages import Output, checked, model_of
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError, needs_admin_key
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
+from hf_triton.runtime.request.request_parameters import CALLER
 
 _HEALTH = "/grpc.health.v1.Health/Check"
 _READY, _MODEL_METADATA, _CONFIG, _INDEX, _LOAD, _UNLOAD, _LIVE, _SERVER_READY = (

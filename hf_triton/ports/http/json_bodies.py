@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from generator.spec.runtime_rules import CALL, CALLER
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.runtime.request.request_parameters import CALL, CALLER
 
 # Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
 MAX_KEYS = 256

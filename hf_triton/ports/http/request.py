@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 
-from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.bodies import ENCODINGS
 from hf_triton.ports.callers import Account
 from hf_triton.ports.http.json_bodies import model_and_endpoint
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
+from hf_triton.runtime.request.request_parameters import CALLER
 
 MAX_HEAD_BYTES = 65_536
 _MAX_TARGET_BYTES = 8_192

@@ -9,12 +9,12 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from generator.spec.runtime_rules import CALLER
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
+from hf_triton.runtime.request.request_parameters import CALLER
 
 HEADER = "X-Request-Id"
 _ANTHROPICS = "request-id"  # where Anthropic's packages look

@@ -31,7 +31,6 @@ from generator.repository import writing as writer
 from generator.repository.version_folders import newest_json
 from generator.spec.model_source import is_hub_id, is_revision
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
-from generator.spec.runtime_rules import ADAPTER_FILES
 from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.openai.openapi import TEXT, Operation, Route
 from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
@@ -39,6 +38,7 @@ from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.tensors import ServedModel
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, needs_admin_key
+from hf_triton.runtime.weights.hub_files import ADAPTER_FILES
 from hf_triton.tritonserver import adapters
 
 ReadBody = Callable[[web.Request, Callable[[Json], Any]], Awaitable[Any]]

@@ -20,7 +20,6 @@ from aiohttp import web
 from msgspec import structs
 
 from generator.errors import ServerError
-from generator.spec.runtime_rules import CALLER
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.http.request import WRONG_HOST, is_host
@@ -60,6 +59,7 @@ from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
 from hf_triton.ports.port import Listener, Port, Shared, tls_context
 from hf_triton.ports.settings import OpenAiPort
 from hf_triton.ports.triton_calls import LEFT
+from hf_triton.runtime.request.request_parameters import CALLER
 
 _ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")

@@ -21,7 +21,7 @@ from generator.models_yaml.server_settings import ServerSettings
 from generator.repository import served_record
 from generator.spec.task_folders import find_tasks
 from generator.yaml_file.nodes import MOST_BYTES
-from generator.yaml_file.regular_file import read_regular
+from hf_triton.runtime.regular_file import read_regular
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target
 

@@ -13,8 +13,8 @@ import pytest
 from generator.models_yaml.reading import load
 from generator.spec import task_folders
 from generator.spec.python_env import PythonEnv
-from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.cli import main as cli
+from hf_triton.python_env.find_environment import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.serving.python_env import ensure, folder_of
 from hf_triton.tritonserver import binary
 from tests.support.tiny_wheel import make_wheel

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CALL
+from hf_triton.runtime.request.request_parameters import CALL
 from tests.support.served import Served, serve
 from tests.support.triton import ROOT, eventually, get, post
 

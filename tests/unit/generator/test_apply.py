@@ -14,7 +14,7 @@ from generator.repository import served_record, staging, version_folders, writin
 from generator.repository.plan import make_plan
 from generator.repository.writing import locked_model
 from generator.spec import triton_models
-from generator.spec.runtime_rules import LINK_VERSION
+from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
 from hf_triton.serving.apply import model_update, session
 from hf_triton.serving.apply.model_update import write_folder
 from hf_triton.serving.apply.planning import plan_apply

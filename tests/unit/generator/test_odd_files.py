@@ -13,7 +13,7 @@ from generator.errors import RepositoryError, ServerError, SpecError
 from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import nodes
-from generator.yaml_file.regular_file import read_json, read_regular
+from hf_triton.runtime.regular_file import read_json, read_regular
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (

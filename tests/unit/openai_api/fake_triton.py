@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CALL
 from hf_triton.ports.openai.triton.tensors import pack_texts
+from hf_triton.runtime.request.request_parameters import CALL
 
 ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "top_k: got -7, allowed: 0 or more"),

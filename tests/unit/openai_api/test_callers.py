@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.spec.runtime_rules import CALL
 from hf_triton.ports.settings import Caller
+from hf_triton.runtime.request.request_parameters import CALL
 from tests.unit.openai_api.conftest import Starter, Translator
 
 KEY = "secret-key"

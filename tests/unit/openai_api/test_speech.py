@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from generator.spec.runtime_rules import CALL
+from hf_triton.runtime.request.request_parameters import CALL
 from tests.unit.openai_api.conftest import Reply, Translator
 from tests.unit.openai_api.fake_triton import NO_IMAGE, NUMBERS, SEGMENTS
 

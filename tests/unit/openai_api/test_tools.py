@@ -12,7 +12,6 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from msgspec import UNSET, convert, to_builtins
 
-from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
 from hf_triton.ports.openai.tool_calls import answer_reader, calls
@@ -23,6 +22,7 @@ from hf_triton.ports.openai.tool_calls.calls import (
     enough_after,
     whole_calls,
 )
+from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.unit.openai_api.conftest import Translator

@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.refusal import GRPC_ADMIN_HEADER
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
+from hf_triton.runtime.request.request_parameters import CALL, EMPTY_FINAL
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import Supervisor
 

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from generator.spec.access import Limits
-from generator.spec.runtime_rules import CALL
 from hf_triton.ports import bodies, retries
 from hf_triton.ports.http.connection import Exchange
 from hf_triton.ports.settings import Access
+from hf_triton.runtime.request.request_parameters import CALL
 from tests.unit.ports.http_ports import (
     GENERATE,
     INFER,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from generator.spec.runtime_rules import CALL, CALLER
 from hf_triton.ports.http.json_bodies import (
     MAX_KEYS,
     MAX_VALUES,
@@ -17,6 +16,7 @@ from hf_triton.ports.http.json_bodies import (
     model_and_endpoint,
 )
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.runtime.request.request_parameters import CALL, CALLER
 
 TENSOR = {"name": "x", "datatype": "INT32", "shape": [2], "data": [1, 2]}
 

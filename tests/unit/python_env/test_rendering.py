@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from generator.spec import task_folders
-from generator.spec.runtime_rules import (
+from generator.spec.triton_models import LAUNCHER_FILE
+from hf_triton.cli import main as cli
+from hf_triton.python_env.find_environment import (
     FOLDER_VARIABLE,
     LIBRARY_PATH,
     MARKER,
@@ -21,8 +23,6 @@ from generator.spec.runtime_rules import (
     built_folder,
     failure_file,
 )
-from generator.spec.triton_models import LAUNCHER_FILE
-from hf_triton.cli import main as cli
 from tests.support.triton import echo_templates
 
 MODELS = """\

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from generator.spec.runtime_rules import CALLER
+from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.tritonserver.restrictions import forwarding
 
 OURS = [f"--{protocol}-header-forward-pattern=(?i:^{CALLER}$)" for protocol in ("http", "grpc")]

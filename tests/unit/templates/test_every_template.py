@@ -207,30 +207,28 @@ LIBRARY = Path(str(hf_triton.__file__)).parent
 BESIDE_A_SERVER = {"cli", "ports", "serving", "tritonserver"}
 
 
-def test_build_time_imports_of_run_time_only_what_both_must_do_alike() -> None:
+def test_build_time_imports_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
-    # For users' tests, which run hooks as the server does.
-    allowed = {"testing_hooks.py", "regular_file.py", "runtime_rules.py", "task_folders.py"}
-    allowed |= {"__main__.py"}  # python -m generator is the command line
     for path in modules(GENERATOR):
         assert not imported_by(path) & heavy, path
-        if path.name not in allowed:
-            assert "hf_triton" not in imported_by(path), path
         assert "testing_hooks" not in path.read_text() or path.name == "testing_hooks.py", path
 
 
-def test_what_both_times_share_needs_only_the_standard_library() -> None:
-    text = (GENERATOR / "spec" / "runtime_rules.py").read_text(encoding="utf-8")
-    found = re.findall(r"from hf_triton\.([\w.]+) import (\w+)", text)
-    is_folder = {name: (LIBRARY / name.replace(".", "/")).is_dir() for name, _ in found}
-    names = {f"{name}.{what}" if is_folder[name] else name for name, what in found}
+def test_what_generator_and_ports_share_with_models_needs_only_the_standard_library() -> None:
+    paths = {*modules(GENERATOR), *modules(LIBRARY / "ports")}
+    # For users' tests, which run hooks as the server does; the command line.
+    paths -= {GENERATOR / "testing_hooks.py", GENERATOR / "__main__.py"}
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    shared = r"^from hf_triton\.((?:runtime|text_generation|encoder)\.[\w.]+) import"
+    names = {name for text in texts for name in re.findall(shared, text, re.MULTILINE)}
     assert {"runtime.weights.hub_files", "runtime.weights.locked_files"} <= names
     for name in names:
         path = (LIBRARY / name.replace(".", "/")).with_suffix(".py")
-        assert imported_by(path) <= set(sys.stdlib_module_names)
-        inner = re.findall(r"from (\.+[\w.]+) import", path.read_text(encoding="utf-8"))
-        folder = name.rpartition(".")[0]
-        assert {f"{folder}{one}" for one in inner if one not in ("..", "..errors")} <= names
+        assert imported_by(path) <= set(sys.stdlib_module_names), name
+        inner = re.findall(r"from (\.+)([\w.]+) import", path.read_text(encoding="utf-8"))
+        parts = name.split(".")
+        found = {".".join([*parts[: -len(dots)], one]) for dots, one in inner}
+        assert found <= names | {"runtime.errors"}, name
 
 
 def test_run_time_never_imports_build_time() -> None:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from generator.spec.runtime_rules import read_counts, read_format
 from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.schema.errors import ApiError
@@ -32,6 +31,7 @@ from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
 from hf_triton.ports.openai.tool_calls.calls import Call
 from hf_triton.ports.openai.triton.tensors import Chunk
+from hf_triton.runtime.request.chat_formats import read_counts, read_format
 
 Result = TypeVar("Result")
 # (which prompt, its chunk)

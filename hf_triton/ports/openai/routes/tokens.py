@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from generator.spec.runtime_rules import TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes import chat
@@ -18,6 +17,7 @@ from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, Writ
 from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue
+from hf_triton.runtime.request.request_parameters import TOKENIZER_QUESTION
 
 _PROMPT = ("messages", "tools", "chat_template_kwargs")
 _TEMPLATE = ("add_generation_prompt", "continue_final_message")

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from generator.spec.runtime_rules import CACHE_SALT, FIXED, OPTIONS
 from hf_triton.ports.openai.schema.body import (
     KINDS,
     Count,
@@ -34,6 +33,8 @@ from hf_triton.ports.openai.schema.body import (
 from hf_triton.ports.openai.schema.errors import Names, bad_field, sent_names
 from hf_triton.ports.openai.schema.media import MediaPart
 from hf_triton.ports.openai.schema.tools import ToolChoice, Tools
+from hf_triton.runtime.request.request_parameters import CACHE_SALT
+from hf_triton.text_generation.sequence.request_options import FIXED, OPTIONS
 
 _NAME = "response_format"
 # The types, and where each has what it holds an answer to: OpenAI's, ``value`` of TGI and

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from generator.spec.runtime_rules import MAX_HEAD, ChatFormat, ReasoningForm, ToolForm
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.calls import (
     ListedCalls,
@@ -31,6 +30,7 @@ from hf_triton.ports.openai.tool_calls.written_values import (
     has_bad_escape,
     python_calls,
 )
+from hf_triton.runtime.request.chat_formats import MAX_HEAD, ChatFormat, ReasoningForm, ToolForm
 
 # JSON that can't be a call, told by how it begins: its first name, or what a list holds.
 _NO_CALL = re.compile(

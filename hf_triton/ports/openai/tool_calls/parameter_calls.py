@@ -22,9 +22,9 @@ from operator import and_, or_
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from generator.spec.runtime_rules import ToolForm
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.written_values import after_space, decode, decode_whole
+from hf_triton.runtime.request.chat_formats import ToolForm
 
 # That are looked at in an answer, which is read again after each call that can't be read.
 _MOST_MARKS = 200_000

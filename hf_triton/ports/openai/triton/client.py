@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.schema.errors import HEAD, ApiError, of_refusal
 from hf_triton.ports.openai.schema.request import TensorValue
@@ -36,6 +35,7 @@ from hf_triton.ports.triton_calls import (
     is_unreachable,
     triton_channel,
 )
+from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY, NOT_FOUND
 
 Metadata = tuple[tuple[str, str], ...]

@@ -15,7 +15,6 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from generator.render import model_config
-from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
@@ -24,6 +23,7 @@ from generator.spec.triton_models import (
     TASK_PARAMETER,
 )
 from hf_triton.ports.openai.schema.request import USER, TensorValue
+from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 
 _PARAMETERS = (USER, CACHE_SALT, CALLER, TOKENIZER_QUESTION)
 OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")

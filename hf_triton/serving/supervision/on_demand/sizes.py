@@ -26,8 +26,8 @@ from generator.render.memory import CPU, folder_bytes, unknown_source
 from generator.repository.staging import write as write_file
 from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
-from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
+from hf_triton.runtime.regular_file import read_json
 from hf_triton.serving.apply.memory import loaded_bytes
 from hf_triton.tritonserver.stubs import Stub
 
