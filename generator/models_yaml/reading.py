@@ -66,16 +66,20 @@ class ModelsYaml(Keys):
     server: ServerSettings | None = None
 
 
-def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
-    """The models of a models.yaml, pinned by the models.lock beside it, if any. Raises SpecError
-    with every mistake in it, or every model that is not locked as it is asked for.
+def load(path: Path, tasks: Mapping[str, Task], content: bytes | None = None) -> list[ModelSpec]:
+    """The models of a models.yaml, or of one with this ``content``, pinned by the models.lock
+    beside it, if any. Raises SpecError with every mistake in it, or every model that is not locked
+    as it is asked for.
     """
-    return models_lock.pin(load_unpinned(path, tasks), models_lock.read_lock(path), path)
+    specs = load_unpinned(path, tasks, content)
+    return models_lock.pin(specs, models_lock.read_lock(path), path)
 
 
-def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
+def load_unpinned(
+    path: Path, tasks: Mapping[str, Task], content: bytes | None = None
+) -> list[ModelSpec]:
     """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
-    root = nodes.read(path)
+    root = nodes.read(path) if content is None else nodes.parse(content, str(path))
     report = Report()
     for node in scalars(root):
         if isinstance(node.value, str) and looks_like_token(node.value):

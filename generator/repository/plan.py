@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -53,7 +53,7 @@ def make_plan(config: Path, repository: Path, *, keep_edits: bool = True) -> Pla
 
 def plan_groups(
     specs: Iterable[ModelSpec],
-    tasks: dict[str, Task],
+    tasks: Mapping[str, Task],
     repository: Path,
     *,
     keep_edits: bool,

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from generator.errors import GeneratorError, SpecError
-from generator.models_yaml.models_lock import lock_path
 from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.repository import writing as writer
+from generator.repository.plan import plan_groups
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
 from generator.spec.triton_models import engine_name
 from generator.yaml_file.keys import plain
-from hf_triton.cli.verbs.generate import generate
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.tritonserver.process import TritonServer
 from perf.load.level import Level, LevelError, Sent, records_of
@@ -51,7 +50,7 @@ class TrialError(Exception):
 
 @dataclass
 class Bench:
-    """``scratch`` is temporary, ``files`` has the model's config.json and weights."""
+    """``scratch`` is a temporary repository, ``files`` has the model's config.json and weights."""
 
     request: Request
     spec: ModelSpec
@@ -63,26 +62,16 @@ class Bench:
     endpoint: str
 
     def __post_init__(self) -> None:
-        if lock_path(self.request.config).is_file():
-            shutil.copyfile(lock_path(self.request.config), lock_path(self._own_config))
-        _share_weights(
-            self.request.repository / self.spec.name / WEIGHTS_FOLDER, self._own / self.spec.name
-        )
-
-    @property
-    def _own_config(self) -> Path:
-        return self.scratch / "models.yaml"
-
-    @property
-    def _own(self) -> Path:
-        return self.scratch / "model_repository"
+        cache = self.request.repository / self.spec.name / WEIGHTS_FOLDER
+        _share_weights(cache, self.scratch / self.spec.name)
 
     def read(self, settings: Settings) -> ModelSpec:
         """Raises SpecError where models.yaml can't express these settings."""
-        document = {"models": [entry_with(_entry(self.spec), settings)]}
-        # JSON is valid YAML and read alike by every YAML parser.
-        self._own_config.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-        return load(self._own_config, dict(self.tasks))[0]
+        entry = {key: plain(node) for key, node in self.spec.places.items()}
+        if self.spec.response_cache is not None:  # the load repeats its requests
+            entry["response_cache"] = False
+        document = json.dumps({"models": [entry_with(entry, settings)]}, ensure_ascii=False)
+        return load(self.request.config, self.tasks, document.encode())[0]  # JSON is YAML
 
     def refusal(self, settings: Settings) -> str | None:
         """Why a trial is pointless: models.yaml's rules forbid it, or its memory exceeds what is
@@ -106,15 +95,17 @@ class Bench:
         """Raises TrialError where the model does not load or stops answering."""
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
-            self.read(settings)
-            generate(self._own_config, self._own, force=True)
+            specs = [self.read(settings)]
+            for group in plan_groups(specs, self.tasks, self.scratch, keep_edits=False):
+                for folder in group:
+                    writer.apply(folder)
             model = engine_name(name) if streams else name
-            target = Target(name, self.endpoint, model, of_repository(self._own, model))
+            target = Target(name, self.endpoint, model, of_repository(self.scratch, model))
             tokenizer = self.files / "tokenizer.json" if self.files else None
             tokenizer = tokenizer if tokenizer and tokenizer.is_file() else None
-            (asked,) = requests_of(target, self.inputs, self._own, self.request.seed, tokenizer)
+            (asked,) = requests_of(target, self.inputs, self.scratch, self.request.seed, tokenizer)
             sent = [Sent(body) for body in asked.bodies(target)]
-            with TritonServer(self._own, free_listen(), write_log=lambda _: None) as server:
+            with TritonServer(self.scratch, free_listen(), write_log=lambda _: None) as server:
                 server.wait_ready([name])
 
                 def send(policy: Policy) -> list[Record]:
@@ -169,27 +160,6 @@ class Bench:
 
     def _num_measured(self, load: Load) -> int:
         return sum(each.load == load for each in read_measurements(self.folder))
-
-
-def _entry(spec: ModelSpec) -> dict[str, Any]:
-    entry = {key: plain(node) for key, node in spec.places.items()}
-    if spec.source.folder is not None:
-        entry["model"] = str(spec.source.folder)
-    if spec.response_cache is not None:
-        entry["response_cache"] = (
-            False  # the load repeats its requests: the response cache would be measured
-        )
-    if spec.hooks is not None:
-        entry["hooks"] = str(spec.hooks.path.resolve())
-    if (env := spec.python_env) is not None:
-        files = {"requirements": env.requirements, "no_deps": env.no_deps}
-        given = {name: str(path) for name, path in files.items() if path is not None}
-        more = {"system_site_packages": env.system_site_packages}
-        entry["python_env"] = str(env.folder) if env.folder is not None else {**given, **more}
-    for adapter, written in zip(spec.adapters or (), entry.get("adapters") or (), strict=True):
-        if adapter.source.folder is not None:
-            written["model"] = str(adapter.source.folder)
-    return entry
 
 
 def _share_weights(cache: Path, model_folder: Path) -> None:

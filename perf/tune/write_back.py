@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import re
@@ -23,7 +22,6 @@ from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, set
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
 _STEP = 2  # columns of indentation
 _BOM = "\ufeff"
-_SCRATCH_SUFFIX = ".hf-triton-tmp"  # with the same models.lock beside it
 
 
 class EditError(Exception):
@@ -36,7 +34,7 @@ def write_settings(
     """Returns the diff; empty without changes. Raises PerfError where the file no longer says
     ``now``, these keys can't be changed alone, or it can't be written; SpecError.
     """
-    before = {spec.name: spec for spec in load(config, dict(tasks))}
+    before = {spec.name: spec for spec in load(config, tasks)}
     if name not in before:
         raise PerfError(f"{config}: model '{name}' is gone; nothing was written")
     if current(before[name], now) != dict(now):
@@ -90,19 +88,12 @@ def _replace(
     wanted: Settings,
     tasks: Mapping[str, Task],
 ) -> None:
-    """Reads the new text beside the old file first. Raises EditError where anything else would
-    change.
-    """
-    scratch = config.with_suffix(_SCRATCH_SUFFIX)
+    """Raises EditError where anything else would change."""
     try:
-        write(str(scratch), new.encode())
-        after = {spec.name: spec for spec in load(scratch, dict(tasks))}
+        after = {spec.name: spec for spec in load(config, tasks, new.encode())}
     except SpecError as error:
         problems = (f"{each.where}: {each.message}" for each in error.problems)
         raise EditError("; ".join(problems)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
     entries = [
         entry_with({key: plain(node) for key, node in specs[name].places.items()}, wanted)
         for specs in (before, after)

@@ -188,7 +188,7 @@ def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
     path = write_yaml(tmp_path, FEW)
-    path.with_suffix(".hf-triton-tmp").mkdir()
+    (tmp_path / ".models.yaml.hf-triton-tmp").mkdir()
     with pytest.raises(PerfError, match="can't be written"):
         changed(path, {SEQS: 32}, tasks)
     assert path.read_text() == FEW
