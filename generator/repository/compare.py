@@ -252,8 +252,8 @@ def is_script(content: bytes) -> bool:
 
 
 def temporary(path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}.{name}{TEMPORARY_SUFFIX}"
 
 
 def _not_a_folder(path: Path | str) -> str:

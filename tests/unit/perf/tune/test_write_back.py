@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load
+from generator.repository import staging
 from generator.spec.task_folders import Task, find_tasks
 from perf.tune.space import BATCH, DELAY, INSTANCES, Settings, current
 from perf.tune.write_back import write_settings
@@ -182,6 +184,19 @@ def test_rights_and_links_stay(tmp_path: Path, tasks: Mapping[str, Task]) -> Non
     assert link.is_symlink()
     assert "max_num_seqs:   32" in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_file_of_the_working_directory_is_replaced_in_it(
+    tmp_path: Path, tasks: Mapping[str, Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = write_yaml(tmp_path, FEW), list[Path]()
+    monkeypatch.chdir(tmp_path)
+    create = os.open
+    monkeypatch.setattr(os, "open", lambda at, *a: opened.append(Path(at)) or create(at, *a))
+    changed(Path(path.name), {SEQS: 32}, tasks)
+    staging.write("notes", b"")
+    written = [at for at in opened if at.name.endswith(".hf-triton-tmp")]
+    assert [at.absolute().parent for at in written] == [tmp_path, tmp_path]
 
 
 def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(
