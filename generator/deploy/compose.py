@@ -6,6 +6,7 @@ each other. Knows paths; knows nothing of clusters.
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import shlex
@@ -16,7 +17,6 @@ from markupsafe import Markup
 
 from generator.deploy import monitoring
 from generator.deploy.models_file import written_files
-from generator.deploy.options import Options
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
@@ -29,13 +29,19 @@ _HOME = "/tmp"  # noqa: S108, in the container, and its own
 _PORTS = (("HTTP_PORT", 8000), ("GRPC_PORT", 8001), ("METRICS_PORT", 8002), ("HEALTH_PORT", 8003))
 
 
-def files(server: Server, args: Options) -> dict[str, bytes]:
+def files(server: Server) -> dict[str, bytes]:
     """Everything that `docker compose` reads. Raises UsageError for files it can't mount."""
-    binds = sorted(set(_binds(server, args)), key=lambda bind: bind[1])
+    binds = sorted(set(_binds(server)), key=lambda bind: bind[1])
+    asked = server.asked
+    port = functools.partial(_port, asked.listen)
+    openai = (("OPENAI_PORT", 9000),) if asked.openai else ()
+    ports = {
+        "triton": [port(*one) for one in (*_PORTS, *openai)],
+        "prometheus": port("PROMETHEUS_PORT", 9090),
+        "grafana": port("GRAFANA_PORT", 3000),
+    }
     rendered = {
-        "compose.yaml": render(
-            "compose.yaml.j2", server=server, s=args, binds=binds, ports=_ports(args)
-        ),
+        "compose.yaml": render("compose.yaml.j2", server=server, s=asked, binds=binds, ports=ports),
         "prometheus/prometheus.yaml": render("prometheus-compose.yaml.j2"),
         "prometheus/rules.yaml": monitoring.rules(),
         "grafana/dashboards/hf-triton.json": monitoring.dashboard(),
@@ -48,11 +54,10 @@ def files(server: Server, args: Options) -> dict[str, bytes]:
     return rendered
 
 
-def next_steps(server: Server, args: Options) -> list[str]:
-    image = server.image
+def next_steps(server: Server) -> list[str]:
     target = "gpu" if server.gpus else "cpu"
-    build = [] if args.image else [f"docker build --target {target} -t {image} ."]
-    file = Path(args.output) / "compose.yaml"
+    build = [] if server.asked.image else [f"docker build --target {target} -t {server.image} ."]
+    file = Path(server.asked.output) / "compose.yaml"
     return [
         *build,
         'export GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)"; echo "$GRAFANA_ADMIN_PASSWORD"',
@@ -60,22 +65,13 @@ def next_steps(server: Server, args: Options) -> list[str]:
     ]
 
 
-def _ports(args: Options) -> dict[str, object]:
-    openai = (("OPENAI_PORT", 9000),) if args.openai else ()
-    return {
-        "triton": [_port(args.listen, *port) for port in (*_PORTS, *openai)],
-        "prometheus": _port(args.listen, "PROMETHEUS_PORT", 9090),
-        "grafana": _port(args.listen, "GRAFANA_PORT", 3000),
-    }
-
-
 def _port(address: str, variable: str, port: int) -> Markup:
     return quote(f"{bracketed(address)}:${{{variable}:-{port}}}:{port}")
 
 
-def _binds(server: Server, args: Options) -> Iterator[tuple[str, str]]:
+def _binds(server: Server) -> Iterator[tuple[str, str]]:
     """(from the Compose file's folder, in the container) of each file and folder."""
-    config, output = Path(args.config), Path(args.output)
+    config, output = Path(server.asked.config), Path(server.asked.output)
     yield _relative_to(output, config), f"{_FOLDER}/models.yaml"
     lock = models_lock.lock_path(config)
     if lock.exists():

@@ -16,13 +16,15 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from generator.deploy.servers import Unit
-from generator.errors import Problem, SpecError
+from generator.deploy.options import Options
+from generator.deploy.servers import Server
+from generator.errors import SpecError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report
 
 _HEADER = (
     "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"
@@ -39,42 +41,35 @@ _ADVICE = (
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
-def files_of(
-    unit: Unit, root: Node, local_base: str | None = None, lock: models_lock.Lock | None = None
-) -> dict[str, bytes]:
-    """The unit's models.yaml, out of the one that ``root`` is on this machine, and what it needs
-    beside it. ``local_base`` is the folder that relative model paths start from elsewhere, None
-    where models can't be local.
+def files_of(server: Server, root: Node, lock: models_lock.Lock | None = None) -> dict[str, bytes]:
+    """The server's models.yaml, out of the one that ``root`` is on this machine, and what it needs
+    beside it.
     """
-    hooks = _hooks_names(unit.specs)
-    tree: dict[str, Any] = _changed(root, dict(_changes(unit, hooks, local_base)))
-    tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
+    names = [spec.name for spec in server.specs]
+    tree: dict[str, Any] = _changed(root, dict(_changes(server)))
+    tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in names]
     files = {"models.yaml": yaml_text(tree).encode()}
-    for spec in unit.specs:
+    for spec in server.specs:
         if spec.hooks is not None:
-            files[hooks[spec.name]] = spec.hooks.content
+            files[_hooks_name(spec)] = spec.hooks.content
         for path in spec.python_env.files if spec.python_env else ():
             files[path.name] = path.read_bytes()
-    if lock is not None and unit.from_hub:
-        parts = (part for spec in unit.specs for part in spec.parts)
-        keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
+    if lock is not None and server.hub_parts:
+        keys = set(map(models_lock.lock_key, server.hub_parts))
         files["models.lock"] = models_lock.to_bytes({key: lock[key] for key in sorted(keys)})
     return files
 
 
-def _changes(
-    unit: Unit, hooks: Mapping[str, str], local_base: str | None
-) -> Iterator[tuple[Place, Any]]:
+def _changes(server: Server) -> Iterator[tuple[Place, Any]]:
     """The values to replace, by their place: with a model, in an arm, or in the defaults."""
-    gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
-    for spec in unit.specs:
+    gpus = {gpu: index for index, gpu in enumerate(server.gpu_ids)}
+    for spec in server.specs:
         places = spec.places
-        if local_base is not None:
-            for place, _ in spec.local_folders:
-                path = posixpath.join(local_base, str(place.value))
-                yield _place(place), posixpath.normpath(path)
-        if spec.name in hooks:
-            yield _place(places["hooks"]), hooks[spec.name]
+        for place, _ in spec.local_folders if server.asked.local_models else ():
+            path = posixpath.join(str(server.asked.local_models), str(place.value))
+            yield _place(place), posixpath.normpath(path)
+        if spec.hooks is not None:
+            yield _place(places["hooks"]), _hooks_name(spec)
         for node in written_files(spec):
             yield _place(node), Path(str(node.value)).name
         if any(group.gpus for group in spec.instance_groups):
@@ -100,20 +95,9 @@ def _place(node: Node) -> Place:
     return node.line, node.column
 
 
-def _hooks_names(specs: Sequence[ModelSpec]) -> dict[str, str]:
-    """Model -> its hooks file's name elsewhere: its own, after the model's where another has it."""
-    found: dict[str, str] = {}
-    taken: dict[str, Path] = {}
-    for spec in specs:
-        if spec.hooks is not None:
-            path = spec.hooks.path
-            name = path.name if _KEY.fullmatch(path.name) else f"{spec.name}.py"
-            known = next((key for key, other in taken.items() if other == path), None)
-            if known is None and name in taken:
-                name = f"{spec.name}.{name}"
-            found[spec.name] = known or name
-            taken[found[spec.name]] = path
-    return found
+def _hooks_name(spec: ModelSpec) -> str:
+    """By the model: two may have files of one name in two folders."""
+    return f"{spec.name}.py"
 
 
 def written_files(spec: ModelSpec) -> list[Node]:
@@ -125,24 +109,17 @@ def written_files(spec: ModelSpec) -> list[Node]:
     return [one for one in named if one is not None] or [node]
 
 
-def refuse_local(
-    config: Path, specs: Sequence[ModelSpec], base: str | None, claim: str | None
-) -> None:
+def refuse_local(specs: Sequence[ModelSpec], asked: Options) -> None:
     """Raises SpecError for every local model or environment that pods would not find."""
-    problems = []
-    for place, _ in (local for spec in specs for local in spec.local_folders):
-        if message := _local_reason(str(place.value), base, claim):
-            problems.append(Problem(place.line, place.column, place.where, message))
-    names: dict[str, Path] = {}
+    report, names = Report(), dict[str, Path]()
     for spec in specs:
-        if spec.python_env is not None:
-            place = spec.places["python_env"]
-            problems += [
-                Problem(place.line, place.column, place.where, message)
-                for message in _environment_reasons(spec.python_env, names)
-            ]
-    if problems:
-        raise SpecError(str(config), problems)
+        for place, _ in spec.local_folders:
+            if message := _local_reason(str(place.value), asked.local_models, asked.local_claim):
+                report.add(place, message)
+        for message in _environment_reasons(spec.python_env, names) if spec.python_env else ():
+            report.add(spec.places["python_env"], message)
+    if report.problems:
+        raise SpecError(asked.config, report.problems)
 
 
 def _local_reason(written: str, base: str | None, claim: str | None) -> str:

@@ -1,7 +1,7 @@
 """Alert rules, and Grafana's dashboard, whose JSON is made from a short list of its panels.
 
 The queries are those of templates/rules.yaml and templates/dashboard.yaml; this module knows
-Grafana's format and no metric.
+Grafana's panels and no metric.
 """
 
 from __future__ import annotations
@@ -19,26 +19,6 @@ _RULES, _DASHBOARD = "rules.yaml", "dashboard.yaml"
 _QUANTILES = (0.5, 0.95, 0.99)
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8  # Grafana's grid
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-_MODELS = 'label_values({__name__=~"hf_triton_(model_up|running|open_requests)"}, model)'
-_SOURCE_VARIABLE = {
-    "name": "datasource",
-    "type": "datasource",
-    "query": "prometheus",
-    "label": "Source",
-}
-_MODEL_VARIABLE = {
-    "name": "model",
-    "label": "Model",
-    "type": "query",
-    "datasource": _SOURCE,
-    "query": {"query": _MODELS, "refId": "models"},
-    "refresh": 2,
-    "sort": 1,
-    "multi": True,
-    "includeAll": True,
-    "allValue": ".*",
-    "current": {"text": "All", "value": "$__all"},
-}
 
 
 def rules() -> bytes:
@@ -53,19 +33,8 @@ def rule_groups() -> Markup:
 
 def dashboard() -> bytes:
     short = yaml.safe_load(read(_DASHBOARD))
-    panels = enumerate(_panels(short["rows"]), 1)
-    found = {
-        "uid": "hf-triton",
-        "title": short["title"],
-        "tags": ["hf-triton"],
-        "schemaVersion": 39,
-        "editable": True,
-        "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [_SOURCE_VARIABLE, _MODEL_VARIABLE]},
-        "panels": [{"id": number, **panel} for number, panel in panels],
-    }
-    return f"{json.dumps(found, indent=2, allow_nan=False)}\n".encode()
+    panels = [{"id": number, **panel} for number, panel in enumerate(_panels(short.pop("rows")), 1)]
+    return f"{json.dumps({**short, 'panels': panels}, indent=2, allow_nan=False)}\n".encode()
 
 
 def _panels(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -37,89 +37,73 @@ _GROUPS = {  # of targets on a cluster
     "access": None,
 }
 _DEFAULT_MAX_REPLICAS = 4
-_DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_MEBIBYTES_TEXT = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
-_MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
-# https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
-_IMAGE_NAME = re.compile(
-    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?"
-    r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*"
-    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
-)
-_LABEL = re.compile(
-    r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
-)
 MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
+_MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
 
 
-def _matching(pattern: re.Pattern[str], expected: str, longest: int, text: str) -> str:
-    if len(text) > longest or not pattern.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
-    return text
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a flag's value: a text that matches a pattern, as ``change`` makes it."""
+
+    metavar: str
+    pattern: str
+    expected: str
+    longest: int = 253
+    change: Callable[[str], Any] = str
+
+    def __call__(self, text: str) -> Any:
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+            raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {self.expected}")
+        return self.change(text)
 
 
-_NAME = re.compile(rf"(?![0-9]){_DNS.pattern}")
-_DOTTED = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
-_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-_OF_NAME = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
-deployment_name = partial(_matching, _NAME, _OF_NAME, MAX_NAME)
-dns_label = partial(_matching, _DNS, "lower-case letters, digits and -, at most 63", 63)
-_OF_DOTTED = "a name of lower-case letters, digits, - and ."
-dns_name, secret, class_name, claim = (
-    partial(_matching, _DOTTED, _OF_DOTTED, 253) for _ in range(4)
+_DNS = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_PART = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_LOWER = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+_WORD = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_name = _Reader(
+    "NAME",
+    f"(?![0-9]){_DNS}",
+    f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first",
+    MAX_NAME,
 )
-image_name = partial(
-    _matching, _IMAGE_NAME, "an image's name, such as my-registry/hf-triton:gpu", 255
+_namespace = _Reader("NAMESPACE", _DNS, "lower-case letters, digits and -, at most 63", 63)
+_host = _Reader("HOST", rf"{_PART}(\.{_PART})*", "a name of lower-case letters, digits, - and .")
+_secret, _class, _claim = (replace(_host, metavar=one) for one in ("SECRET", "CLASS", "CLAIM"))
+_image = _Reader(
+    "IMAGE",
+    # https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
+    rf"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{{1,5}})?/)?{_LOWER}(/{_LOWER})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    "an image's name, such as my-registry/hf-triton:gpu",
+    255,
 )
-label = partial(_matching, _LABEL, "a label such as pool=gpu", 253)
-address = partial(_matching, _ADDRESS, "an IP address, such as 127.0.0.1 or 0.0.0.0", 45)
-
-
-def folder(text: str) -> str:
-    """Reads an absolute path in a container; drops a slash at its end."""
-    if not re.fullmatch(r"/[A-Za-z0-9._/-]*", text) or ".." in text.split("/"):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected an absolute path")
-    return text.rstrip("/") or "/"
-
-
-def size(text: str) -> int:
-    """Reads mebibytes."""
-    found = _MEBIBYTES_TEXT.fullmatch(text)
-    if not found:
-        raise argparse.ArgumentTypeError(
-            f"got {text[:80]!r}, expected a whole number of Mi, Gi or Ti, such as 16Gi"
-        )
-    return int(found[1]) * _MEBIBYTES[found[2]]
+_label = _Reader(
+    "KEY=VALUE", f"([A-Za-z0-9][A-Za-z0-9._-]*/)?{_WORD}=({_WORD})?", "a label such as pool=gpu"
+)
+_address = _Reader(
+    "ADDRESS", "[0-9A-Fa-f.:]{2,}", "an IP address, such as 127.0.0.1 or 0.0.0.0", 45
+)
+_folder = _Reader(  # in a container
+    "FOLDER",
+    r"(?!.*/\.\.(/|$))/[A-Za-z0-9._/-]*",
+    "an absolute path",
+    4096,
+    lambda text: text.rstrip("/") or "/",
+)
+_size = _Reader(  # in mebibytes
+    "SIZE",
+    "[1-9][0-9]{0,6}(Mi|Gi|Ti)",
+    "a whole number of Mi, Gi or Ti, such as 16Gi",
+    change=lambda text: int(text[:-2]) * _MEBIBYTES[text[-2:]],
+)
+_cores = _Reader("CORES", r"(?=.*[1-9])[0-9]{1,4}(\.[0-9]{1,3})?", "cores, such as 4 or 0.5")
+_count, _gpus = whole(1, 10_000), whole(0, 64)
 
 
 def quantity(mib: int) -> str:
     """``8Gi``, or ``1536Mi``."""
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
-
-
-def cores(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
-    return text
-
-
-_count, _gpus = whole(1, 10_000), whole(0, 64)
-_METAVARS: dict[Callable[[str], Any], str] = {
-    _count: "N",
-    _gpus: "N",
-    size: "SIZE",
-    cores: "CORES",
-    image_name: "IMAGE",
-    address: "ADDRESS",
-    label: "KEY=VALUE",
-    folder: "FOLDER",
-    deployment_name: "NAME",
-    secret: "SECRET",
-    class_name: "CLASS",
-    claim: "CLAIM",
-}
 
 
 def _flag(
@@ -131,7 +115,8 @@ def _flag(
     if isinstance(default, bool):
         more["action"] = "store_true"
     else:
-        more |= {"type": read, "metavar": _METAVARS.get(read), "default": default}
+        metavar = getattr(read, "metavar", None if read is str else "N")
+        more |= {"type": read, "metavar": metavar, "default": default}
         if default is not None:
             about = f"{about} (default: {default})" if about else f"default: {default}"
     return field(default=default, metadata={"group": group, "argument": {"help": about, **more}})
@@ -149,11 +134,11 @@ class Options:
     target: str
     config: str
     output: str
-    name: str = _flag("hf-triton", "name of the deployment", deployment_name)
+    name: str = _flag("hf-triton", "name of the deployment", _name)
     image: str | None = _flag(
         None,
         "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
-        image_name,
+        _image,
     )
     device: str | None = _flag(
         None,
@@ -163,28 +148,28 @@ class Options:
     gpus: int | None = _flag(
         None, "GPUs of each server (default: as many as its instance groups name, else 1)", _gpus
     )
-    cpu: str = _flag("2", "", cores)
+    cpu: str = _flag("2", "", _cores)
     memory: int | None = _flag(
         None,
         "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
         "where models.lock has their size; caches of keys and values come on top)",
-        size,
+        _size,
     )
     shm_size: int | None = _flag(
         None,
         "shared memory, through which tensors pass, such as 1Gi (default: by the number of Python "
         "processes, and the weights of models with several copies on a CPU)",
-        size,
+        _size,
     )
     openai: bool = _flag(False, "also serve OpenAI's API, on port 9000")
 
     listen: str = _compose(
-        "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all", address
+        "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all", _address
     )
-    prometheus_image: str = _compose("prom/prometheus:v3.5.0", "", image_name)
-    grafana_image: str = _compose("grafana/grafana:12.1.0", "", image_name)
+    prometheus_image: str = _compose("prom/prometheus:v3.5.0", "", _image)
+    grafana_image: str = _compose("grafana/grafana:12.1.0", "", _image)
 
-    namespace: str | None = _cluster(None, "default: that of kubectl's context", dns_label)
+    namespace: str | None = _cluster(None, "default: that of kubectl's context", _namespace)
     per_model: bool = _cluster(
         False, "give each model its own servers; models that share a canary stay together"
     )
@@ -208,28 +193,28 @@ class Options:
     )
 
     storage_size: int | None = _weights(
-        None, "default: 20Gi, or by models.lock, which has the files' sizes", size
+        None, "default: 20Gi, or by models.lock, which has the files' sizes", _size
     )
-    storage_class: str | None = _weights(None, "", class_name)
+    storage_class: str | None = _weights(None, "", _class)
     shared_claim: bool = _weights(
         False, "one ReadWriteMany claim for all pods: a model is downloaded once"
     )
     hf_token_secret: str = _weights(
-        "hf-token", "Secret with the Hub token as `token`; may be missing", secret
+        "hf-token", "Secret with the Hub token as `token`; may be missing", _secret
     )
     local_models: str | None = _weights(
         None,
         "folder in the image, or in --local-claim, that relative `model:` paths start from: "
         "folders of this machine are not copied",
-        folder,
+        _folder,
     )
     local_claim: str | None = _weights(
-        None, "a PersistentVolumeClaim to mount at --local-models, read-only", claim
+        None, "a PersistentVolumeClaim to mount at --local-models, read-only", _claim
     )
 
-    image_pull_secret: str | None = _placing(None, "", secret)
+    image_pull_secret: str | None = _placing(None, "", _secret)
     node_selector: tuple[str, ...] = _placing(
-        None, "a label that nodes must have; may be given more than once", label, action="append"
+        None, "a label that nodes must have; may be given more than once", _label, action="append"
     )
     rollout: str = _placing(
         "surge",
@@ -241,9 +226,9 @@ class Options:
         30, "how long weights may take to load before a rollout counts as failed", _count
     )
 
-    host: str | None = _access(None, "make an Ingress for this host name (default: none)", dns_name)
-    ingress_class: str | None = _access(None, "", class_name)
-    tls_secret: str | None = _access(None, "the host's certificate", secret)
+    host: str | None = _access(None, "make an Ingress for this host name (default: none)", _host)
+    ingress_class: str | None = _access(None, "", _class)
+    tls_secret: str | None = _access(None, "the host's certificate", _secret)
     network_policy: bool = _access(
         False, "allow requests from this namespace only; others may read metrics"
     )

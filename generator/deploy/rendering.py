@@ -52,13 +52,6 @@ def block(text: str, indent: int) -> Markup:
     return Markup("|\n{}").format(Markup(body))  # noqa: S704
 
 
-def lines(text: Markup, indent: int) -> Markup:
-    """What a macro made, as lines indented by so many spaces, the last one without its end."""
-    margin = " " * indent
-    made = (f"{margin}{line}" if line else "" for line in str(text).rstrip("\n").split("\n"))
-    return Markup("\n".join(made))  # noqa: S704
-
-
 def _escape(character: str) -> str:
     if character in _SAFE:
         return character
@@ -79,6 +72,5 @@ def _environment() -> jinja2.Environment:
         "quantity": lambda mib: quote(quantity(mib)),
         "compose": quote_for_compose,
         "block": block,
-        "lines": lines,
     }
     return strict_environment(_TEMPLATES, filters, "unquoted")

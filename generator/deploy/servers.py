@@ -1,4 +1,4 @@
-"""Groups models into servers, and says what each gets: image, GPUs, memory, storage, its files.
+"""Groups models into servers, and says what each gets: image, GPUs, memory, storage.
 
 Holds flags against the models; every combination that can't work is refused here. Knows no target.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from generator.deploy.options import Options, quantity
@@ -35,22 +36,21 @@ _WAITING_TASKS = (*COMPLETION_TASKS, *SPEECH_TASKS, "pipeline")
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One server, or as many alike as it has replicas. ``name`` is that of its objects, ``model``
-    that of its only model where each has a server of its own.
+class Server:
+    """One server, or as many alike as it has replicas, as templates see it; sizes in MiB. ``name``
+    is that of its objects, ``model`` that of its only model where each has a server of its own.
+    Sizes raise UsageError where the flags ``asked`` contradict the models.
     """
 
     name: str
     model: str | None
     specs: tuple[ModelSpec, ...]
-
-    @property
-    def names(self) -> list[str]:
-        return [spec.name for spec in self.specs]
+    asked: Options
+    device: str
 
     @property
     def quoted_names(self) -> str:
-        return ", ".join(f"'{name}'" for name in self.names)
+        return ", ".join(f"'{spec.name}'" for spec in self.specs)
 
     @property
     def folders(self) -> list[str]:
@@ -61,19 +61,16 @@ class Unit:
     @property
     def gpu_ids(self) -> list[int]:
         """The GPUs that its instance groups name, ascending."""
-        return sorted({gpu for group in self._groups for gpu in group.gpus})
+        return sorted({gpu for group in _groups(self.specs) for gpu in group.gpus})
 
     @property
-    def can_use_gpu(self) -> bool:
-        return any(group.kind != "KIND_CPU" for group in self._groups)
+    def hub_parts(self) -> list[ModelSpec]:
+        return [part for spec in self.specs for part in spec.parts if not part.source.is_local]
 
     @property
-    def _groups(self) -> list[InstanceGroup]:
-        return [group for spec in self.specs for group in spec.instance_groups]
-
-    @property
-    def from_hub(self) -> bool:
-        return any(not part.source.is_local for spec in self.specs for part in spec.parts)
+    def is_locked(self) -> bool:
+        """Whether models.lock has all that it takes from the Hub."""
+        return all(part.locked for part in self.hub_parts)
 
     @property
     def unknown_weights(self) -> list[str]:
@@ -81,34 +78,13 @@ class Unit:
         return [one.name for one in self.specs if not one.source.is_local and not one.locked]
 
     @property
-    def num_processes(self) -> int:
-        """The Python processes of its instances."""
-        models = [model for spec in self.specs for model in triton_models(spec)]
-        python = [model for model in models if model.backend in ("python", "vllm")]
-        return sum(_num_instances(model.instance_groups) for model in python)
-
-    @property
-    def max_gpus(self) -> int:
-        """The GPUs of the engine that computes on most of them: 1 without vLLM."""
-        return max(vllm_arguments.num_gpus(spec.options) for spec in self.specs)
-
-
-@dataclass(frozen=True)
-class Server(Unit):
-    """A unit with what it gets; sizes in MiB."""
-
-    files: Mapping[str, bytes]
-    image: str
-    gpus: int
-    cpu: str
-    memory_mib: int
-    shm_mib: int
-    storage_mib: int
+    def image(self) -> str:
+        return self.asked.image or f"hf-triton:{self.device}"
 
     @property
     def num_threads(self) -> str:
         """Its cores: without a quota, processes see all of the machine's."""
-        return str(max(1, int(float(self.cpu))))
+        return str(max(1, int(float(self.asked.cpu))))
 
     @property
     def has_environments(self) -> bool:
@@ -125,9 +101,79 @@ class Server(Unit):
         """Whether any of its models counts the requests that it works on: encoders."""
         return any(spec.task not in _WAITING_TASKS for spec in self.specs)
 
+    @cached_property
+    def gpus(self) -> int:
+        if self.device == "cpu" or all(one.kind == "KIND_CPU" for one in _groups(self.specs)):
+            return 0
+        asked, named, spread = self.asked.gpus, len(self.gpu_ids), self._most_gpus
+        if asked is not None and asked < named:
+            raise UsageError(
+                f"got --gpus {asked}, but the instance groups of {self.quoted_names} name {named} "
+                "GPUs"
+            )
+        if spread > self.asked.gpus_per_node:
+            raise UsageError(
+                f"options.vllm of {self.quoted_names} asks for {spread} GPUs, of which a node has "
+                f"{self.asked.gpus_per_node} (--gpus-per-node): for one model over several nodes "
+                "use vLLM's own Helm chart"
+            )
+        if asked is not None and asked < spread:
+            raise UsageError(
+                f"got --gpus {asked}, but options.vllm of {self.quoted_names} asks for {spread} "
+                "GPUs"
+            )
+        return asked or max(named, spread)
 
-def unit_for_each(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
-    """A server for each model, but one for those of which one sends requests to another."""
+    @property
+    def _most_gpus(self) -> int:
+        """The GPUs of the engine that computes on most of them: 1 without vLLM."""
+        return max(vllm_arguments.num_gpus(spec.options) for spec in self.specs)
+
+    @property
+    def _num_processes(self) -> int:
+        """The Python processes of its instances."""
+        models = [model for spec in self.specs for model in triton_models(spec)]
+        python = [model for model in models if model.backend in ("python", "vllm")]
+        return sum(_num_instances(model.instance_groups) for model in python)
+
+    @cached_property
+    def shm_mib(self) -> int:
+        between_gpus = _SHM_PER_GPU_MIB * self.gpus if self._most_gpus > 1 else 0
+        requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + self._num_processes))
+        return self.asked.shm_size or requests + between_gpus
+
+    @cached_property
+    def memory_mib(self) -> int:
+        """With shared memory, and all copies of the weights, which pass through it to a GPU."""
+        asked, shm_mib, nowhere = self.asked.memory, self.shm_mib, Path("model_repository")
+        if asked is not None and asked <= shm_mib:
+            raise UsageError(
+                f"got --memory {quantity(asked)}, which has to hold shared memory too, of which "
+                f"{self.quoted_names} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
+            )
+        wanted = _BASE_MEMORY_MIB + self._num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
+        for engine in (triton_models(spec)[-1] for spec in self.specs):
+            values = model_values(engine, nowhere)
+            size = weight_bytes(nowhere / engine.name, values, on_gpu=self.gpus > 0)
+            wanted += math.ceil(size * _num_instances(engine.instance_groups) / 2**20)
+        return asked or math.ceil(wanted / _GIB) * _GIB
+
+    @cached_property
+    def storage_mib(self) -> int:
+        sizes = [part.locked.size if part.locked else 0 for part in self.hub_parts]
+        usual = _UNKNOWN_STORAGE_MIB
+        if sizes and all(sizes):
+            usual = math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
+        return self.asked.storage_size or usual
+
+
+def servers_of(specs: Sequence[ModelSpec], asked: Options) -> list[Server]:
+    """One for all models; or with --per-model one for each, but one for those of which one sends
+    requests to another. Raises UsageError where the flags forbid what models.yaml asks for.
+    """
+    device = _device(specs, asked)
+    if not asked.per_model:
+        return [Server(asked.name, None, tuple(specs), asked, device)]
     groups = [{spec.name} for spec in specs]
     for spec in specs:
         arms = spec.canary.arms if spec.canary else ()
@@ -136,22 +182,23 @@ def unit_for_each(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
         first.update(*others)
         groups = [names for names in groups if names not in others]
     members = [tuple(spec for spec in specs if spec.name in names) for names in groups]
-    return [Unit(f"{name}-{slug(own[0].name)}", own[0].name, own) for own in members]
+    names = [own[0].name for own in members]
+    named = zip(names, members, strict=True)
+    return [Server(f"{asked.name}-{slug(name)}", name, own, asked, device) for name, own in named]
 
 
-def device_of(units: list[Unit], args: Options) -> str:
-    """``gpu`` or ``cpu``. Raises UsageError where the flags forbid what models.yaml asks for."""
-    able = any(unit.can_use_gpu for unit in units)
-    device = str(args.device or ("gpu" if able and args.gpus != 0 else "cpu"))
-    if device == "gpu" and args.gpus == 0:
+def _device(specs: Sequence[ModelSpec], asked: Options) -> str:
+    """``gpu`` or ``cpu``."""
+    able = any(group.kind != "KIND_CPU" for group in _groups(specs))
+    device = str(asked.device or ("gpu" if able and asked.gpus != 0 else "cpu"))
+    if device == "gpu" and asked.gpus == 0:
         raise UsageError("--device gpu with --gpus 0: leave one of them out")
-    if device == "cpu" and args.gpus:
-        raise UsageError(f"--device cpu with --gpus {args.gpus}: leave one of them out")
-    specs = [spec for unit in units for spec in unit.specs] if device == "cpu" else []
+    if device == "cpu" and asked.gpus:
+        raise UsageError(f"--device cpu with --gpus {asked.gpus}: leave one of them out")
     bound = [
         f"'{spec.name}'"
         for spec in specs
-        if any(group.kind == "KIND_GPU" for group in spec.instance_groups)
+        if device == "cpu" and any(group.kind == "KIND_GPU" for group in spec.instance_groups)
     ]
     if bound:
         raise UsageError(
@@ -161,66 +208,6 @@ def device_of(units: list[Unit], args: Options) -> str:
     return device
 
 
-def server_of(unit: Unit, files: Mapping[str, bytes], device: str, args: Options) -> Server:
-    gpus = _gpus(unit, args) if device == "gpu" and unit.can_use_gpu else 0
-    between_gpus = _SHM_PER_GPU_MIB * gpus if unit.max_gpus > 1 else 0
-    requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
-    shm_mib = args.shm_size or requests + between_gpus
-    if args.memory is not None and args.memory <= shm_mib:
-        raise UsageError(
-            f"got --memory {quantity(args.memory)}, which has to hold shared memory too, of which "
-            f"{unit.quoted_names} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
-        )
-    return Server(
-        **vars(unit),
-        files=files,
-        image=args.image or f"hf-triton:{device}",
-        gpus=gpus,
-        cpu=args.cpu,
-        memory_mib=args.memory or _memory(unit, shm_mib, gpus),
-        shm_mib=shm_mib,
-        storage_mib=args.storage_size or _storage(unit),
-    )
-
-
-def _gpus(unit: Unit, args: Options) -> int:
-    asked, named, spread = args.gpus, len(unit.gpu_ids), unit.max_gpus
-    if asked is not None and asked < named:
-        raise UsageError(
-            f"got --gpus {asked}, but the instance groups of {unit.quoted_names} name {named} GPUs"
-        )
-    if spread > args.gpus_per_node:
-        raise UsageError(
-            f"options.vllm of {unit.quoted_names} asks for {spread} GPUs, of which a node has "
-            f"{args.gpus_per_node} (--gpus-per-node): for one model over several nodes use vLLM's "
-            "own Helm chart"
-        )
-    if asked is not None and asked < spread:
-        raise UsageError(
-            f"got --gpus {asked}, but options.vllm of {unit.quoted_names} asks for {spread} GPUs"
-        )
-    return asked or max(named, spread)
-
-
-def _memory(unit: Unit, shm_mib: int, gpus: int) -> int:
-    """With shared memory, and all copies of the weights, which pass through it to a GPU."""
-    wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
-    nowhere = Path("model_repository")
-    for engine in (triton_models(spec)[-1] for spec in unit.specs):
-        values = model_values(engine, nowhere)
-        size = weight_bytes(nowhere / engine.name, values, on_gpu=gpus > 0)
-        wanted += math.ceil(size * _num_instances(engine.instance_groups) / 2**20)
-    return math.ceil(wanted / _GIB) * _GIB
-
-
-def _storage(unit: Unit) -> int:
-    parts = [part for spec in unit.specs for part in spec.parts if not part.source.is_local]
-    sizes = [part.locked.size if part.locked else 0 for part in parts]
-    if not sizes or not all(sizes):
-        return _UNKNOWN_STORAGE_MIB
-    return math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
-
-
 def slug(name: str) -> str:
     """The name as Kubernetes takes it; a changed one ends in four letters of its hash."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -228,6 +215,10 @@ def slug(name: str) -> str:
         return plain
     mark = hashlib.sha256(name.encode()).hexdigest()[:4]
     return f"{plain[: _MAX_SLUG - 5].strip('-')}-{mark}"
+
+
+def _groups(specs: Iterable[ModelSpec]) -> list[InstanceGroup]:
+    return [group for spec in specs for group in spec.instance_groups]
 
 
 def _num_instances(groups: Iterable[InstanceGroup]) -> int:

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from generator.deploy import compose, kubernetes, models_file
 from generator.deploy.options import Options, options_of, quantity
-from generator.deploy.servers import Server, Unit, device_of, server_of, unit_for_each
+from generator.deploy.servers import Server, servers_of
 from generator.errors import UsageError
-from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
 from generator.spec.task_folders import find_tasks
-from generator.yaml_file import nodes
 
 
 @dataclass(frozen=True)
@@ -30,21 +28,14 @@ def render(args: argparse.Namespace) -> Deployment:
     """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
     asked = options_of(args)
     _check(asked)
-    config = Path(asked.config)
-    specs = load(config, find_tasks())
-    whole = [Unit(asked.name, None, tuple(specs))]
-    units = unit_for_each(asked.name, specs) if asked.per_model else whole
+    specs = load(Path(asked.config), find_tasks())
     if asked.target != "compose":
-        models_file.refuse_local(config, specs, asked.local_models, asked.local_claim)
-    device = device_of(units, asked)
-    here = nodes.read(config), asked.local_models, models_lock.read_lock(config)
-    servers = [server_of(unit, models_file.files_of(unit, *here), device, asked) for unit in units]
+        models_file.refuse_local(specs, asked)
+    servers = servers_of(specs, asked)
     if asked.target == "compose":
-        files = compose.files(servers[0], asked)
-        steps = compose.next_steps(servers[0], asked)
+        files, steps = compose.files(servers[0]), compose.next_steps(servers[0])
     else:
-        files = kubernetes.files(servers, asked)
-        steps = kubernetes.next_steps(servers, asked)
+        files, steps = kubernetes.files_and_steps(servers)
     return Deployment(dict(sorted(files.items())), tuple(_notes(servers, asked)), tuple(steps))
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generator.deploy.models_file import files_of, yaml_text
+from generator.deploy.options import Options
 from generator.deploy.rendering import block, quote
-from generator.deploy.servers import Unit, slug
+from generator.deploy.servers import Server, slug
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
@@ -21,6 +22,7 @@ from generator.yaml_file.nodes import parse as parse_marks
 from generator.yaml_file.nodes import read
 from tests.support.triton import ROOT
 
+OPTIONS = Options(target="kubernetes", config="models.yaml", output="out")
 TEXTS = st.text(max_size=30)
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | TEXTS,
@@ -58,8 +60,8 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
         "  python_env: {requirements: below/all.txt, system_site_packages: true}}]\n"
     )
     (spec,) = load(here / "models.yaml", find_tasks())
-    unit = Unit("hf-triton", None, (spec,))
-    for name, content in files_of(unit, read(here / "models.yaml")).items():
+    server = Server("hf-triton", None, (spec,), OPTIONS, "cpu")
+    for name, content in files_of(server, read(here / "models.yaml")).items():
         (there / name).write_bytes(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
     (again,) = load(there / "models.yaml", find_tasks())
@@ -72,9 +74,9 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
     tasks = find_tasks()
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         specs = load(path, tasks)
-        base = str(path.parent)
-        unit = Unit("hf-triton", None, tuple(specs))
-        for name, content in files_of(unit, read(path), base).items():
+        asked = dataclasses.replace(OPTIONS, local_models=str(path.parent))
+        server = Server("hf-triton", None, tuple(specs), asked, "cpu")
+        for name, content in files_of(server, read(path)).items():
             (tmp_path / name).write_bytes(content)
         again = load(tmp_path / "models.yaml", tasks)
         for one, other in zip(specs, again, strict=True):
