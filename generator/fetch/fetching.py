@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,9 +43,7 @@ class FetchRun:
         self._stop = threading.Event()
         self._progress = Progress()
         self._listings: dict[Key, Listing] = {}
-        self._listing: dict[Key, threading.Lock] = {
-            lock_key(fetch.spec): threading.Lock() for fetch in self._fetches
-        }
+        self._listing: dict[Key, threading.Lock] = defaultdict(threading.Lock)
         self._began = 0.0
         self._last_wait = ""
 

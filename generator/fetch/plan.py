@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,19 +75,27 @@ class ModelFetch:
         """
         repository, revision = lock_key(self.spec)
         locked = lock.get((repository, revision))
-        if locked is not None and self.spec.gguf_file not in (None, *locked.files):
-            locked = None  # the file that the previous revision served
-        if locked is not None and (not is_commit(revision) or locked.commit == revision):
-            self.commit, self.is_locked = locked.commit, True
+        if locked is not None and is_commit(revision) and locked.commit != revision:
+            locked = None
+        if locked is not None:
             known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
-        else:
-            listing = list_files(repository, revision)
-            self.commit, known = listing.commit, dict(listing.files)
+            with contextlib.suppress(NotServableError):
+                names = chosen_files(self.spec, known)
+                self.commit, self.is_locked = locked.commit, True
+                self.files = {name: known[name] for name in names}
+                return
+            # Other files than were served of it until now, of the commit that stays locked.
+            revision = locked.commit
+        listing = list_files(repository, revision)
+        update = f"hf-triton fetch --update {self.spec.name} looks for newer ones"
+        if locked is not None and listing.commit != locked.commit:
+            raise FetchError(f"it has changed since it was locked; {update}")
         try:
-            names = chosen_files(self.spec, known)
+            names = chosen_files(self.spec, listing.files)
         except NotServableError as error:
-            raise FetchError(f"it {error}") from None
-        self.files = {name: known[name] for name in names}
+            hint = f" in the commit of models.lock; {update}" if locked is not None else ""
+            raise FetchError(f"it {error}{hint}") from None
+        self.commit, self.files = listing.commit, {name: listing.files[name] for name in names}
 
     def find_cached(self, on_bytes: Callable[[int], None], stop: Event) -> None:
         for path, file in self.files.items():

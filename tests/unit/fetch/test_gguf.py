@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_hub import FakeHub, Repository
+from tests.support.fake_hub import COMMIT, FakeHub, Repository
 from tests.unit.fetch.workplace import Workplace
 
 TASK = "text-generation"
@@ -39,6 +39,26 @@ def test_another_file_than_the_locked_one_is_looked_up_anew(
     )
     work.fetch()
     assert work.files() == {"q8.gguf": files["q8.gguf"]}
+
+
+def test_a_second_file_comes_from_the_commit_that_is_locked(
+    hub: FakeHub, work: Workplace, files: dict[str, bytes]
+) -> None:
+    tiny = {"task": TASK, "model": "org/tiny"}
+    four, eight = ({**tiny, "name": one, "gguf_file": f"{one}.gguf"} for one in ("q4", "q8"))
+    work.write_models([four])
+    work.fetch()
+    hub.repositories["org/tiny"].push({"q4.gguf": b"new", "q9.gguf": b"new"}, "b" * 40)
+    work.write_models([four, eight])
+    work.fetch()
+    locked = work.lock["models"]["org/tiny"]["main"]
+    assert (locked["commit"], [*locked["files"]]) == (COMMIT, ["q4.gguf", "q8.gguf"])
+    assert work.files("q8") == {"q8.gguf": files["q8.gguf"]}
+    for name in ("q4_stream", "q8_stream"):
+        assert work.loaded(name).is_dir()
+
+    work.write_models([four, {**eight, "gguf_file": "q9.gguf"}])
+    assert "it has no file q9.gguf: its files of GGUF are q4.gguf, q8.gguf" in work.refused("fetch")
 
 
 @pytest.mark.parametrize(
