@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -38,41 +39,27 @@ _LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _POLL_S = 0.05
 
 
-@contextlib.contextmanager
-def locked(repository: Path) -> Iterator[None]:
+def locked(repository: Path, timeout_s: float = 0.0) -> AbstractContextManager[None]:
     """Makes the repository's folder and keeps other runs out of it. Raises RepositoryError."""
-    descriptor = _opened(repository)
-    try:
-        if not _has_locked(descriptor):
-            who = f"another hf-triton{lock_holder(descriptor)}"
-            raise RepositoryError(f"{repository}: {who} is writing to it; wait for that one")
-        yield
-    finally:
-        os.close(descriptor)
+    busy = f"{repository}: another hf-triton"
+    return _locked(repository, timeout_s, busy, " is writing to it; wait for that one")
 
 
-@contextlib.contextmanager
-def locked_when_free(repository: Path) -> Iterator[None]:
-    """Locks the repository as ``locked`` does, but waits for it. Raises RepositoryError."""
-    descriptor = _opened(repository)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locked_model(folder: Path, timeout_s: float = math.inf) -> Iterator[None]:
+def locked_model(folder: Path, timeout_s: float = math.inf) -> AbstractContextManager[None]:
     """Keeps others from loading or changing a model of a running server. Raises RepositoryError."""
+    busy = f"{folder.name} is still being loaded or changed by another hf-triton"
+    return _locked(folder, timeout_s, busy, ": try again later")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, timeout_s: float, *busy: str) -> Iterator[None]:
+    """Between the parts of ``busy`` stands who has it."""
     descriptor = _opened(folder)
     try:
         deadline = time.monotonic() + timeout_s
         while not _has_locked(descriptor):
-            if time.monotonic() > deadline:
-                text = f"{folder.name} is still being loaded or changed by another hf-triton"
-                raise RepositoryError(f"{text}{lock_holder(descriptor)}: try again later")
+            if time.monotonic() >= deadline:
+                raise RepositoryError(lock_holder(descriptor).join(busy))
             time.sleep(_POLL_S)
         yield
     finally:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from generator.errors import PerfError, mask_tokens
+from generator.repository.staging import write
 from hf_triton.runtime.regular_file import read_regular
 
 SCHEMA_VERSION = 1
@@ -189,12 +190,9 @@ def _writable(value: Any) -> Any:
 
 def write_text(file: Path, text: str) -> None:
     """Replaces ``file`` atomically. Raises an OSError that names the file."""
-    temporary = file.with_name(f".{file.name}.new")
     try:
-        temporary.write_text(encodable(text), encoding="utf-8", newline="")
-        temporary.replace(file)
+        write(str(file), encodable(text).encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(file)) from error
 
 

@@ -5,6 +5,7 @@ line for each model; a model that fails does not stop the others.
 
 from __future__ import annotations
 
+import math
 import queue
 import sys
 import threading
@@ -151,8 +152,7 @@ class Session:
         self._stopping.set()
 
     def _locked(self) -> AbstractContextManager[None]:
-        lock = writer.locked_when_free if self._options.wait else writer.locked
-        return lock(self._repository)
+        return writer.locked(self._repository, math.inf if self._options.wait else 0.0)
 
     def _look_for_room(self, plan: ApplyPlan) -> ApplyPlan:
         """The plan with what memory lacks, shown. Raises NoRoomError where that is not allowed."""
