@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from generator.errors import FetchError, ModelError
+from generator.errors import FetchError
 from generator.fetch.download import Download, part_size
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, ModelCache
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
+from generator.models_yaml.reading import named
 from generator.spec.model_spec import ModelSpec
-from generator.yaml_file.schema import did_you_mean
 from hf_triton.runtime.weights.hub_files import NotServableError
 from hf_triton.runtime.weights.locked_files import LockedFile
 
@@ -25,12 +25,8 @@ def chosen_models(
     specs: Sequence[ModelSpec], names: Sequence[str], config: Path
 ) -> list[ModelSpec]:
     """The models of these names; all of them without names. Raises ModelError."""
-    known = [spec.name for spec in specs]
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known, "models")
-            raise ModelError(f"{config} has no model named {name!r}{hint}")
-    return [spec for spec in specs if not names or spec.name in names]
+    wanted = [named(specs, name, config) for name in names]
+    return [spec for spec in specs if not names or spec in wanted]
 
 
 def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:

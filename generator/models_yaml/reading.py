@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from generator.errors import SpecError, looks_like_token
+from generator.errors import ModelError, SpecError, looks_like_token
 from generator.models_yaml import models_lock
 from generator.models_yaml.between_models import (
     Branch,
@@ -90,6 +90,15 @@ def load_unpinned(
     if report.problems:
         raise SpecError(str(path), report.problems)
     return specs
+
+
+def named(specs: Iterable[ModelSpec], name: str, config: Path) -> ModelSpec:
+    """Raises ModelError, with the nearest name, where ``config`` has no model of this name."""
+    known = {spec.name: spec for spec in specs}
+    if name not in known:
+        hint = schema.did_you_mean(name, known, "models")
+        raise ModelError(f"{config} has no model '{name}'{hint}")
+    return known[name]
 
 
 def load_settings(path: Path) -> ServerSettings:

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from generator.errors import PerfError
-from generator.models_yaml.reading import load_unpinned
+from generator.models_yaml.reading import load_unpinned, named
 from generator.python_modules import run_module
 from generator.spec.access import bracketed
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
-from generator.yaml_file.schema import did_you_mean
 from hf_triton.tritonserver.state_file import running_servers
 from perf.processes import free_listen, our_environment, running
 from perf.sweep.metrics import Sample, parse_metrics
@@ -110,12 +108,10 @@ def supervised(repository: Path) -> Iterator[Addresses]:
 def own_server(
     config: Path, repository: Path, folder: Path, names: Sequence[str]
 ) -> Iterator[Addresses]:
-    """Runs `hf-triton serve` on free ports, these models ready. Raises PerfError, SpecError."""
-    specs = {spec.name: spec for spec in load_unpinned(config, find_tasks())}
-    for name in names:
-        if name not in specs:
-            raise PerfError(f"{config} has no model '{name}'{did_you_mean(name, specs, 'models')}")
-    models = [model.name for name in names for model in triton_models(specs[name])]
+    """Runs `hf-triton serve` on free ports, these models ready. Raises GeneratorError."""
+    specs = load_unpinned(config, find_tasks())
+    wanted = [named(specs, name, config) for name in names]
+    models = [model.name for spec in wanted for model in triton_models(spec)]
     listen, log = free_listen(), folder / _LOG_FILE
     addresses = Addresses(*map(listen.address, listen.triton_ports().values()))
     command = run_module("generator", "serve", "--health-port", "0")

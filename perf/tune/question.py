@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from generator.errors import ModelError, UsageError
+from generator.models_yaml.reading import named
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_sets import MEDIA_TASKS
-from generator.yaml_file.schema import did_you_mean
 from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
 from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
@@ -122,10 +122,7 @@ class Request:
 
 def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec:
     """Raises ModelError where there is no such model, or the name stands for several."""
-    found = {spec.name: spec for spec in specs if spec.arm_of is None}
-    if name not in found:
-        raise ModelError(f"{config} has no model '{name}'{did_you_mean(name, found, 'models')}")
-    spec = found[name]
+    spec = named([spec for spec in specs if spec.arm_of is None], name, config)
     if spec.ensemble is not None:
         raise ModelError(
             f"model '{name}' is an ensemble, whose steps each have settings of their own; tune "

@@ -13,13 +13,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
 from generator.errors import ModelError
 from generator.flag_values import positive
-from generator.models_yaml.reading import load
+from generator.models_yaml.reading import load, named
 from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
 from generator.repository.native_model import place_models
@@ -79,13 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
-    specs = {spec.name: spec for spec in load(config, tasks)}
-    if args.model not in specs:
-        close = get_close_matches(args.model, specs, n=1)
-        meant = f"; did you mean '{close[0]}'?" if close else ""
-        known = ", ".join(specs)
-        raise ModelError(f"{config} has no model '{args.model}'; there are: {known}{meant}")
-    spec = specs[args.model]
+    spec = named(load(config, tasks), args.model, config)
     if _PACKAGE not in tasks[spec.task].packages:
         others = ", ".join(tag for tag, task in tasks.items() if _PACKAGE in task.packages)
         raise ModelError(

@@ -107,7 +107,7 @@ def test_one_of_two_models_can_be_fetched(work: Workplace, hub: FakeHub) -> None
     assert not work.cache().exists()
     assert work.files("second") == FILES
     assert work.refused("fetch", "secnod") == (
-        "hf-triton: models.yaml has no model named 'secnod'; did you mean 'second'?\n"
+        "hf-triton: models.yaml has no model 'secnod'; did you mean 'second'?\n"
     )
 
 

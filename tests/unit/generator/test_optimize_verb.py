@@ -16,7 +16,7 @@ def test_an_unknown_model_is_named_beside_those_that_there_are(work: Path, run: 
     assert run("optimize", "dmo") == (
         1,
         "",
-        "hf-triton: models.yaml has no model 'dmo'; there are: demo; did you mean 'demo'?\n",
+        "hf-triton: models.yaml has no model 'dmo'; did you mean 'demo'?\n",
     )
     assert [path.name for path in work.iterdir()] == ["models.yaml"]
 
