@@ -6,7 +6,6 @@ installed library's.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 import re
@@ -41,9 +40,7 @@ from generator.spec.task_folders import (
     library_version,
 )
 from generator.spec.triton_models import (
-    ENGINE_PARAMETER,
     LOCAL_FILES_PARAMETER,
-    ROLE_PARAMETER,
     TritonModel,
 )
 from hf_triton.text_generation.sequence.request_options import OPTIONS
@@ -151,27 +148,16 @@ class _EntryOfForm(NamedTuple):
 _read = operator.attrgetter(*_EntryOfForm._fields[:-2])
 
 
-@dataclasses.dataclass(frozen=True)
-class _ModelOfForm(TritonModel):
-    """A model as templates see it: equal for all that are alike."""
-
-    parameter_names: tuple[str, ...]
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The role and the engine, and a hole for each other parameter."""
-        ruled = {ROLE_PARAMETER: self.role, ENGINE_PARAMETER: self.engine}
-        return {name: ruled.get(name) or f"<<{name}>>" for name in self.parameter_names}
-
-
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
-    config = render_config(model, task)
+    parameters = model.parameters
     if model.runs_python and task.library:  # which code of the library the folder is for
         version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
-        config += parameter_line(LIBRARY_PARAMETER, version)
+        parameters[LIBRARY_PARAMETER] = version
     if model.role not in ("front", "ensemble") and (found := local_files.fingerprint(model.spec)):
         # By which a local folder that was changed in place is seen.
-        config += parameter_line(LOCAL_FILES_PARAMETER, found)
+        parameters[LOCAL_FILES_PARAMETER] = found
+    lines = (parameter_line(name, quote(value)[1:-1]) for name, value in parameters.items())
+    config = "".join([render_config(model, task), *lines])
     files = {CONFIG_FILE: config.encode(), **data_files(model, repository)}
     if LABELS_FILE in config:
         files[LABELS_FILE] = labels(model.spec)
@@ -200,8 +186,8 @@ def _render_model(model: TritonModel, task: Task) -> str:
 
 
 def render_config(model: TritonModel, task: Task) -> str:
-    """The text of config.pbtxt. Raises TemplateError unless Triton would load it."""
-    form, values = _config_form(model, task), {"name": model.spec.name, **model.parameters}
+    """A config.pbtxt but for its parameters. Raises TemplateError unless Triton would load it."""
+    form, values = _config_form(model, task), {"name": model.spec.name}
     try:
         model_config.check(form, _of_form(model).name)
     except TemplateError as error:
@@ -238,10 +224,11 @@ def _form(environment: jinja2.Environment, name: str, **values: Hashable) -> str
     return rendered(environment, name, **values)
 
 
-def _of_form(model: TritonModel) -> _ModelOfForm:
+def _of_form(model: TritonModel) -> TritonModel:
+    """A model as templates see it: equal for all that are alike."""
     spec, suffix = model.spec, model.name[len(model.spec.name) :]
     entry: Any = _EntryOfForm._make((*_read(spec), spec.options.get("pipeline"), _NAME))
-    return _ModelOfForm(_NAME + suffix, model.role, entry, tuple(model.parameters))
+    return TritonModel(_NAME + suffix, model.role, entry)
 
 
 def _filled(form: str, values: Mapping[str, str], printed: Callable[[str], str]) -> str:
