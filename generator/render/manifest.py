@@ -6,12 +6,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from generator.spec.triton_models import ADAPTERS_PARAMETER, LOCAL_FILES_PARAMETER
+from hf_triton.runtime.weights.hub_files import is_safe_path
 
 MANIFEST_FILE = ".hf-triton.json"
 WEIGHTS_FOLDER = "hf_cache"
@@ -56,22 +56,9 @@ def parse(raw: bytes) -> Manifest:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     for path in files:
-        if not is_safe_path(path):
+        if not is_safe_path(path) or path.partition("/")[0] in (WEIGHTS_FOLDER, MANIFEST_FILE):
             raise ValueError(f"{path!r} is not a path inside the model's folder")
     return files
-
-
-@functools.lru_cache(maxsize=8192)
-def is_safe_path(path: object) -> bool:
-    if not isinstance(path, str) or "\0" in path or "\\" in path:
-        return False
-    parts = PurePosixPath(path).parts
-    return (
-        "/".join(parts) == path
-        and ".." not in parts
-        and bool(parts)
-        and parts[0] not in (WEIGHTS_FOLDER, MANIFEST_FILE, "/")
-    )
 
 
 def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
