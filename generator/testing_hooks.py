@@ -25,8 +25,8 @@ from generator.errors import SpecError, UsageError
 from generator.models_yaml.reading import load_unpinned
 from generator.render import model_config
 from generator.render.model_folder import render_config
-from generator.spec import task_folders
 from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 
 if TYPE_CHECKING:
@@ -109,12 +109,11 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
         SpecError: models.yaml or the hooks file is wrong; says where.
         UsageError: there is no such model, or it has no hooks.
     """
-    tasks = task_folders.find_tasks()
-    specs = {spec.name: spec for spec in load_unpinned(Path(config), tasks)}
+    specs = {spec.name: spec for spec in load_unpinned(Path(config))}
     spec = specs.get(model)
     if spec is None:
         raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
-    text = render_config(triton_models(spec)[-1], tasks[spec.task])
+    text = render_config(triton_models(spec)[-1], find_tasks()[spec.task])
     return HooksUnderTest(spec, model_config.as_dict(text))
 
 

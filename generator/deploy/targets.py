@@ -12,7 +12,6 @@ from generator.deploy.options import Options, options_of, quantity
 from generator.deploy.servers import Server, servers_of
 from generator.errors import UsageError
 from generator.models_yaml.reading import load
-from generator.spec.task_folders import find_tasks
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ def render(args: argparse.Namespace) -> Deployment:
     """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
     asked = options_of(args)
     _check(asked)
-    specs = load(Path(asked.config), find_tasks())
+    specs = load(Path(asked.config))
     if asked.target != "compose":
         models_file.refuse_local(specs, asked)
     servers = servers_of(specs, asked)

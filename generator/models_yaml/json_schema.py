@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from generator.models_yaml.reading import ModelsYaml
 from generator.spec.model_spec import OVERRIDES
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import find_tasks
 from generator.yaml_file import keys
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MODEL = "#/$defs/ModelKeys"
 
 
-def json_schema(tasks: Mapping[str, Task]) -> dict[str, Any]:
+def json_schema() -> dict[str, Any]:
+    tasks = find_tasks()
     found = keys.json_schema(ModelsYaml)
     kinds = found["$defs"]
     kinds["ModelKeys"]["properties"]["task"]["enum"] = [*tasks]

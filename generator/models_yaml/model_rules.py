@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from generator.spec.model_source import GGUF_SUFFIX, names_gguf
 from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble, InstanceGroup, ModelKeys
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import Task, find_tasks
 from generator.spec.vllm_arguments import num_gpus
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import show
@@ -62,7 +62,6 @@ class Entry(NamedTuple):
     wrong: Set[str]
     task: Task | None
     options: Mapping[str, Any]
-    tasks: Mapping[str, Task]
 
     def option(self, name: str) -> Node | None:
         options = self.given.get("options")
@@ -225,7 +224,7 @@ def _ensemble(entry: Entry) -> Iterator[tuple[Node, str]]:
             yield node, "is of no use without 'layout: ensemble'"
         return
     if task is not None and task.output is None:
-        tasks = ", ".join(tag for tag, known in entry.tasks.items() if known.output)
+        tasks = ", ".join(tag for tag, known in find_tasks().items() if known.output)
         reason = f"{task.tag} has no tokenizer and postprocessing apart from its engine"
         yield given["layout"], f"got ensemble, expected single: {reason}; ensemble is for {tasks}"
         return

@@ -25,7 +25,7 @@ from generator.models_yaml.model_rules import Entry, broken_rules, merge
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.yaml_file import keys, nodes, schema
 from generator.yaml_file.keys import Keys, key_names, listed
@@ -66,18 +66,16 @@ class ModelsYaml(Keys):
     server: ServerSettings | None = None
 
 
-def load(path: Path, tasks: Mapping[str, Task], content: bytes | None = None) -> list[ModelSpec]:
+def load(path: Path, content: bytes | None = None) -> list[ModelSpec]:
     """The models of a models.yaml, or of one with this ``content``, pinned by the models.lock
     beside it, if any. Raises SpecError with every mistake in it, or every model that is not locked
     as it is asked for.
     """
-    specs = load_unpinned(path, tasks, content)
+    specs = load_unpinned(path, content)
     return models_lock.pin(specs, models_lock.read_lock(path), path)
 
 
-def load_unpinned(
-    path: Path, tasks: Mapping[str, Task], content: bytes | None = None
-) -> list[ModelSpec]:
+def load_unpinned(path: Path, content: bytes | None = None) -> list[ModelSpec]:
     """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
     root = nodes.read(path) if content is None else nodes.parse(content, str(path))
     report = Report()
@@ -85,7 +83,7 @@ def load_unpinned(
         if isinstance(node.value, str) and looks_like_token(node.value):
             hint = "set HF_TOKEN in the environment and leave it out here"
             report.add(node, f"got what looks like a Hugging Face token; {hint}")
-    specs = _Loader(path.parent.resolve(), tasks, report).models(root)
+    specs = _Loader(path.parent.resolve(), find_tasks(), report).models(root)
     _settings(root, report)
     if report.problems:
         raise SpecError(str(path), report.problems)
@@ -219,7 +217,7 @@ class _Loader:
         if "streaming" not in given or "streaming" in wrong:
             found = dataclasses.replace(found, streaming=task is not None and task.streams)
         self.claim(node, found, given)
-        entry = Entry(given, node, found, wrong, task, options, self.tasks)
+        entry = Entry(given, node, found, wrong, task, options)
         for place, message in broken_rules(entry):
             self.refuse(place, message, node)
         if len(self.report.problems) > before:

@@ -4,7 +4,7 @@ takes an export from the model's cache; never touches a file that is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from generator.render.manifest import WEIGHTS_FOLDER
@@ -12,19 +12,17 @@ from generator.render.model_data import NATIVE_FILES
 from generator.repository.compare import folder_version, readable_errors
 from generator.repository.staging import link_or_copy
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import step_name
 
 
-def place_models(
-    specs: Iterable[ModelSpec], tasks: Mapping[str, Task], repository: Path
-) -> Iterator[str]:
+def place_models(specs: Iterable[ModelSpec], repository: Path) -> Iterator[str]:
     """Puts exports in their place; a line for each, and for each model without a file."""
     for spec in specs:
         if spec.ensemble is not None and spec.ensemble.is_native:
             target = model_file(spec, repository)
             if not target.exists():
-                yield _place(spec, tasks[spec.task], repository, target)
+                yield _place(spec, find_tasks()[spec.task], repository, target)
 
 
 def model_file(spec: ModelSpec, repository: Path) -> Path:

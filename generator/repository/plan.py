@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from generator.render.model_folder import render
 from generator.repository.compare import ModelPlan, compare, owned_folders
 from generator.repository.writing import Removal, plan_removal
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 
 Item = TypeVar("Item")
@@ -44,20 +44,16 @@ class Plan:
 
 def make_plan(config: Path, repository: Path, *, keep_edits: bool = True) -> Plan:
     """Without ``keep_edits`` edited model.py are conflicts. Raises SpecError, RepositoryError."""
-    tasks = find_tasks()
-    specs = load(config, tasks)
-    groups = tuple(plan_groups(track(specs, "comparing"), tasks, repository, keep_edits=keep_edits))
+    specs = load(config)
+    groups = tuple(plan_groups(track(specs, "comparing"), repository, keep_edits=keep_edits))
     orphans = tuple(find_orphans(repository, specs, weights=False, force=False))
     return Plan(tuple(specs), groups, orphans)
 
 
 def plan_groups(
-    specs: Iterable[ModelSpec],
-    tasks: Mapping[str, Task],
-    repository: Path,
-    *,
-    keep_edits: bool,
+    specs: Iterable[ModelSpec], repository: Path, *, keep_edits: bool
 ) -> Iterator[tuple[ModelPlan, ...]]:
+    tasks = find_tasks()
     for spec in specs:
         yield tuple(
             compare(

@@ -172,9 +172,13 @@ def default_directory() -> Path:
     return Path(__file__).resolve().parents[2] / "model_templates"
 
 
-def find_tasks(directory: Path | None = None) -> dict[str, Task]:
+def find_tasks() -> Mapping[str, Task]:
     """Every task folder by its tag, sorted. Raises TemplateError where there is none."""
-    directory = directory or default_directory()
+    return _tasks_in(default_directory())
+
+
+@lru_cache
+def _tasks_in(directory: Path) -> Mapping[str, Task]:
     folders = sorted(path.parent for path in directory.glob(f"*/{CONFIG_TEMPLATE}"))
     if not folders:
         raise TemplateError(f"{directory}: no task folder with a {CONFIG_TEMPLATE}")

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from generator.errors import mask_tokens
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import Task, find_tasks
 from hf_triton.python_env.find_environment import (
     MARKER,
     BrokenEnvironmentError,
@@ -59,7 +59,7 @@ class BuildError(Exception):
     """An environment can't be built; the text says why, with pip's last lines."""
 
 
-def ensure_environments(specs: Iterable[ModelSpec], tasks: Mapping[str, Task]) -> dict[str, str]:
+def ensure_environments(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Models that can't have their environment, each with the reason."""
     failures: dict[str, str] = {}
     for env, users in _users(specs).items():
@@ -78,7 +78,7 @@ def ensure_environments(specs: Iterable[ModelSpec], tasks: Mapping[str, Task]) -
             seconds = time.monotonic() - began
             _say(f"{progress.title}: built in {seconds:.0f} s, {folder_of(env)}")
         for spec in users:
-            missing = _missing_packages(env, tasks[spec.task])
+            missing = _missing_packages(env, find_tasks()[spec.task])
             if missing:
                 failures[spec.name] = f"python_env: {missing}"
     return failures

@@ -17,7 +17,6 @@ from urllib.parse import quote
 from generator.models_yaml.reading import load_unpinned, named
 from generator.python_modules import run_module
 from generator.spec.access import bracketed
-from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.tritonserver.state_file import running_servers
 from perf.processes import free_listen, our_environment, running
@@ -109,7 +108,7 @@ def own_server(
     config: Path, repository: Path, folder: Path, names: Sequence[str]
 ) -> Iterator[Addresses]:
     """Runs `hf-triton serve` on free ports, these models ready. Raises GeneratorError."""
-    specs = load_unpinned(config, find_tasks())
+    specs = load_unpinned(config)
     wanted = [named(specs, name, config) for name in names]
     models = [model.name for spec in wanted for model in triton_models(spec)]
     listen, log = free_listen(), folder / _LOG_FILE

@@ -16,7 +16,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, SpecError
 from generator.models_yaml.reading import load_unpinned
-from generator.spec.task_folders import find_tasks
 from generator.yaml_file.nodes import Node
 from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
@@ -72,7 +71,7 @@ class Options:
 def read(options: Options) -> tuple[Sweep, Node | None]:
     if options.scenario:
         return read_sweep(options.scenario)
-    specs = load_unpinned(options.config, find_tasks())
+    specs = load_unpinned(options.config)
     return usual_sweep([spec.name for spec in specs if spec.arm_of is None]), None
 
 

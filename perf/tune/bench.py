@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.repository import writing as writer
 from generator.repository.plan import plan_groups
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task
 from generator.spec.triton_models import engine_name
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import free_cpu_bytes
@@ -54,7 +53,6 @@ class Bench:
 
     request: Request
     spec: ModelSpec
-    tasks: Mapping[str, Task]
     scratch: Path
     folder: Path
     files: Path | None
@@ -71,7 +69,7 @@ class Bench:
         if self.spec.response_cache is not None:  # the load repeats its requests
             entry["response_cache"] = False
         document = json.dumps({"models": [entry_with(entry, settings)]}, ensure_ascii=False)
-        return load(self.request.config, self.tasks, document.encode())[0]  # JSON is YAML
+        return load(self.request.config, document.encode())[0]  # JSON is YAML
 
     def refusal(self, settings: Settings) -> str | None:
         """Why a trial is pointless: models.yaml's rules forbid it, or its memory exceeds what is
@@ -96,7 +94,7 @@ class Bench:
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
             specs = [self.read(settings)]
-            for group in plan_groups(specs, self.tasks, self.scratch, keep_edits=False):
+            for group in plan_groups(specs, self.scratch, keep_edits=False):
                 for folder in group:
                     writer.apply(folder)
             model = engine_name(name) if streams else name

@@ -6,14 +6,14 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
-from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_folders import find_tasks
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import num_cores
 from hf_triton.tritonserver.state_file import running_servers
@@ -40,10 +40,10 @@ _NUM_CONFIRMED = 2  # candidates to confirm, if the first misses the bounds when
 
 def tune(request: Request) -> int:
     """Returns the exit code. Raises GeneratorError where the search can't begin or be stored."""
-    tasks = find_tasks()
-    spec = find_model(load(request.config, tasks), request.model, request.config)
-    usual = worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
-    space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
+    spec = find_model(load(request.config), request.model, request.config)
+    task = find_tasks()[spec.task]
+    usual = worth_trying(spec, task, request.concurrency, num_cores())
+    space = make_space(spec, task, request.search, request.fix, usual)
     inputs = inputs_of(spec, request.load)
     endpoint = endpoint_of(spec, request.endpoint, request.goal)
     files = files_of(spec, request.repository)
@@ -73,8 +73,8 @@ def tune(request: Request) -> int:
         continued_or_new(
             folder, Run("tune", **run_context(request.command), title=title, scenario=scenario)
         )
-        bench = Bench(request, spec, tasks, Path(scratch), folder, files, inputs, endpoint)
-        return Tuning(request, space, bench, folder, tasks).run()
+        bench = Bench(request, spec, Path(scratch), folder, files, inputs, endpoint)
+        return Tuning(request, space, bench, folder).run()
 
 
 @dataclass
@@ -83,7 +83,6 @@ class Tuning:
     space: Space
     bench: Any  # a Bench
     folder: Path
-    tasks: Mapping[str, Task]
 
     def run(self) -> int:
         request, goal = self.request, self.request.goal
@@ -108,7 +107,7 @@ class Tuning:
             print(f"{request.config} stays as it is")
         elif request.write and winner is not None:
             config, current = request.config, self.space.current
-            changes = write_settings(config, request.model, current, winner, self.tasks)
+            changes = write_settings(config, request.model, current, winner)
             print(changes or f"{config} says so already")
             print(f"hf-triton apply brings a running server to {config}")
         return EXIT_INPUT if winner is None else EXIT_OK

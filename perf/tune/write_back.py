@@ -15,7 +15,6 @@ from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
 from generator.repository.staging import write
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task
 from generator.yaml_file.keys import plain
 from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, settings_text
 
@@ -28,13 +27,11 @@ class EditError(Exception):
     """The change would touch other parts of the file; the text says where."""
 
 
-def write_settings(
-    config: Path, name: str, now: Settings, wanted: Settings, tasks: Mapping[str, Task]
-) -> str:
+def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> str:
     """Returns the diff; empty without changes. Raises PerfError where the file no longer says
     ``now``, these keys can't be changed alone, or it can't be written; SpecError.
     """
-    before = {spec.name: spec for spec in load(config, tasks)}
+    before = {spec.name: spec for spec in load(config)}
     if name not in before:
         raise PerfError(f"{config}: model '{name}' is gone; nothing was written")
     if current(before[name], now) != dict(now):
@@ -49,7 +46,7 @@ def write_settings(
             text = set_value(text, name, *_change(text, before[name], key, value))
         new = old[: old.startswith(_BOM)] + text
         if new != old:
-            _replace(config, new, before, name, wanted, tasks)
+            _replace(config, new, before, name, wanted)
     except (EditError, yaml.YAMLError) as error:
         raise PerfError(
             f"{config}: {error}; nothing was written, set these yourself: {settings_text(changes)}"
@@ -86,11 +83,10 @@ def _replace(
     before: Mapping[str, ModelSpec],
     name: str,
     wanted: Settings,
-    tasks: Mapping[str, Task],
 ) -> None:
     """Raises EditError where anything else would change."""
     try:
-        after = {spec.name: spec for spec in load(config, tasks, new.encode())}
+        after = {spec.name: spec for spec in load(config, new.encode())}
     except SpecError as error:
         problems = (f"{each.where}: {each.message}" for each in error.problems)
         raise EditError("; ".join(problems)) from None

@@ -73,7 +73,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("tag", PARAMETERS)
 def test_every_parameter_is_a_tensor_or_in_one(tag: str) -> None:
-    (spec,) = load(TASKS[tag].folder / "example.yaml", TASKS)
+    (spec,) = load(TASKS[tag].folder / "example.yaml")
     for model in triton_models(spec):
         config: Any = model_config.parse(render_config(model, TASKS[tag]))
         tensors = {tensor.name for tensor in config.input}
@@ -94,7 +94,7 @@ def test_every_parameter_is_a_tensor_or_in_one(tag: str) -> None:
 def test_a_tensor_that_no_answer_on_the_stub_shows_is_as_clients_send_it(
     tag: str, name: str, kind: str, dims: list[int]
 ) -> None:
-    (spec,) = load(TASKS[tag].folder / "example.yaml", TASKS)
+    (spec,) = load(TASKS[tag].folder / "example.yaml")
     for model in triton_models(spec):
         config: Any = model_config.parse(render_config(model, TASKS[tag]))
         (found,) = (each for each in (*config.input, *config.output) if each.name == name)

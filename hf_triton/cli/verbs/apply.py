@@ -113,14 +113,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--rollback takes neither --force nor --prune")
     # Imported here: --help needs none of it.
     from generator.models_yaml.reading import load
-    from generator.spec.task_folders import find_tasks
     from hf_triton.serving.apply.session import ApplyOptions, Session
     from hf_triton.serving.apply.target import remote_target, running_target
     from hf_triton.tritonserver.admin_key import take_admin_key
 
     repository = Path(args.repository)
     if not args.rollback:
-        load(Path(args.config), find_tasks())  # report all mistakes in it first
+        load(Path(args.config))  # report all mistakes in it first
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:

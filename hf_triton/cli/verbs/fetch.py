@@ -17,7 +17,6 @@ from generator.flag_values import whole
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import find_tasks
 from hf_triton.serving.python_env import ensure_environments, preview
 
 NUM_WORKERS = 8
@@ -86,11 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where a model can't be fetched, after all others are complete."""
     config = Path(args.config)
-    specs = load_unpinned(config, find_tasks())
+    specs = load_unpinned(config)
     chosen = chosen_models(specs, args.names, config)
     for line in preview(chosen):
         print(line, flush=True)
-    failed = {} if args.dry_run else ensure_environments(chosen, find_tasks())
+    failed = {} if args.dry_run else ensure_environments(chosen)
     failures = [f"{name}: {failure}" for name, failure in failed.items()]
     if not args.envs_only:
         try:

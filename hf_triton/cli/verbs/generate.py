@@ -16,7 +16,6 @@ from generator.repository import writing as writer
 from generator.repository.compare import Action, ModelPlan
 from generator.repository.native_model import place_models
 from generator.repository.plan import Plan, make_plan, track
-from generator.spec.task_folders import find_tasks
 from hf_triton.tritonserver.state_file import running_servers
 
 MAX_LISTED = 5
@@ -80,7 +79,7 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             is_there = model.folder.exists()
             with writer.locked_model(model.folder) if is_there else contextlib.nullcontext():
                 writer.apply(model)
-        notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
+        notes = [*place_models(plan.specs, repository)] if not conflicts else []
     notes += missing_weights(plan.specs, repository)
     notes += [
         f"{model.folder / path}: edited by hand, and kept"

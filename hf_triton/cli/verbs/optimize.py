@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
 from generator.repository.native_model import place_models
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.python_env.find_environment import LIBRARY_PATH
@@ -78,23 +77,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
-    spec = named(load(config, tasks), args.model, config)
+    spec = named(load(config), args.model, config)
     if _PACKAGE not in tasks[spec.task].packages:
         others = ", ".join(tag for tag, task in tasks.items() if _PACKAGE in task.packages)
         raise ModelError(
             f"model '{spec.name}' is of the task {spec.task}, which has no engines to compare; "
             f"these have: {others or 'none'}"
         )
-    python = _python_of(spec, tasks)
+    python = _python_of(spec)
     refuse_conflicts(generate(config, repository))
     # With every layout the last folder runs Python and knows the task.
     code = _compare(repository / triton_models(spec)[-1].name, python, spec, args)
-    for note in place_models([spec], tasks, repository):
+    for note in place_models([spec], repository):
         print(f"hf-triton: {note}", file=sys.stderr)
     return code
 
 
-def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
+def _python_of(spec: ModelSpec) -> str:
     """Builds the model's own environment if it is missing. Raises ModelError."""
     if spec.python_env is None:
         missing = [name for name in ("torch", "transformers") if not find_spec(name)]
@@ -104,7 +103,7 @@ def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
                 f"{pip_install('serve,onnx')}"
             )
         return sys.executable
-    for name, reason in ensure_environments([spec], tasks).items():
+    for name, reason in ensure_environments([spec]).items():
         raise ModelError(f"{name}: {reason}")
     return str(folder_of(spec.python_env) / "bin" / "python3")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from generator.models_yaml.reading import load_unpinned
 from generator.repository import writing as writer
 from generator.repository.plan import find_orphans
-from generator.spec.task_folders import find_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Removes the generated files of those folders; prints what stays and why."""
     repository = Path(args.repository)
-    specs = load_unpinned(Path(args.config), find_tasks())
+    specs = load_unpinned(Path(args.config))
     if not args.dry_run:
         writer.finish_interrupted(repository)
     removals = list(find_orphans(repository, specs, args.weights, args.force))

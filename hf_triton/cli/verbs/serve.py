@@ -24,7 +24,6 @@ from generator.models_yaml.server_settings import (
     ServerSettings,
 )
 from generator.spec.access import Tls
-from generator.spec.task_folders import find_tasks
 from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
@@ -265,7 +264,7 @@ def run(args: argparse.Namespace) -> int:
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     # A model whose environment can't be built does not load; the others are served.
-    for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
+    for name, reason in ensure_environments(outcome.plan.specs).items():
         print(f"hf-triton: {name}: {reason}", file=sys.stderr)
     policy = RestartPolicy(max_restarts=args.max_restarts)
     options = ServeOptions(

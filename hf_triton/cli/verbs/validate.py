@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Raises SpecError with every mistake."""
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
-    specs = load(config, tasks)
+    specs = load(config)
     report = Report()
     for part in (part for spec in specs for part in spec.parts):
         if lack := local_files.missing_file(part):

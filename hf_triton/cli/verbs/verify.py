@@ -16,7 +16,6 @@ from generator.fetch.progress import Progress, size
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.task_folders import find_tasks
 from hf_triton.cli.verbs import fetch
 from hf_triton.runtime.weights.locked_files import Difference, differences, hash_file
 
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if models_lock.read_lock(config) is None:
         name = models_lock.lock_path(config)
         raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
-    specs = hub_models(chosen_models(load(config, find_tasks()), args.names, config))
+    specs = hub_models(chosen_models(load(config), args.names, config))
     wrong = _verify(specs, Path(args.repository))
     if not wrong:
         num_models = len({spec.name for spec in specs})

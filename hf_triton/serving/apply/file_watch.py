@@ -19,7 +19,6 @@ from generator.models_yaml.models_lock import lock_path
 from generator.models_yaml.reading import load, load_settings
 from generator.models_yaml.server_settings import ServerSettings
 from generator.repository import served_record
-from generator.spec.task_folders import find_tasks
 from generator.yaml_file.nodes import MOST_BYTES
 from hf_triton.runtime.regular_file import read_regular
 from hf_triton.serving.apply.session import ApplyOptions, Session
@@ -43,7 +42,7 @@ class WatchedFiles:
     def find_named(self) -> None:
         """Updates which files models.yaml names; keeps the old ones if it has mistakes."""
         with contextlib.suppress(GeneratorError):
-            specs = load(self.config, find_tasks())
+            specs = load(self.config)
             hooks = {spec.hooks.path for spec in specs if spec.hooks is not None}
             required = {file for spec in specs if spec.python_env for file in spec.python_env.files}
             self._named = sorted(hooks | required)

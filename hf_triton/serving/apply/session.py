@@ -26,7 +26,6 @@ from generator.repository.native_model import place_models
 from generator.repository.plan import Plan, make_plan
 from generator.repository.served_record import LastApply, LastChange, ServedRecord
 from generator.repository.version_folders import current_files
-from generator.spec.task_folders import find_tasks
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again
@@ -104,11 +103,10 @@ class Session:
 
     def apply(self, config: Path) -> int:
         options, repository = self._options, self._repository
-        tasks = find_tasks()
         if not (options.dry_run or self._target.is_remote):
             # It takes minutes: others may generate meanwhile. A model whose environment can't be
             # built fails to load later, and its old version goes on serving.
-            for name, reason in ensure_environments(load(config, tasks), tasks).items():
+            for name, reason in ensure_environments(load(config)).items():
                 self._warn(f"{name}: {reason}")
         if not options.dry_run:
             writer.finish_interrupted(repository)
@@ -125,7 +123,7 @@ class Session:
             specs = {spec.name: spec for spec in plan.specs}
 
             def place(model: str) -> None:
-                for note in place_models([specs[model]], tasks, repository):
+                for note in place_models([specs[model]], repository):
                     self._warn(note)
 
             settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)

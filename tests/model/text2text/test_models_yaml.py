@@ -17,7 +17,7 @@ def problems(tmp_path: Path, entry: str) -> str:
     path = tmp_path / "models.yaml"
     path.write_text(f"models:\n  - name: tiny\n    model: google/flan-t5-small\n{entry}")
     with pytest.raises(SpecError) as raised:
-        load(path, TASKS)
+        load(path)
     return str(raised.value)
 
 
@@ -50,5 +50,5 @@ def test_an_empty_prefix_is_one(tmp_path: Path) -> None:
         "models:\n  - name: tiny\n    model: google/flan-t5-small\n"
         '    task: text2text-generation\n    options: {prefix: ""}\n'
     )
-    (spec,) = load(tmp_path / "models.yaml", TASKS)
+    (spec,) = load(tmp_path / "models.yaml")
     assert spec.options["prefix"] == ""

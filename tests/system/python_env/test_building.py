@@ -59,7 +59,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def env_of(work: Path, name: str) -> PythonEnv:
-    specs = load(work / "models.yaml", task_folders.find_tasks())
+    specs = load(work / "models.yaml")
     env = next(spec.python_env for spec in specs if spec.name == name)
     assert env is not None
     return env

@@ -16,7 +16,6 @@ from generator.deploy.rendering import block, quote
 from generator.deploy.servers import Server, slug
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import find_tasks
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import parse as parse_marks
 from generator.yaml_file.nodes import read
@@ -59,26 +58,25 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
         "models: [{name: own, task: text-generation, model: org/name,\n"
         "  python_env: {requirements: below/all.txt, system_site_packages: true}}]\n"
     )
-    (spec,) = load(here / "models.yaml", find_tasks())
+    (spec,) = load(here / "models.yaml")
     server = Server("hf-triton", None, (spec,), OPTIONS, "cpu")
     for name, content in files_of(server, read(here / "models.yaml")).items():
         (there / name).write_bytes(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
-    (again,) = load(there / "models.yaml", find_tasks())
+    (again,) = load(there / "models.yaml")
     assert again.python_env is not None
     assert spec.python_env is not None
     assert again.python_env.digest == spec.python_env.digest
 
 
 def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
-    tasks = find_tasks()
     for path in sorted((ROOT / "examples").glob("*.yaml")):
-        specs = load(path, tasks)
+        specs = load(path)
         asked = dataclasses.replace(OPTIONS, local_models=str(path.parent))
         server = Server("hf-triton", None, tuple(specs), asked, "cpu")
         for name, content in files_of(server, read(path)).items():
             (tmp_path / name).write_bytes(content)
-        again = load(tmp_path / "models.yaml", tasks)
+        again = load(tmp_path / "models.yaml")
         for one, other in zip(specs, again, strict=True):
             assert one.source.folder == other.source.folder
             assert _digest(one) == _digest(other)

@@ -13,7 +13,6 @@ from generator.errors import SpecError
 from generator.models_yaml.reading import load
 from generator.render.manifest import digest_in
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import find_tasks
 from tests.unit.generator.conftest import Run
 
 _MODELS = """\
@@ -44,7 +43,7 @@ def models(work: Path) -> Callable[[str], None]:
 
 
 def _specs(work: Path) -> dict[str, ModelSpec]:
-    return {spec.name: spec for spec in load(work / "models.yaml", find_tasks())}
+    return {spec.name: spec for spec in load(work / "models.yaml")}
 
 
 def _routing(work: Path, model: str) -> Any:
@@ -138,7 +137,7 @@ models:
 """
     models(text % sql)
     with pytest.raises(SpecError, match="'other' lacks the adapters polite, which requests may"):
-        load(work / "models.yaml", find_tasks())
+        load(work / "models.yaml")
     models(text % f"{sql}, {polite}")
     assert set(_specs(work)) == {"m", "other"}
 

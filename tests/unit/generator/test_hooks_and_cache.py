@@ -10,7 +10,6 @@ import pytest
 
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import Metric, ModelSpec, ResponseCache
-from generator.spec.task_folders import find_tasks
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 Run = Callable[..., tuple[int, str, str]]
@@ -26,7 +25,7 @@ def write(work: Path, yaml: str, hooks: str | bytes = HOOKS) -> None:
 
 
 def read_one(work: Path) -> ModelSpec:
-    return load(work / "models.yaml", find_tasks())[0]
+    return load(work / "models.yaml")[0]
 
 
 def mistakes(run: Run) -> list[str]:
@@ -147,7 +146,7 @@ def test_metrics_are_read_and_stand_in_model_json(work: Path, run: Run) -> None:
 def test_two_models_may_share_a_metric(work: Path) -> None:
     second = ONE_MODEL.removeprefix("models:\n").replace("demo", "second")
     write(work, f"{ONE_MODEL}{WITH_HOOKS}{METRICS}{second}{WITH_HOOKS}{METRICS}")
-    specs = load(work / "models.yaml", find_tasks())
+    specs = load(work / "models.yaml")
     assert specs[0].metrics == specs[1].metrics
 
 

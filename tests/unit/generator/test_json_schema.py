@@ -11,13 +11,12 @@ import pytest
 import yaml
 
 from generator.models_yaml.json_schema import json_schema
-from generator.spec.task_folders import find_tasks
 from tests.support.triton import ROOT
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.regenerate import PAGE, documented
 
 RIGHT = {"name": "demo", "task": "text-generation", "model": "org/name"}
-SCHEMA = json_schema(find_tasks())
+SCHEMA = json_schema()
 
 
 def places(document: object) -> list[str]:

@@ -28,7 +28,7 @@ def named_labels(work: Path, config: object, more: str = "") -> dict[str, tuple[
     (work / "model" / "config.json").write_text(json.dumps(config))
     (work / "models.yaml").write_text(CLASSIFIER + more)
     tasks, found = find_tasks(), {}
-    for model in triton_models(load(work / "models.yaml", tasks)[0]):
+    for model in triton_models(load(work / "models.yaml")[0]):
         files = render(model, tasks["text-classification"], work / "model_repository")
         parsed: Any = model_config.parse(files["config.pbtxt"].decode())
         (named,) = {

@@ -8,7 +8,6 @@ import pytest
 
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import DynamicBatching, InstanceGroup, ModelSpec
-from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
@@ -17,7 +16,7 @@ HEAD = "models:\n  - name: demo\n    task: fake-task\n"
 
 def read(text: str, work: Path) -> list[ModelSpec]:
     (work / "models.yaml").write_text(text)
-    return load(work / "models.yaml", find_tasks())
+    return load(work / "models.yaml")
 
 
 def read_one(text: str, work: Path) -> ModelSpec:

@@ -39,7 +39,7 @@ EVIL = [
 @pytest.fixture
 def model(work: Path) -> TritonModel:
     (work / "models.yaml").write_text(ONE_MODEL)
-    return triton_models(load(work / "models.yaml", find_tasks())[0])[0]
+    return triton_models(load(work / "models.yaml")[0])[0]
 
 
 @pytest.fixture

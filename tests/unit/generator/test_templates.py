@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import TemplateError
+from generator.spec import task_folders
 from generator.spec.task_folders import find_tasks
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
@@ -27,9 +28,10 @@ def test_a_folder_with_a_config_template_is_a_task(work: Path) -> None:
     assert list(find_tasks()) == ["fake-stream", "fake-task", "token-classification"]
 
 
-def test_no_task_at_all_is_named(tmp_path: Path) -> None:
+def test_no_task_at_all_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_folders, "default_directory", lambda: tmp_path)
     with pytest.raises(TemplateError, match="no task folder with a config"):
-        find_tasks(tmp_path)
+        find_tasks()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from generator.errors import SpecError
 from generator.models_yaml.reading import load
 from generator.render.model_data import is_used_in
 from generator.render.sample_requests import curl_lines
-from generator.spec.task_folders import find_tasks
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver.process import TritonServer
 from tests.unit.generator.conftest import Run
@@ -49,7 +48,7 @@ def arguments(text: str) -> dict[str, Any]:
 def refusals(text: str) -> list[str]:
     Path("models.yaml").write_text(text)
     with pytest.raises(SpecError) as refused:
-        load(Path("models.yaml"), find_tasks())
+        load(Path("models.yaml"))
     return [
         f"{one.line}:{one.column}: {one.where}: {one.message}" for one in refused.value.problems
     ]

@@ -23,7 +23,7 @@ def read(folder: Path, options: str, *keys: str) -> ModelSpec:
     lines = ["models:", "- name: m", "task: text-generation", f"model: {DEMO_MODEL}", *keys]
     text = "\n  ".join([*lines, f"options: {options}"])
     (folder / "models.yaml").write_text(text.replace("  - name", "- name", 1), encoding="utf-8")
-    [spec] = load(folder / "models.yaml", _TASKS)
+    [spec] = load(folder / "models.yaml")
     return spec
 
 
@@ -50,7 +50,7 @@ def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
         f"{{name: m, task: text-generation, model: {DEMO_MODEL}, options: {{engine: generate}}}}"
     )
     (tmp_path / "models.yaml").write_text(f"{defaults}models:\n- {model}\n", encoding="utf-8")
-    [spec] = load(tmp_path / "models.yaml", _TASKS)
+    [spec] = load(tmp_path / "models.yaml")
     assert spec.options["engine"] == "generate"
     assert read(tmp_path, "{engine: generate, prefix_cache: false}").name == "m"
     assert read(tmp_path, "{engine: auto, prefix_cache_gib: 1}").name == "m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
+from generator.spec import task_folders
 from generator.spec.model_spec import ModelKeys
-from generator.spec.task_folders import find_tasks
 from generator.yaml_file import nodes
 from generator.yaml_file.keys import key_names
 from tests.unit.generator.workspace import make_templates
@@ -63,8 +64,11 @@ def parse(raw: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def templates_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_templates(tmp_path_factory.mktemp("fuzz") / "templates")
+def templates_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = make_templates(tmp_path_factory.mktemp("fuzz") / "templates")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_folders, "default_directory", lambda: folder)
+        yield folder
 
 
 @pytest.mark.threat("yaml-bombs")
@@ -77,4 +81,4 @@ def test_any_values_under_known_keys_are_read_or_refused(
     text = yaml.safe_dump({"models": models, "defaults": defaults}, allow_unicode=True)
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with contextlib.suppress(SpecError):
-        load(path, find_tasks(templates_folder))
+        load(path)

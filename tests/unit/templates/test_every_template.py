@@ -38,7 +38,7 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 @pytest.fixture
 def spec(task: Task) -> ModelSpec:
-    return load(task.folder / "example.yaml", TASKS)[0]
+    return load(task.folder / "example.yaml")[0]
 
 
 def config_of(model: ModelFolder, task: Task) -> Any:
@@ -47,7 +47,7 @@ def config_of(model: ModelFolder, task: Task) -> Any:
 
 
 def test_its_example_is_of_this_task_and_smallest(task: Task) -> None:
-    specs = load(task.folder / "example.yaml", TASKS)
+    specs = load(task.folder / "example.yaml")
     assert [spec.task for spec in specs] == [task.tag]
     assert len((task.folder / "example.yaml").read_text().splitlines()) <= 6
 
@@ -56,7 +56,7 @@ def test_its_example_is_of_this_task_and_smallest(task: Task) -> None:
 def test_its_config_is_one_that_triton_loads(size: str, task: Task, tmp_path: Path) -> None:
     example = (task.folder / "example.yaml").read_text()
     (tmp_path / "models.yaml").write_text(f"{example}    max_batch_size: {size}\n")
-    spec = load(tmp_path / "models.yaml", TASKS)[0]
+    spec = load(tmp_path / "models.yaml")[0]
     for model in triton_models(spec):
         config = config_of(model, task)  # render checks it
         assert (config.name, config.backend) == (model.name, "python")
@@ -69,7 +69,7 @@ def model_py(task: Task, text: str = "") -> str:
     example = (task.folder / "example.yaml").read_text(encoding="utf-8")
     config = Path("models.yaml")
     config.write_text(example + text, encoding="utf-8")
-    model = triton_models(load(config, TASKS)[0])[-1]
+    model = triton_models(load(config)[0])[-1]
     return render(model, task, Path("model_repository"))[MODEL_FILE].decode()
 
 
@@ -118,7 +118,7 @@ def test_it_names_every_package_of_the_library_that_it_imports(task: Task) -> No
 def test_its_model_tells_where_the_weights_are(task: Task, in_folder: Path) -> None:
     keys = {"revision": "0a" * 20, "dtype": "float32", "device_map": "auto"}
     pinned = model_py(task, "".join(f"    {key}: {value}\n" for key, value in keys.items()))
-    model = load(Path("models.yaml"), TASKS)[0]
+    model = load(Path("models.yaml"))[0]
     for name, value in (
         *keys.items(),
         ("model", model.source.text),
@@ -241,7 +241,7 @@ def test_run_time_never_imports_build_time() -> None:
 
 def test_text_generation_declares_the_contracts_tensors() -> None:
     task = TASKS["text-generation"]
-    [*_, model] = triton_models(load(task.folder / "example.yaml", TASKS)[0])
+    [*_, model] = triton_models(load(task.folder / "example.yaml")[0])
     config = config_of(model, task)
     kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
     assert [(i.name, kinds[i.data_type], list(i.dims)) for i in config.input] == [

@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_right(path: Path) -> None:
     tasks = find_tasks()
-    for spec in load(path, tasks):
+    for spec in load(path):
         for model in triton_models(spec):
             assert render(model, tasks[spec.task], ROOT / "model_repository")
         assert not spec.trust_remote_code
@@ -31,12 +31,12 @@ def is_of_the_demo(folder: Path | None) -> bool:
 
 def test_one_example_has_a_model_of_every_task() -> None:
     tasks = find_tasks()
-    served = [spec.task for spec in load(ROOT / "examples/every-task.yaml", tasks)]
+    served = [spec.task for spec in load(ROOT / "examples/every-task.yaml")]
     assert sorted(served) == sorted(tasks)
 
 
 def test_the_default_file_serves_the_demo_model() -> None:
-    [spec] = load(ROOT / "models.yaml", find_tasks())
+    [spec] = load(ROOT / "models.yaml")
     assert (spec.name, spec.source.folder) == ("demo", ROOT / "demo/model")
 
 
@@ -52,7 +52,7 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     (tmp_path / "my_hooks.py").write_text("def preprocess(request): pass\n")
     (tmp_path / "needs.txt").write_text("einops\n")
     (tmp_path / "models.yaml").write_text(text)
-    specs = load(tmp_path / "models.yaml", find_tasks())
+    specs = load(tmp_path / "models.yaml")
     assert [spec.name for spec in specs] == ["demo", "demo_new"]
     assert specs[0].max_batch_size == 8
     settings = load_settings(tmp_path / "models.yaml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task, find_tasks
 from perf.sweep.scenario import Inputs
 from perf.tune import bench as bench_module
 from perf.tune.bench import Bench
@@ -38,16 +36,11 @@ models:
 """
 
 
-@pytest.fixture(scope="module")
-def tasks() -> Mapping[str, Task]:
-    return find_tasks()
-
-
 @pytest.fixture
-def specs(tmp_path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
+def specs(tmp_path: Path) -> list[ModelSpec]:
     path = tmp_path / "models.yaml"
     path.write_text(YAML)
-    return load(path, dict(tasks))
+    return load(path)
 
 
 @pytest.mark.parametrize(
@@ -96,30 +89,28 @@ def test_a_load_that_says_nothing_is_refused(
         inputs_of(specs[0], load)
 
 
-def bench(folder: Path, text: str, place: int, tasks: Mapping[str, Task]) -> Bench:
+def bench(folder: Path, text: str, place: int) -> Bench:
     """Of an entry of a models.yaml in ``folder``."""
     path, scratch = folder / "models.yaml", folder / "trial"
     path.write_text(text)
     scratch.mkdir(exist_ok=True)
-    spec = load(path, dict(tasks))[place]
+    spec = load(path)[place]
     request = Request("demo", path, folder / "model_repository", Goal("throughput"), 1, 3, 9, 1.0)
     run = folder / "run"
-    return Bench(request, spec, tasks, scratch, run, DEMO_MODEL, Inputs(), "http-infer")
+    return Bench(request, spec, scratch, run, DEMO_MODEL, Inputs(), "http-infer")
 
 
-def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path) -> None:
     text = YAML.replace("max_batch_size: 4", "response_cache: true")
-    assert bench(tmp_path, text, 1, tasks).read({}).response_cache is None
+    assert bench(tmp_path, text, 1).read({}).response_cache is None
 
 
-def test_a_trial_has_the_models_environment_and_adapters(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
+def test_a_trial_has_the_models_environment_and_adapters(tmp_path: Path) -> None:
     (tmp_path / "polite").mkdir()
     (tmp_path / "needs.txt").write_text("einops\n")
     keys = "python_env: needs.txt, adapters: [{name: a, model: ./polite}, {name: b, model: org/b}]"
     text = YAML.replace("options: {max_num_seqs: 8}", keys)
-    found = bench(tmp_path, text, 0, tasks)
+    found = bench(tmp_path, text, 0)
     spec, trial = found.spec, found.read({})
     assert spec.python_env is not None
     assert trial.python_env is not None
@@ -135,11 +126,11 @@ def test_weights_that_were_not_fetched_are_asked_for(
 
 
 def test_settings_that_can_not_be_are_refused_with_the_reason(
-    tmp_path: Path, tasks: Mapping[str, Task], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_module, "free_cpu_bytes", lambda: 2**30)
     monkeypatch.setattr("shutil.which", lambda _: None)
-    found = bench(tmp_path, YAML, 0, tasks)
+    found = bench(tmp_path, YAML, 0)
     assert found.refusal({"instance_group.count": 2}) is None
     assert found.refusal({"instance_group.count": 4}) == (
         "needs at least 1.2 GiB, and 1.0 GiB are free"

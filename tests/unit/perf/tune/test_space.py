@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,21 @@ import pytest
 from generator.errors import UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_folders import find_tasks
 from perf.report.schema import Value
 from perf.tune.space import Space, make_space, short, worth_trying
 from tests.support.triton import DEMO_MODEL
 
 
-@pytest.fixture(scope="module")
-def tasks() -> Mapping[str, Task]:
-    return find_tasks()
-
-
-def spec_of(
-    folder: Path, tasks: Mapping[str, Task], more: str = "", task: str = "text-generation"
-) -> ModelSpec:
+def spec_of(folder: Path, more: str = "", task: str = "text-generation") -> ModelSpec:
     path = folder / "models.yaml"
     path.write_text(f"models:\n- {{name: demo, task: {task}, model: {DEMO_MODEL}{more}}}\n")
-    return load(path, dict(tasks))[0]
+    return load(path)[0]
 
 
-def space_of(
-    spec: ModelSpec, tasks: Mapping[str, Task], *search: str, fix: tuple[str, ...] = ()
-) -> Space:
-    usual = worth_trying(spec, tasks[spec.task], callers=16, cores=4)
-    return make_space(spec, tasks[spec.task], search, fix, usual)
+def space_of(spec: ModelSpec, *search: str, fix: tuple[str, ...] = ()) -> Space:
+    usual = worth_trying(spec, find_tasks()[spec.task], callers=16, cores=4)
+    return make_space(spec, find_tasks()[spec.task], search, fix, usual)
 
 
 def values(space: Space) -> dict[str, tuple[Value, ...]]:
@@ -55,9 +45,9 @@ def values(space: Space) -> dict[str, tuple[Value, ...]]:
     ],
 )
 def test_values_are_those_that_were_written_and_the_current_one(
-    written: str, expected: tuple[Value, ...], tmp_path: Path, tasks: Mapping[str, Task]
+    written: str, expected: tuple[Value, ...], tmp_path: Path
 ) -> None:
-    space = space_of(spec_of(tmp_path, tasks), tasks, written)
+    space = space_of(spec_of(tmp_path), written)
     assert tuple(values(space).values()) == (expected,)
 
 
@@ -84,38 +74,32 @@ def test_values_are_those_that_were_written_and_the_current_one(
     ],
 )
 def test_what_models_yaml_does_not_allow_is_refused_by_its_key(
-    written: str, message: str, tmp_path: Path, tasks: Mapping[str, Task]
+    written: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        space_of(spec_of(tmp_path, tasks), tasks, written)
+        space_of(spec_of(tmp_path), written)
 
 
-def test_a_key_can_not_be_searched_and_fixed(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+def test_a_key_can_not_be_searched_and_fixed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is also in --search"):
-        space_of(spec_of(tmp_path, tasks), tasks, "max_num_seqs=4", fix=("max_num_seqs=8",))
+        space_of(spec_of(tmp_path), "max_num_seqs=4", fix=("max_num_seqs=8",))
 
 
-def test_instances_that_are_not_one_number_are_refused(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    spec = spec_of(tmp_path, tasks, ", device_map: auto")
+def test_instances_that_are_not_one_number_are_refused(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, ", device_map: auto")
     with pytest.raises(UsageError, match="has a device_map or several groups"):
-        space_of(spec, tasks, "instance_group.count=1,2")
+        space_of(spec, "instance_group.count=1,2")
 
 
-def test_a_text_model_is_tried_with_what_its_engine_looks_at(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    found = values(space_of(spec_of(tmp_path, tasks), tasks))
+def test_a_text_model_is_tried_with_what_its_engine_looks_at(tmp_path: Path) -> None:
+    found = values(space_of(spec_of(tmp_path)))
     assert found["max_num_seqs"] == (None, 4, 8, 16)  # more than all 16 callers is the same
     assert set(found) == {"max_num_seqs", "max_num_batched_tokens", "instance_group.count"}
 
 
-def test_batches_and_delays_are_tried_where_requests_have_a_batch_dimension(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    spec = spec_of(tmp_path, tasks, ", max_batch_size: 8", task="feature-extraction")
-    found = values(space_of(spec, tasks))
+def test_batches_and_delays_are_tried_where_requests_have_a_batch_dimension(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, ", max_batch_size: 8", task="feature-extraction")
+    found = values(space_of(spec))
     assert found["max_batch_size"] == (1, 2, 4, 8, 16)
     assert found["max_queue_delay_microseconds"] == (0, 100, 500, 1000, 5000)
     assert "max_num_seqs" not in found

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec.task_folders import find_tasks
 from perf.report.schema import write_run
 from perf.run_folder import locked_folder
 from perf.tune.question import Goal, Request
@@ -44,7 +43,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
     bench = FakeBench(interrupt_at=interrupt_at, folder=results)
     with locked_folder(results):
         write_run(results, RUN)
-        return Tuning(request, SPACE, bench, results, find_tasks()).run()
+        return Tuning(request, SPACE, bench, results).run()
 
 
 def test_the_winner_is_told_from_noise_and_written(

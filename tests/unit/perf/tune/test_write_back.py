@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ import pytest
 from generator.errors import PerfError
 from generator.models_yaml.reading import load
 from generator.repository import staging
-from generator.spec.task_folders import Task, find_tasks
 from perf.tune.space import BATCH, DELAY, INSTANCES, Settings, current
 from perf.tune.write_back import write_settings
 from tests.support.triton import DEMO_MODEL
@@ -23,21 +21,16 @@ SEQS, CACHE = "options.max_num_seqs", "options.kv_cache_gib"
 MODEL = f"task: text-generation\n    model: {DEMO_MODEL}"
 
 
-@pytest.fixture(scope="module")
-def tasks() -> Mapping[str, Task]:
-    return find_tasks()
-
-
 def write_yaml(folder: Path, text: str) -> Path:
     path = folder / "models.yaml"
     path.write_bytes(text.encode())
     return path
 
 
-def changed(path: Path, wanted: Settings, tasks: Mapping[str, Task], name: str = "demo") -> str:
-    spec = next(each for each in load(path, dict(tasks)) if each.name == name)
+def changed(path: Path, wanted: Settings, name: str = "demo") -> str:
+    spec = next(each for each in load(path) if each.name == name)
     now = current(spec, wanted)
-    return write_settings(path, name, now, wanted, tasks)
+    return write_settings(path, name, now, wanted)
 
 
 HEAD = f"models:\n  - name: demo\n    {MODEL}\n"
@@ -114,24 +107,22 @@ FEW = f"{HEAD}    options:\n      max_num_seqs:   8  # few\n"
 
 
 @pytest.mark.parametrize("marked, wanted", CASES.values(), ids=CASES)
-def test_only_the_wanted_keys_change(
-    marked: str, wanted: Settings, tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
+def test_only_the_wanted_keys_change(marked: str, wanted: Settings, tmp_path: Path) -> None:
     before, after = (
         re.sub(r"\[\[(.*?) => (.*?)\]\](?!\])", kept, marked, flags=re.DOTALL)
         for kept in (r"\1", r"\2")
     )
     path = write_yaml(tmp_path, before)
-    diff = changed(path, wanted, tasks)
+    diff = changed(path, wanted)
     assert path.read_bytes().decode() == after
     assert diff.startswith("--- ")
     assert [each.name for each in tmp_path.iterdir()] == ["models.yaml"]
 
 
-def test_what_is_so_already_changes_nothing(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+def test_what_is_so_already_changes_nothing(tmp_path: Path) -> None:
     path = write_yaml(tmp_path, FEW)
     before = path.stat()
-    assert changed(path, {SEQS: 8}, tasks) == ""
+    assert changed(path, {SEQS: 8}) == ""
     assert path.stat().st_ino == before.st_ino
 
 
@@ -157,53 +148,49 @@ def test_what_is_so_already_changes_nothing(tmp_path: Path, tasks: Mapping[str, 
     ids=["a comment", "other keys", "more would change"],
 )
 def test_a_change_that_can_not_be_made_alone_is_refused(
-    tmp_path: Path, tasks: Mapping[str, Task], text: str, wanted: Settings, message: str
+    tmp_path: Path, text: str, wanted: Settings, message: str
 ) -> None:
     path = write_yaml(tmp_path, text)
     with pytest.raises(PerfError, match=message):
-        changed(path, wanted, tasks)
+        changed(path, wanted)
     assert path.read_text() == text
     assert [each.name for each in tmp_path.iterdir()] == ["models.yaml"]
 
 
-def test_a_file_that_was_changed_meanwhile_is_left_alone(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
+def test_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = write_yaml(tmp_path, FEW)
     with pytest.raises(PerfError, match="was changed since it was measured"):
-        write_settings(path, "demo", {SEQS: 4}, {SEQS: 32}, tasks)
+        write_settings(path, "demo", {SEQS: 4}, {SEQS: 32})
 
 
-def test_rights_and_links_stay(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+def test_rights_and_links_stay(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     path = write_yaml(tmp_path / "real", FEW)
     path.chmod(0o640)
     link = tmp_path / "models.yaml"
     link.symlink_to(path)
-    changed(link, {SEQS: 32}, tasks)
+    changed(link, {SEQS: 32})
     assert link.is_symlink()
     assert "max_num_seqs:   32" in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_file_of_the_working_directory_is_replaced_in_it(
-    tmp_path: Path, tasks: Mapping[str, Task], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, opened = write_yaml(tmp_path, FEW), list[Path]()
     monkeypatch.chdir(tmp_path)
     create = os.open
     monkeypatch.setattr(os, "open", lambda at, *a: opened.append(Path(at)) or create(at, *a))
-    changed(Path(path.name), {SEQS: 32}, tasks)
+    changed(Path(path.name), {SEQS: 32})
     staging.write("notes", b"")
     written = [at for at in opened if at.name.endswith(".hf-triton-tmp")]
     assert [at.absolute().parent for at in written] == [tmp_path, tmp_path]
 
 
-def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
+def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = write_yaml(tmp_path, FEW)
     (tmp_path / ".models.yaml.hf-triton-tmp").mkdir()
     with pytest.raises(PerfError, match="can't be written"):
-        changed(path, {SEQS: 32}, tasks)
+        changed(path, {SEQS: 32})
     assert path.read_text() == FEW
