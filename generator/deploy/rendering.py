@@ -7,17 +7,18 @@ models.yaml says can end a string early. Knows YAML; knows nothing of what is de
 from __future__ import annotations
 
 import functools
-import string
+import math
 from pathlib import Path
 
 import jinja2
+import yaml
 from markupsafe import Markup
 
 from generator.deploy.options import quantity
 from generator.render.strict_jinja import Filter, rendered, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " ") - {'"', "\\"}
+_INDENT = 2  # of PyYAML's blocks
 
 
 def render(name: str, **values: object) -> bytes:
@@ -30,9 +31,10 @@ def read(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
+@functools.lru_cache(maxsize=4096)
 def quote(text: str) -> Markup:
     """``text`` as a double-quoted string of YAML, in ASCII: what it holds stays inside."""
-    return Markup('"{}"').format(Markup("".join(map(_escape, text))))  # noqa: S704
+    return Markup(_dumped(text, '"')[0])  # noqa: S704
 
 
 def quote_for_compose(text: str) -> Markup:
@@ -42,27 +44,15 @@ def quote_for_compose(text: str) -> Markup:
 
 def block(text: str, indent: int) -> Markup:
     """``text`` as a literal block indented by so many spaces, or quoted where none can hold it."""
-    lines = text.split("\n")
-    printable = all(_is_plain(character) for line in lines for character in line)
-    has_edge = text[:1] in (" ", "\n") or any(line != line.rstrip() for line in lines)
-    if not printable or has_edge or not text.endswith("\n") or text.endswith("\n\n"):
+    if text[:1].isspace() or not text.endswith("\n") or text.endswith("\n\n"):
         return quote(text)
-    margin = " " * indent
-    body = "\n".join(f"{margin}{line}" if line else "" for line in lines[:-1])
-    return Markup("|\n{}").format(Markup(body))  # noqa: S704
+    head, *lines = _dumped(text, "|")
+    margin = " " * (indent - _INDENT)
+    return Markup("\n".join([head, *(line and margin + line for line in lines)]))  # noqa: S704
 
 
-def _escape(character: str) -> str:
-    if character in _SAFE:
-        return character
-    if character in '"\\':
-        return f"\\{character}"
-    code = ord(character)
-    return "\\n" if code == 10 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _is_plain(character: str) -> bool:
-    return character in _SAFE or character in '"\\'
+def _dumped(text: str, style: str) -> list[str]:
+    return yaml.safe_dump(text, default_style=style, width=math.inf).splitlines()
 
 
 @functools.lru_cache
