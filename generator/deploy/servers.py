@@ -152,10 +152,11 @@ class Server:
                 f"{self.quoted_names} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
             )
         wanted = _BASE_MEMORY_MIB + self._num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
-        for engine in (triton_models(spec)[-1] for spec in self.specs):
-            values = model_values(engine, nowhere)
-            size = weight_bytes(nowhere / engine.name, values, on_gpu=self.gpus > 0)
-            wanted += math.ceil(size * _num_instances(engine.instance_groups) / 2**20)
+        models = (model for spec in self.specs for model in triton_models(spec))
+        for model in (one for one in models if one.has_weights):
+            values = model_values(model, nowhere)
+            size = weight_bytes(nowhere / model.name, values, on_gpu=self.gpus > 0)
+            wanted += math.ceil(size * _num_instances(model.instance_groups) / 2**20)
         return asked or math.ceil(wanted / _GIB) * _GIB
 
     @cached_property

@@ -64,6 +64,10 @@ class TritonModel:
         return engine_name(self.spec.name) if self.role == "front" else None
 
     @property
+    def has_weights(self) -> bool:
+        return self.role in ("whole", "engine", "model", "vllm")
+
+    @property
     def is_step(self) -> bool:
         return self.role in STEPS
 

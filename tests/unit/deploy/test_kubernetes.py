@@ -131,6 +131,17 @@ def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Pa
     assert "org/chat" not in lock
 
 
+def test_each_copy_of_an_ensembles_model_has_memory(deploy: Deploy, work: Path) -> None:
+    write_lock(work)
+    (work / "models.yaml").write_text(
+        "models: [{name: embedding, task: feature-extraction, model: org/embedding,\n"
+        "  layout: ensemble, instance_group: [{kind: KIND_CPU, count: 3}]}]\n"
+    )
+    # 2 for the server, 1 for each of five processes, 3 for as many copies of 1 GiB, and /dev/shm.
+    memory = deploy("kubernetes").server()["resources"]["limits"]["memory"]
+    assert memory == "11Gi"
+
+
 def test_a_shared_claim_holds_all_weights_and_every_pod_mounts_it(
     deploy: Deploy, work: Path
 ) -> None:
