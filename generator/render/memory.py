@@ -26,6 +26,8 @@ _GGUF_GROWTH = {False: 8, True: 4}
 PROCESS_BYTES = 250 * 2**20
 FRONT_BYTES = 60 * 2**20
 CPU = "cpu"
+# Steps of an ensemble, whose model.json names the model too.
+_WITHOUT_WEIGHTS = ("tokenizer", "postprocessing")
 
 Listed = Mapping[Key, Mapping[str, int]]
 """The files of a source's revision, with their bytes."""
@@ -66,7 +68,9 @@ def weight_bytes(
     """Bytes of the weights in memory; 0 where that is not known: the files are not there yet and
     not ``listed``, or the weights are quantized as they are loaded.
     """
-    if values.get("quantization"):
+    if file := values.get("file"):  # of a step on a backend of Triton's own
+        return max((path.stat().st_size for path in folder.glob(f"[1-9]*/{file}")), default=0)
+    if values.get("quantization") or values.get("role") in _WITHOUT_WEIGHTS:
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         files = _files(folder, values)
@@ -91,8 +95,9 @@ def weight_bytes(
 
 def unknown_source(folder: Path, values: Mapping[str, Any]) -> Key | None:
     """The source whose size the Hub alone says: its files are neither here nor in models.lock."""
-    is_here = values["local"] or is_stored(values["model"])
-    if is_here or values.get("locked_files") or values.get("quantization"):
+    if "file" in values or values["local"] or is_stored(values["model"]):
+        return None
+    if values.get("locked_files") or values.get("quantization"):
         return None
     if any(path.name.endswith(_ENDINGS) for path in _files(folder, values).rglob("*")):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from generator.render.memory import weight_bytes
+from generator.render.memory import unknown_source, weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.planning import (
@@ -174,6 +174,22 @@ def test_weights_in_parts_are_those_that_the_index_names(tmp_path: Path) -> None
     assert weight_bytes(tmp_path / "chat", local) == 200
     assert weight_bytes(tmp_path / "chat", {**local, "quantization": {"method": "int8"}}) == 0
     assert weight_bytes(tmp_path / "chat", {**local, "model": "../nothing"}) == 0
+
+
+def test_of_an_ensemble_the_model_step_alone_has_weights(tmp_path: Path) -> None:
+    weights(tmp_path / "model", 1000)
+    step = {**MODEL, "local": True, "model": "../model"}
+    sizes = [
+        weight_bytes(tmp_path / f"e_{role}", {**step, "role": role})
+        for role in ("tokenizer", "model", "postprocessing")
+    ]
+    assert sizes == [0, 1000, 0]
+    for version, size in ((1, 300), (2, 500)):
+        (tmp_path / f"e_model/{version}").mkdir(parents=True)
+        (tmp_path / f"e_model/{version}/model.onnx").write_bytes(b"x" * size)
+    native = {"name": "e_model", "file": "model.onnx"}
+    assert weight_bytes(tmp_path / "e_model", native) == 500
+    assert unknown_source(tmp_path / "e_model", native) is None
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
 def _model_values(folder: Path) -> dict[str, Any]:
     """The model.json of the newest version; empty of a front."""
     found = newest_json(folder, "model.json") or {}
-    return found if "model" in found else {}
+    return found if found.keys() & {"model", "file"} else {}
 
 
 def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
