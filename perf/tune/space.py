@@ -151,15 +151,12 @@ def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     changed = {**entry, "options": dict(entry.get("options") or {})}
     for key, value in settings.items():
         if key == DELAY:
-            # A delay of 0 is Triton's default, and the only one allowed without batching.
             given = entry.get("dynamic_batching")
-            batching = dict(given) if isinstance(given, dict) else {}
-            batching.pop("max_queue_delay_microseconds", None)
-            batching |= {"max_queue_delay_microseconds": value} if value else {}
-            changed["dynamic_batching"] = value is not None and (batching or True)
+            batching = {**(given if isinstance(given, dict) else {}), key.rpartition(".")[2]: value}
+            changed["dynamic_batching"] = value is not None and batching
         elif key == INSTANCES:
             first = (entry.get("instance_group") or [{}])[0]
-            changed["instance_group"] = [{**first, "count": value}]
+            changed["instance_group"] = [{"count": None, **first} | {"count": value}]
         elif key == BATCH:
             changed[BATCH] = value
         else:

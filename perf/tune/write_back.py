@@ -40,10 +40,11 @@ def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> 
         )
     old = config.read_bytes().decode("utf-8")
     changes = {key: value for key, value in wanted.items() if value != now[key]}
+    entry = entry_with({key: plain(node) for key, node in before[name].places.items()}, wanted)
     try:
         text = old.removeprefix(_BOM)
-        for key, value in changes.items():
-            text = set_value(text, name, *_change(text, before[name], key, value))
+        for key in changes:
+            text = set_value(text, name, *_change(text, name, key, entry))
         new = old[: old.startswith(_BOM)] + text
         if new != old:
             _replace(config, new, before, name, wanted)
@@ -59,22 +60,19 @@ def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> 
 
 
 def _change(
-    text: str, spec: ModelSpec, key: str, value: object
+    text: str, name: str, key: str, entry: Mapping[str, Any]
 ) -> tuple[Sequence[str | int], object]:
-    """The path in the entry and the value that express this setting."""
-    path: list[str | int] = [*key.split(".")]
-    if key == INSTANCES:
-        path = ["instance_group", 0, "count"]
-        if find(text, spec.name, path[:2]) is None:  # the only group, such as the defaults have it
-            node = spec.places.get("instance_group")
-            (group,) = (plain(node) if node else None) or [{}]
-            rest = {k: group[k] for k in group if k != "count"}
-            return path[:1], [{"count": value, **rest}]
-    if key == DELAY and value is None:
-        return path[:1], False
-    if key == DELAY and not isinstance(find(text, spec.name, path[:1]), yaml.MappingNode):
-        return path[:1], {path[1]: value}
-    return path, value
+    """The path in a model's entry, and the value there by which it says what ``entry`` says."""
+    path: list[str | int] = (
+        ["instance_group", 0, "count"] if key == INSTANCES else [*key.split(".")]
+    )
+    is_there = isinstance(find(text, name, path[:-1]), yaml.MappingNode)
+    whole: Any = entry[str(path[0])]
+    if key in (DELAY, INSTANCES) and not (is_there and whole):
+        return path[:1], whole
+    for step in path[1:]:
+        whole = whole[step]
+    return path, whole
 
 
 def _replace(
