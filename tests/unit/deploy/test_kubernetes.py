@@ -109,10 +109,10 @@ def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) ->
 
 def test_each_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:
     files = deploy("kubernetes", "--per-model").object("ConfigMap", "hf-triton-embedding")["data"]
-    assert set(files) == {"models.yaml", "mine.py"}
+    assert set(files) == {"models.yaml", "embedding.py"}
     served = read_yaml(files["models.yaml"])
     assert [model["name"] for model in served["models"]] == ["embedding"]
-    assert served["models"][0]["hooks"] == "mine.py"
+    assert served["models"][0]["hooks"] == "embedding.py"
     assert served["defaults"] == {"dtype": "bfloat16"}
 
 
@@ -230,7 +230,7 @@ def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work
     served = read_yaml(rendered.object("ConfigMap", "hf-triton-a")["data"]["models.yaml"])
     assert [model["name"] for model in served["models"]] == ["a", "b"]
     arm = served["models"][0]["canary"]["arms"][1]
-    assert (arm["model"], arm["hooks"]) == ("/srv/m/weights/demo", "mine.py")
+    assert (arm["model"], arm["hooks"]) == ("/srv/m/weights/demo", "a_new.py")
     assert served["defaults"]["instance_group"][0]["gpus"] == [0]
     assert arm["instance_group"][0]["gpus"] == [1]
     assert rendered.server("hf-triton-a")["resources"]["limits"]["nvidia.com/gpu"] == 2
@@ -258,14 +258,14 @@ def test_hooks_that_are_not_utf8_travel_too(deploy: Deploy, work: Path) -> None:
     hooks = "# coding: latin-1\n# \xe4\ndef preprocess(request): return request\n"
     (work / "hooks/mine.py").write_bytes(hooks.encode("latin-1"))
     config = deploy("kubernetes").object("ConfigMap")
-    assert set(config["binaryData"]) == {"mine.py"}
+    assert set(config["binaryData"]) == {"embedding.py"}
 
 
 def test_files_too_large_for_a_configmap_are_refused(deploy: Deploy, work: Path) -> None:
     (work / "hooks/mine.py").write_text("def preprocess(r): return r\n" + "#" * 1_040_000)
     refused = deploy("kubernetes")
     assert refused.code == 2
-    assert "of which a ConfigMap holds 1032192; the largest is mine.py" in refused.err
+    assert "of which a ConfigMap holds 1032192; the largest is embedding.py" in refused.err
 
 
 def test_pods_are_replaced_one_by_one_where_there_is_no_room_for_both(deploy: Deploy) -> None:

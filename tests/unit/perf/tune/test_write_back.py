@@ -181,7 +181,12 @@ def test_a_file_of_the_working_directory_is_replaced_in_it(
     path, opened = write_yaml(tmp_path, FEW), list[Path]()
     monkeypatch.chdir(tmp_path)
     create = os.open
-    monkeypatch.setattr(os, "open", lambda at, *a: opened.append(Path(at)) or create(at, *a))
+
+    def noted(path: str | Path, *rest: int) -> int:
+        opened.append(Path(path))
+        return create(path, *rest)
+
+    monkeypatch.setattr(os, "open", noted)
     changed(Path(path.name), {SEQS: 32})
     staging.write("notes", b"")
     written = [at for at in opened if at.name.endswith(".hf-triton-tmp")]
