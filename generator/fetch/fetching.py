@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -12,14 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from generator.errors import FetchError
+from generator.errors import FetchError, RepositoryError
 from generator.fetch import hub_client, object_store
 from generator.fetch.download import Download, DownloadEvents, download, part_size
 from generator.fetch.hub_client import InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, caches_of
 from generator.fetch.plan import ModelFetch, disk_spaces, downloads, hub_models, share
 from generator.fetch.progress import Progress, size
-from generator.models_yaml.models_lock import Key, Lock, lock_key
+from generator.models_yaml.models_lock import (
+    Key,
+    Lock,
+    lock_key,
+    lock_path,
+    read_lock,
+    to_bytes,
+)
+from generator.repository.staging import write
+from generator.repository.writing import locked
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from hf_triton.runtime.weights.hub_files import is_stored
 
@@ -204,6 +214,27 @@ class FetchRun:
         if lines := self._failures:
             count = f"{len(lines)} of {len(self._fetches)} failed"
             raise FetchError("\n".join([count, *lines]))
+
+
+def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
+    """Adds what was fetched to models.lock, and drops what is no longer ``named``. Raises
+    RepositoryError.
+    """
+    path = lock_path(config)
+    with locked(path.absolute().parent, math.inf):
+        old = read_lock(config) or {}
+        entries = {key: old[key] for key in named if key in old}
+        for key, snapshot in fetched.items():
+            before = entries.get(key)
+            same = before is not None and before.commit == snapshot.commit
+            files = {**before.files, **snapshot.files} if before and same else snapshot.files
+            entries[key] = LockedSnapshot(snapshot.commit, files)
+        content = to_bytes(entries)
+        if (entries or path.exists()) and not (path.exists() and path.read_bytes() == content):
+            try:
+                write(str(path), content)
+            except OSError as error:
+                raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def _num_bytes_here(fetch: ModelFetch) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeAlias
 
-from generator.errors import RepositoryError, SpecError
+from generator.errors import SpecError
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.yaml_file import keys, nodes
 from generator.yaml_file.keys import Keys, mapped, one_of
@@ -83,44 +81,6 @@ def to_bytes(lock: Lock) -> bytes:
         models.setdefault(repository, {})[revision] = entry
     value = {"version": _VERSION, "models": models}
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
-    """Adds what was fetched to the lock, and drops what is no longer ``named``. Raises
-    RepositoryError.
-    """
-    path = lock_path(config)
-    with _locked(path):
-        old = read_lock(config) or {}
-        entries = {key: old[key] for key in named if key in old}
-        for key, snapshot in fetched.items():
-            before = entries.get(key)
-            same = before is not None and before.commit == snapshot.commit
-            files = {**before.files, **snapshot.files} if before and same else snapshot.files
-            entries[key] = LockedSnapshot(snapshot.commit, files)
-        content = to_bytes(entries)
-        if (entries or path.exists()) and not (path.exists() and path.read_bytes() == content):
-            _write(path, content)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-
-
-def _write(path: Path, content: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.hf-triton-tmp")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[ModelSpec]:

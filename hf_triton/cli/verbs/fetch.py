@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from generator.errors import FetchError
-from generator.fetch.fetching import FetchRun
+from generator.fetch.fetching import FetchRun, update_lock
 from generator.fetch.plan import chosen_models, hub_models
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
@@ -122,7 +122,7 @@ def _fetch(
             finally:
                 if not args.locked:
                     named = [models_lock.lock_key(spec) for spec in hub_models(specs)]
-                    models_lock.update(config, named, fetching.locked())
+                    update_lock(config, named, fetching.locked())
     fetching.refuse_failures()
     if not args.dry_run:
         _report(config, specs, args.locked)
