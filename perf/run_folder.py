@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from generator.errors import PerfError
+from generator.repository.writing import locked
 from hf_triton.runtime.devices.device import num_cores
 from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
@@ -84,20 +84,14 @@ def _printed(program: str, *arguments: str) -> str:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Creates and locks ``folder``; removes it if it is empty at the end. Raises PerfError."""
+    """Creates and locks ``folder``; removes it if it is empty at the end. Raises GeneratorError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise PerfError(f"{folder} can't be written: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # of another kind: the file system has no locks
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                busy = "another measurement is writing there; wait for it, or choose another"
-                raise PerfError(f"{folder}: {busy} --output") from None
-        yield
+        with locked(folder):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     except BrokenPipeError:  # the reader of stdout has gone
         raise
     except OSError as error:
@@ -106,10 +100,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
             f"{error.filename or folder}: {error.strerror or error}{hint}; what is measured is "
             f"kept in {folder}, and the same command goes on there"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        os.close(descriptor)
 
 
 def continued_or_new(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:

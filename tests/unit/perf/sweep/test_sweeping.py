@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from generator.errors import PerfError, SpecError
+from generator.errors import PerfError, RepositoryError, SpecError
 from perf.report.schema import read_measurements, read_run
 from perf.run_folder import locked_folder
 from perf.sweep import sweeping
@@ -165,7 +165,7 @@ def test_two_sweeps_do_not_write_in_one_folder(options: MakeOptions) -> None:
     given = options(SCENARIO)
     with (
         locked_folder(given.folder),
-        pytest.raises(PerfError, match="another measurement is writing"),
+        pytest.raises(RepositoryError, match=r"process .* is writing to it"),
     ):
         sweeping.run(given)
     assert not given.folder.exists()
