@@ -1,10 +1,10 @@
-"""Numbers, ports and addresses on the command line; each type raises ArgumentTypeError."""
+"""Numbers, ports, addresses and lists on the command line; each type raises ArgumentTypeError."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 
 def whole(
@@ -52,6 +52,28 @@ def zero_or_more(text: str) -> float:
     if found is None or found < 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number, 0 or more")
     return found
+
+
+def counts(text: str) -> list[int]:
+    """Reads ``1,8,32``, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 2**20 for word in words):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected whole numbers such as 16,128")
+    return sorted({int(word) for word in words})
+
+
+def names(allowed: Collection[str]) -> Callable[[str], list[str]]:
+    """Reads ``a,b``, each once."""
+
+    def read(text: str) -> list[str]:
+        found = [name.strip() for name in text.split(",") if name.strip()]
+        unknown = [name for name in found if name not in allowed]
+        if unknown or not found:
+            got = unknown[0] if unknown else text
+            raise argparse.ArgumentTypeError(f"got '{got}', expected some of {', '.join(allowed)}")
+        return list(dict.fromkeys(found))
+
+    return read
 
 
 def number(text: str) -> float | None:

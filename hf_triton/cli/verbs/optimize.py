@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from generator.errors import ModelError
-from generator.flag_values import positive
+from generator.flag_values import counts, names, positive
 from generator.models_yaml.reading import load, named
 from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
@@ -37,19 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="its name in models.yaml")
     parser.add_argument(
         "--engines",
-        type=_engines,
+        type=names(ENGINES),
         default=list(ENGINES),
         metavar="NAMES",
         help=f"which to compare with plain PyTorch (default: {','.join(ENGINES)})",
     )
     parser.add_argument(
         "--lengths",
-        type=_counts,
+        type=counts,
         metavar="TOKENS",
         help="lengths of the texts (default: 16,128, as far as the model takes them)",
     )
     parser.add_argument(
-        "--batch-sizes", type=_counts, metavar="TEXTS", help="texts in a batch (default: 1,8,32)"
+        "--batch-sizes", type=counts, metavar="TEXTS", help="texts in a batch (default: 1,8,32)"
     )
     parser.add_argument(
         "--seconds",
@@ -155,19 +155,3 @@ def _environment() -> dict[str, str]:
     paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
     joined = os.pathsep.join(path for path in paths if path)
     return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def _engines(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in ENGINES]
-    if unknown or not names:
-        got = unknown[0] if unknown else text
-        raise argparse.ArgumentTypeError(f"got '{got}', expected some of {', '.join(ENGINES)}")
-    return list(dict.fromkeys(names))
-
-
-def _counts(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= 2**20 for word in words):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected whole numbers such as 16,128")
-    return sorted({int(word) for word in words})

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from generator.errors import EXIT_OK
-from generator.flag_values import whole
+from generator.flag_values import counts, names, whole
 from perf.lab.baselines.servers import DTYPES, SERVERS
-from perf.verbs.arguments import counts, names
 
 HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
 DESCRIPTION = """\
@@ -68,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
     num_requests, num_rounds = QUICK if args.quick else FULL
     plan = Plan(
-        servers=args.targets,
-        dtypes=args.dtypes,
-        clients=args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS),
+        servers=tuple(args.targets),
+        dtypes=tuple(args.dtypes),
+        clients=tuple(args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS)),
         num_rounds=args.rounds or num_rounds,
         num_requests=args.requests or num_requests,
         max_level_s=args.max_level_s,
