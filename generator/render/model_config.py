@@ -67,11 +67,21 @@ def as_text(config: Message) -> str:
 
 def as_dict(text: str) -> dict[str, Any]:
     """The ModelConfig that ``text`` is, as Triton hands it to a model. Raises TemplateError."""
-    config = parse(text)
+    return _as_dict(parse(text))
+
+
+def _as_dict(config: Message) -> dict[str, Any]:
     from google.protobuf import json_format
 
     found: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
     return found
+
+
+def from_dict(values: dict[str, Any]) -> Any:
+    """Raises ParseError."""
+    from google.protobuf import json_format
+
+    return json_format.ParseDict(values, _messages().ModelConfig(), ignore_unknown_fields=True)
 
 
 def type_word(tensor: Any) -> str:
@@ -113,12 +123,7 @@ def load_of(config_file: Path) -> tuple[str, float | None]:
 
 
 def instance_groups(config_file: Path) -> list[dict[str, Any]]:
-    from google.protobuf import json_format
-
-    found: dict[str, Any] = json_format.MessageToDict(
-        _read(config_file), preserving_proto_field_name=True
-    )
-    return list(found.get("instance_group", ()))
+    return list(_as_dict(_read(config_file)).get("instance_group", ()))
 
 
 def steps_of(config_file: Path) -> list[str]:

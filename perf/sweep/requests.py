@@ -123,16 +123,6 @@ def _answers_at_once(config: Any) -> bool:
     return config is not None and not config.model_transaction_policy.decoupled
 
 
-def of_json(values: dict[str, Any] | None) -> Any:
-    if values is None:
-        return None
-    from google.protobuf import json_format
-    from tritonclient.grpc import model_config_pb2
-
-    message = model_config_pb2.ModelConfig()
-    return json_format.ParseDict(values, message, ignore_unknown_fields=True)
-
-
 def of_repository(repository: Path, name: str) -> Any:
     try:
         return model_config.parse((repository / name / "config.pbtxt").read_text(encoding="utf-8"))

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from google.protobuf.json_format import ParseError
+
 from generator.models_yaml.reading import load_unpinned, named
 from generator.python_modules import run_module
+from generator.render.model_config import from_dict
 from generator.spec.access import bracketed
 from generator.spec.triton_models import triton_models
 from hf_triton.tritonserver.state_file import running_servers
@@ -56,12 +59,12 @@ class TritonView:
             time.sleep(0.5)
         return True
 
-    def config(self, model: str) -> dict[str, Any] | None:
-        try:
-            found = json.loads(self._get(f"/v2/models/{quote(model)}/config") or b"null")
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) else None
+    def config(self, model: str) -> Any:
+        """Its ModelConfig; None where the server has no such model."""
+        body = self._get(f"/v2/models/{quote(model)}/config")
+        with contextlib.suppress(ValueError, TypeError, ParseError):
+            return from_dict(json.loads(body or b""))
+        return None
 
     def version(self) -> str:
         return str(json.loads(self._get("/v2") or b"{}").get("version", ""))

@@ -31,7 +31,7 @@ from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.plan import Planned, input_files, plan
-from perf.sweep.requests import ConfigOf, Targets, of_json, of_repository
+from perf.sweep.requests import Targets, of_repository
 from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 
@@ -119,8 +119,7 @@ def _planned(
 ) -> list[Planned]:
     """Raises SpecError, PerfError with every mistake that only the server can show."""
     if server.is_live():
-        ask: ConfigOf = lambda name: of_json(server.config(name))  # noqa: E731
-        targets = Targets(sweep, root, ask, server.model_names)
+        targets = Targets(sweep, root, server.config, server.model_names)
     else:
         names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
         if not names:

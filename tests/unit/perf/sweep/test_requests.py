@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError
-from perf.sweep.requests import RequestError, Target, counter, of_json, requests_of, text_of
+from generator.render.model_config import from_dict
+from perf.sweep.requests import RequestError, Target, counter, requests_of, text_of
 from perf.sweep.scenario import Inputs, Lengths
 from tests.unit.perf.sweep.fake_triton import config
 
@@ -19,7 +20,7 @@ NOWHERE = Path("/nowhere")
 
 
 def target(endpoint: str = "http-infer") -> Target:
-    return Target("demo", endpoint, "demo", of_json(config()))
+    return Target("demo", endpoint, "demo", from_dict(config()))
 
 
 def test_texts_have_the_length_in_tokens_that_was_asked_for() -> None:
