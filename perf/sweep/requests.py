@@ -20,7 +20,7 @@ from generator.render.sample_requests import infer_input, sample_request, tokeni
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.keys import node_at
 from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import nearest
+from generator.yaml_file.schema import did_you_mean
 from hf_triton.runtime.regular_file import read_regular
 from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
 
@@ -83,11 +83,8 @@ class Targets:
         for position, name in enumerate(scenario.models):
             config, streaming = (self.config_of(each) for each in (name, name + ENGINE_SUFFIX))
             if config is None and streaming is None:
-                known = sorted(self.names())
-                close = nearest(name, known)
-                meant = f"; did you mean '{close}'?" if close else ""
-                told = f"there is no model '{name}'; there are: {', '.join(known) or 'none'}{meant}"
-                self.add(told, number, "models", position)
+                hint = did_you_mean(name, sorted(self.names()), "models")
+                self.add(f"there is no model '{name}'{hint}", number, "models", position)
                 continue
             usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]
             usual += ["grpc-stream"] if streaming is not None and usual != ["grpc-stream"] else []
