@@ -28,15 +28,17 @@ _VLLM_KEYS = (
 )
 _VLLM_OPTIONS = ("engine", "max_model_len", "max_num_seqs", "kv_cache_gib", "vllm")
 _VLLM_ENGINES = (None, "auto", "vllm")
-_BATCHES = "vLLM batches requests itself, and takes tensors of shape [1]"
+_CANT = "NVIDIA's vLLM backend can't honour it: {}"
+_LEAVE_OUT = "{}; leave it out, or use layout: single with options: {{engine: vllm}}"
+_BATCHES = _LEAVE_OUT.format("vLLM batches requests itself, and takes tensors of shape [1]")
+_OWN_CODE = _LEAVE_OUT.format("it runs none of our code around a request")
 _REASONS = {
-    "streaming": "it streams whatever a request wants streamed",
+    "streaming": _LEAVE_OUT.format("it streams whatever a request wants streamed"),
     "max_batch_size": _BATCHES,
     "dynamic_batching": _BATCHES,
-    "python_env": "NVIDIA's container brings vLLM's packages",
-}
-# What our own vLLM engine does not take either.
-_ELSEWHERE = {
+    "python_env": _LEAVE_OUT.format("NVIDIA's container brings vLLM's packages"),
+    "default_max_tokens": _LEAVE_OUT.format("a request says max_tokens in sampling_parameters"),
+    # What our own vLLM engine does not take either.
     "adapters": "it reads adapters from a multi_lora.json of your own; leave it out, or use "
     "layout: single without engine: vllm",
     "adapters_from": "it reads adapters from a multi_lora.json of your own",
@@ -44,11 +46,7 @@ _ELSEWHERE = {
     "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
     "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",
 }
-_OPTION_REASONS = {"default_max_tokens": "a request says max_tokens in sampling_parameters"}
 _DEFAULTS = ModelKeys()
-_CANT = "NVIDIA's vLLM backend can't honour it: {}"
-_REFUSED = f"{_CANT}; leave it out, or use layout: single with options: {{{{engine: vllm}}}}"
-_OWN_CODE = "it runs none of our code around a request"
 
 
 class Entry(NamedTuple):
@@ -314,9 +312,7 @@ def _vllm_backend(entry: Entry) -> Iterator[tuple[Node, str]]:
         is_set = hasattr(keys, name) and name not in entry.wrong and node.value is not None
         left_out = True if name == "streaming" else getattr(_DEFAULTS, name, None)
         if name not in _VLLM_KEYS and is_set and getattr(keys, name) != left_out:
-            elsewhere = _ELSEWHERE.get(name)
-            refused = _REFUSED.format(_REASONS.get(name, _OWN_CODE))
-            yield node, _CANT.format(elsewhere) if elsewhere else refused
+            yield node, _CANT.format(_REASONS.get(name, _OWN_CODE))
     if task is not None and entry.options:
         yield from _broken_options(given.get("options"), task, entry.options)
     if keys.instance_group:
@@ -333,8 +329,7 @@ def _broken_options(
         if name == "engine" and value not in _VLLM_ENGINES:
             yield place, f"got {show(place)}, expected vllm: the layout is NVIDIA's vLLM backend"
         elif name not in _VLLM_OPTIONS:
-            reason = _OPTION_REASONS.get(name, _OWN_CODE)
-            yield place, _REFUSED.format(reason)
+            yield place, _CANT.format(_REASONS.get(name, _OWN_CODE))
 
 
 def _broken_groups(
