@@ -194,7 +194,7 @@ scenarios:
     assert [line.split(": ")[0] for line in told] == [
         "s.yaml:2:24", "s.yaml:3:48", "s.yaml:4:69", "s.yaml:5:59",
     ]  # fmt: skip
-    assert told[0].endswith("; there are: demo, demo_stream; did you mean 'demo'?")
+    assert told[0].endswith("there is no model 'dmeo'; did you mean 'demo'?")
     assert told[1].endswith("answers only streams: grpc-stream")
     assert told[2].endswith("model 'demo' takes at most 1 in a batch")
     assert "has no input temprature; it has: text_input, max_tokens" in told[3]
