@@ -29,11 +29,11 @@ from hf_triton.text_generation.engine.generation_rules import ForcedTokens, neut
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
 from .batches import Batches, shown_batches
 from .lengths import max_lengths
-from .logits_processor import BeamProcessor, Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
 TURN = 128  # steps that a batch has while others wait
@@ -126,17 +126,12 @@ class GenerateEngine(Engine):
 
     def _step(self) -> None:
         """Computes one whole batch; each sequence is answered as soon as it is finished."""
-        self._batch = self._next_batch()
-        self._is_first_token = True
-        self._num_steps = 0
+        self._batch, self._num_steps = self._next_batch(), 0
         self._score([s for s in self._batch if s.lacks_prompt_logprobs])
         self._batch = [s for s in self._batch if s.finish_reason is None]
         if not self._batch:
             return
-        if self._batch[0].params.num_beams > 1:
-            self.search_batch(self._batch)
-        else:
-            self.generate_batch(self._batch)
+        self.generate_batch(self._batch)
         batch, left = self._batch, self._drain_running()
         goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
         for sequence in batch:
@@ -169,18 +164,6 @@ class GenerateEngine(Engine):
         self.metrics.computed(0, ended)
         self._publish(ended)
 
-    def _on_tokens(self, sequences: list[Sequence]) -> None:
-        """Publishes a token of each; takes in new, cancelled and overdue sequences."""
-        begun = self._batch if self._is_first_token else ()
-        self.metrics.computed(len(sequences), [s for s in begun if len(s.token_ids) < 2])
-        self._num_steps += 1
-        if self.setup.device.type == "cpu" and not self._is_first_token:
-            self.thread.cpu_threads.computes(len(self._batch))
-        self._is_first_token = False
-        self._publish(sequences)
-        self.thread.renew_step()
-        self.thread.take_in()
-
     def _next_batch(self) -> list[Sequence]:
         batch: list[Sequence] = []
         for sequence in self._waiting:
@@ -202,35 +185,29 @@ class GenerateEngine(Engine):
             return _num_read(sequence) == _num_read(batch[0])
         return self.batches is not Batches.ALONE
 
-    def _gives_way(self) -> bool:
-        """Whether the unfinished batch ends so that others get their turn."""
-        if self._num_steps < TURN or not self._waiting:
-            return False
-        return not any(map(_is_held_to_its_batch, self._batch))
-
     @torch.inference_mode()
     def generate_batch(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
-        choose = SamplingProcessor(
-            batch,
-            self._sampler,
-            self._forced,
-            self.setup.eos_token_ids,
-            self._pad_token_id,
-            self._on_tokens,
-        )
-        config = copy.deepcopy(self._generation_config)
-        config.update(max_new_tokens=self._most_steps(batch), **decoder_starts(batch))
-        own = batch[0].source if batch[0].continues_prompt else None  # of a batch of one
+        first, config = batch[0], copy.deepcopy(self._generation_config)
+        own = first.source if first.continues_prompt else None  # of a batch of one
         inputs = {} if own is None else own.on(self.setup.device, self.setup.model.dtype)
-        self.setup.model.generate(
+        if searches := first.params.num_beams > 1:
+            config = self._beam_config(first.params)
+        else:
+            config.update(max_new_tokens=self._most_steps(batch))
+        if not first.continues_prompt:
+            starts = [sequence.prompt_token_ids[0] for sequence in batch]
+            config.update(decoder_start_token_id=starts)
+        found = self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
             generation_config=config,
-            logits_processor=LogitsProcessorList([choose]),
-            stopping_criteria=StoppingCriteriaList([Finished(batch, self._gives_way)]),
+            logits_processor=LogitsProcessorList([self._watch if searches else self._choose]),
+            stopping_criteria=StoppingCriteriaList([self._ended]),
             **inputs,
         )
+        if searches:
+            self._take_beams(batch, found.tolist())
 
     def _most_steps(self, batch: list[Sequence]) -> int:
         """How many steps the longest row needs; all rows of a decoder stay within the context."""
@@ -239,21 +216,71 @@ class GenerateEngine(Engine):
             return most
         return min(most, self._max_model_len - max(map(_num_read, batch)))
 
-    @torch.inference_mode()
-    def search_batch(self, batch: list[Sequence]) -> None:
-        """Beam search of a whole batch, then all its tokens at once."""
-        input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
-        found = self.setup.model.generate(
-            input_ids,
-            attention_mask=attention_mask,
-            generation_config=self._beam_config(batch),
-            logits_processor=LogitsProcessorList(
-                [BeamProcessor(batch, self._on_beam_step, self._fail_nan)]
-            ),
-            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
-        )
+    def _choose(self, input_ids: Any, scores: Any) -> Any:
+        """A logits processor that samples a token for each row, or takes a forced one, and forbids
+        all others: scores (batch, vocab) -> the same shape, 0 at each row's token, -inf elsewhere.
+        """
+        batch, is_first = self._batch, not self._num_steps
+        rows = [row for row, sequence in enumerate(batch) if sequence.finish_reason is None]
+        token_ids = [self._pad_token_id] * len(batch)
+        sequences = [batch[row] for row in rows]
+        tokens = self._sampler.sample(scores[rows], sequences) if rows else []
+        for row, token in zip(rows, tokens, strict=True):
+            if token.id == NO_TOKEN:
+                batch[row].end("error", EngineError(NO_NUMBERS))
+                continue
+            self._forced.append(batch[row], token, self.setup.eos_token_ids)
+            token_ids[row] = batch[row].last_token_id
+        begun = [s for s in batch if len(s.token_ids) < 2] if is_first else []
+        self.metrics.computed(len(sequences), begun)
+        if self.setup.device.type == "cpu" and not is_first:
+            self.thread.cpu_threads.computes(len(batch))
+        self._publish(sequences)
+        self._end_token()
+        chosen = torch.full_like(scores, float("-inf"))
+        chosen[torch.arange(len(batch)), token_ids] = 0
+        return chosen
+
+    def _watch(self, input_ids: Any, scores: Any) -> Any:
+        """A logits processor of beam search, whose tokens are known at its end: ends sequences with
+        NaN scores, forces first tokens. scores (batch x beams, vocab) -> the same shape.
+        """
+        batch = self._batch
+        if is_first := not self._num_steps:
+            self.metrics.computed(len(batch), batch)
+        self._end_token()
+        scores = scores.unflatten(0, (len(batch), -1))
+        is_nan = scores.amax(dim=-1, keepdim=True).isnan()
+        if is_nan.any():
+            failed = [one for one, row in zip(batch, is_nan, strict=True) if row.any()]
+            self._publish(self._end(failed, "error", EngineError(NO_NUMBERS)))
+            scores = scores.masked_fill(is_nan, 0)
+        for row, sequence in enumerate(batch if is_first else ()):
+            if sequence.forced_token_id is not None:
+                scores[row] = float("-inf")
+                scores[row, :, sequence.forced_token_id] = 0
+        return scores.flatten(0, 1)
+
+    def _end_token(self) -> None:
+        """Takes in new, cancelled and overdue sequences between two forwards."""
+        self._num_steps += 1
+        self.thread.renew_step()
+        self.thread.take_in()
+
+    def _ended(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """A stopping criterion that ends each row with its sequence, and all where others wait for
+        their turn: input_ids (batch x beams, length) -> (batch x beams,) bool.
+        """
+        gives_way = self._num_steps >= TURN and bool(self._waiting)
+        gives_way = gives_way and not any(map(_is_held_to_its_batch, self._batch))
+        done = [gives_way or sequence.finish_reason is not None for sequence in self._batch]
+        beams = input_ids.shape[0] // len(self._batch)
+        return torch.tensor(done, device=input_ids.device).repeat_interleave(beams)
+
+    def _take_beams(self, batch: list[Sequence], found: list[list[int]]) -> None:
+        """Appends all tokens of a search at once; each row begins with the decoder's start."""
         eos_token_ids, outputs = self.setup.eos_token_ids, []
-        for sequence, (_, *row) in zip(batch, found.tolist(), strict=True):
+        for sequence, (_, *row) in zip(batch, found, strict=True):
             if sequence.finish_reason is None:
                 ends = (place for place, id_ in enumerate(row, 1) if id_ in eos_token_ids)
                 outputs.append((sequence, row[: next(ends, len(row))]))  # without padding
@@ -265,9 +292,9 @@ class GenerateEngine(Engine):
                 self.metrics.computed(len(rows), ())
         self._publish([sequence for sequence, _ in outputs])
 
-    def _beam_config(self, batch: list[Sequence]) -> Any:
+    def _beam_config(self, params: SamplingParams) -> Any:
         """The model's own generation config, changed by the options, which are equal in a batch."""
-        params, config = batch[0].params, copy.deepcopy(self.setup.model.generation_config)
+        config = copy.deepcopy(self.setup.model.generation_config)
         config.update(
             do_sample=False,
             num_return_sequences=1,
@@ -280,7 +307,6 @@ class GenerateEngine(Engine):
             max_new_tokens=params.max_tokens,
             min_new_tokens=params.min_tokens,
             repetition_penalty=params.repetition_penalty,
-            **decoder_starts(batch),
         )
         if params.length_penalty is not None:
             config.length_penalty = params.length_penalty
@@ -289,17 +315,6 @@ class GenerateEngine(Engine):
         if words:
             config.bad_words_ids = [*(config.bad_words_ids or ()), *words]
         return config
-
-    def _fail_nan(self, sequences: list[Sequence]) -> None:
-        self._publish(self._end(sequences, "error", EngineError(NO_NUMBERS)))
-
-    def _on_beam_step(self) -> None:
-        """Takes in new, cancelled and overdue sequences; no output is known yet."""
-        if self._is_first_token:
-            self.metrics.computed(len(self._batch), self._batch)
-        self._is_first_token = False
-        self.thread.renew_step()
-        self.thread.take_in()
 
     def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
