@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +39,9 @@ from .metrics import EngineMetrics, families
 # Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
 MOST_LOGITS = 2**28
 _USUAL_TOKENS = 128  # of an output, where nobody says how many
+LOOK_EVERY_S = 0.1  # whether the engine still runs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Engine(ABC):
             num_threads=setup.num_threads,
             watchdog_s=setup.options.watchdog_s,
         )
-        self._cancelled: list[Sequence] = []  # guarded by the thread's condition
+        # Both are guarded by the thread's condition.
+        self._cancelled: list[Sequence] = []
+        self._changes: list[tuple[Callable[[], None], Future[None]]] = []
         self._next_deadline_s = math.inf
         self._delivery = Delivery()
 
@@ -121,9 +127,14 @@ class Engine(ABC):
         return False
 
     @property
-    def adapters(self) -> Collection[str]:
-        """The names of adapters that requests may give, also once they have changed."""
-        return () if self.setup.adapters is None else self.setup.adapters
+    def adapters(self) -> Mapping[str, int]:
+        """The keys of adapters by the names that requests may give, also once they have changed."""
+        return {} if self.setup.adapters is None else self.setup.adapters
+
+    @property
+    def used_adapters(self) -> set[int]:
+        """The keys of adapters that unfinished sequences need."""
+        return {sequence.adapter_key for sequence in self.thread.unfinished()}
 
     def families(self) -> Iterator[Family]:
         """What it counts and holds, as Prometheus names it; may be read from any thread."""
@@ -242,13 +253,39 @@ class Engine(ABC):
         self._delivery.stop()
 
     def has_work(self) -> bool:
-        return bool(self._cancelled) or self._has_work()
+        return bool(self._cancelled or self._changes) or self._has_work()
+
+    def between_steps(self, change: Callable[[], None]) -> None:
+        """Has ``change`` called before the next step, on the engine's thread, and waits for that.
+        Raises OverloadedError where the engine stops or hangs: then it is never called.
+        """
+        done: Future[None] = Future()
+        with self.thread.condition:
+            self._changes.append((change, done))
+            self.thread.wake()
+        self._wait_for(done)
+
+    def _wait_for(self, done: Future[T]) -> T:
+        """The result, unless the engine stops or hangs: cancels it then, raises OverloadedError."""
+        while not done.done():
+            wait([done], LOOK_EVERY_S)
+            try:
+                self.thread.check_running()
+            except OverloadedError:
+                if done.cancel():
+                    raise
+        return done.result()
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Takes what was submitted; ends what was cancelled and what has run out of time."""
         with self.thread.condition:
             cancelled, self._cancelled = self._cancelled, []
-        self._add(sequences)
+            changes, self._changes = self._changes, []
+        for change, done in changes:
+            if done.set_running_or_notify_cancel():
+                change()
+                done.set_result(None)
+        self._add(self._with_adapters(sequences))
         timed = [one.deadline_s for one in sequences if one.deadline_s is not None]
         self._next_deadline_s = min((self._next_deadline_s, *timed))
         ended = self._end(cancelled, "cancelled")
@@ -299,6 +336,18 @@ class Engine(ABC):
                 f"the queue is full: {num_unfinished} sequences run or wait and {room} more fit "
                 f"({parts}), got {num_sequences}: try again later"
             )
+
+    def _with_adapters(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Gives each sequence the adapter of its name; fails those whose adapter was removed."""
+        going = []
+        for sequence in sequences:
+            if sequence.lora_name is not None:
+                sequence.adapter_key = self.adapters.get(sequence.lora_name, 0)
+            if sequence.lora_name is None or sequence.adapter_key:
+                going.append(sequence)
+            else:
+                self._fail([sequence], RequestError("lora_name: this adapter has been removed"))
+        return going
 
     def _overdue(self) -> list[Sequence]:
         """The sequences whose time is up; looks at all of them only where a deadline has passed."""

@@ -11,7 +11,6 @@ and infinity times 0 is NaN in rows that have nothing to do with them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -143,18 +142,17 @@ class Adapter:
 @dataclass(frozen=True)
 class Change:
     """What the engine takes up between two steps: the adapters that requests may name, those that
-    are computed, and changed matrices. ``taken`` is set then.
+    are computed, and changed matrices.
     """
 
     current: Sequence[Adapter]
     computed: Sequence[Adapter]
     matrices: Mapping[AdaptedLinear, Matrices | None]
-    taken: threading.Event = field(default_factory=threading.Event)
 
 
-class Adapters(Collection[str]):
-    """A model's adapters, a collection of the names that requests may give. Removed ones are
-    computed while sequences need them. ``step`` is that of the forward at hand.
+class Adapters(Mapping[str, int]):
+    """A model's adapters, the keys of those that requests may name. Removed ones are computed while
+    sequences need them. ``step`` is that of the forward at hand.
     """
 
     def __init__(
@@ -167,8 +165,8 @@ class Adapters(Collection[str]):
         self.step: StepAdapters | None = None
         self._name(adapters, adapters)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.current
+    def __getitem__(self, name: str) -> int:
+        return self.current[name].key
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.current)
@@ -209,7 +207,6 @@ class Adapters(Collection[str]):
         self._name(change.current, change.computed)
         for layer, matrices in change.matrices.items():
             layer.matrices = matrices
-        change.taken.set()
 
     def _name(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> None:
         self.computed = computed

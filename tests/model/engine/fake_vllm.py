@@ -45,6 +45,9 @@ class FakeVllm:
     removed_adapters: set[int] = field(default_factory=set)
     used_adapters: list[int] = field(default_factory=list)  # of each request
 
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+
     async def start(self, count: Callable[[StepStats], None]) -> FakeVllm:
         """What an engine starts."""
         self.count = count
@@ -54,9 +57,7 @@ class FakeVllm:
     def shutdown(self) -> None:
         self.is_shut_down = True
 
-    async def change_adapters(
-        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
-    ) -> None:
+    async def read(self, wanted: Iterable[AdapterFile]) -> dict[str, int]:
         """One that is called ``bad`` is refused."""
         await asyncio.sleep(0.01)
         while self.is_changing:
@@ -64,16 +65,14 @@ class FakeVllm:
         names = [one.adapter.name for one in wanted]
         if "bad" in names:
             raise LoadError("adapter bad: vLLM can't take it")
-        if not agreed():
-            return
-        before = self.adapter_keys
-        known = {*before.values(), *self.removed_adapters}
-        added = (name for name in names if name not in before)
-        new = dict(zip(added, itertools.count(1 + max(known, default=0)), strict=False))
-        self.adapter_keys = {name: before.get(name) or new[name] for name in names}
-        self.removed_adapters = known - set(self.adapter_keys.values())
+        return {name: self.adapter_keys.get(name) or next(self._numbers) for name in names}
 
-    async def forget_adapters(self, used: Collection[int]) -> None:
+    def name_adapters(self, keys: dict[str, int]) -> None:
+        self.removed_adapters |= set(self.adapter_keys.values()) - set(keys.values())
+        self.adapter_keys.clear()
+        self.adapter_keys.update(keys)
+
+    async def forget(self, used: Collection[int]) -> None:
         self.removed_adapters &= set(used)
 
     async def generate(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -19,8 +20,6 @@ from hf_triton.runtime.errors import (
     NO_NUMBERS,
     EngineError,
     LoadError,
-    OverloadedError,
-    RequestError,
     reason,
 )
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
@@ -55,7 +54,6 @@ _DRAFTED_ROWS = {"cpu": 4, "cuda": 1}
 _FEWEST_DRAFTED_ROWS = 32
 # The logits of a step's prompts, where all are wanted: 128 MiB in float32.
 MOST_LOGITS = 2**25
-LOOK_EVERY_S = 0.1  # whether the engine still runs
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
@@ -75,7 +73,6 @@ class InFlightEngine(Engine):
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
-        self._change: Change | None = None  # of adapters, to take up; guarded by the condition
         self._computed: Step | None = None
         self._begun_s = self._read_s = 0.0  # of the step that is computed, of the one before
 
@@ -234,8 +231,7 @@ class InFlightEngine(Engine):
         }
 
     def _has_work(self) -> bool:
-        known = self._scheduler.has_work or self._launched is not None
-        return known or self._change is not None
+        return self._scheduler.has_work or self._launched is not None
 
     def change_adapters(self, adapters: Items[Adapter]) -> None:
         """Serves these from the next step on, and waits for that; running sequences keep the
@@ -243,35 +239,19 @@ class InFlightEngine(Engine):
         layer that had to be known at load, OverloadedError where the engine stops or hangs: then
         nothing is changed.
         """
-        own = self.setup.adapters
-        assert own is not None
-        change = own.change_to(adapters, {one.adapter_key for one in self.thread.unfinished()})
-        with self.thread.condition:
-            self._change = change
-            self.thread.wake()
-        try:
-            while not change.taken.wait(LOOK_EVERY_S):
-                self.thread.check_running()
-        except OverloadedError:
-            with self.thread.condition:
-                self._change = None  # else an engine that gets on later would take it up
-                if not change.taken.is_set():
-                    raise
+        assert self.setup.adapters is not None
+        change = self.setup.adapters.change_to(adapters, self.used_adapters)
+        self.between_steps(partial(self._take_up, change))
 
     def forget_removed_adapters(self) -> None:
         """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
         own = self.setup.adapters
-        if own is not None and own.removed:
-            used = {one.adapter_key for one in self.thread.unfinished()}
-            if not own.removed <= used:
-                self.change_adapters(tuple(own.current.values()))
+        if own is not None and own.removed and not own.removed <= self.used_adapters:
+            self.change_adapters(tuple(own.current.values()))
 
-    def _take_up_change(self) -> None:
-        with self.thread.condition:
-            change, self._change = self._change, None
-            if change is None or self.setup.adapters is None:
-                return
-            self.setup.adapters.take_up(change)
+    def _take_up(self, change: Change) -> None:
+        assert self.setup.adapters is not None
+        self.setup.adapters.take_up(change)
         if not (change.matrices and isinstance(self.runner, ExtrasRunner)):
             return
         if isinstance(self.runner.inner, GraphedRunner):
@@ -279,24 +259,7 @@ class InFlightEngine(Engine):
             self.runner.inner = self.runner.inner.inner
             log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
 
-    def _choose_adapters(self, sequences: Iterable[Sequence]) -> None:
-        """Gives each sequence the current adapter of its name; fails those whose adapter was
-        removed.
-        """
-        if self.setup.adapters is None:
-            return
-        current = self.setup.adapters.current
-        for sequence in sequences:
-            if sequence.lora_name in current:
-                sequence.adapter_key = current[sequence.lora_name].key
-            elif sequence.lora_name is not None:
-                sequence.end("error", RequestError("lora_name: this adapter has been removed"))
-
     def _add(self, sequences: Iterable[Sequence]) -> None:
-        if self._change is not None:
-            self._take_up_change()
-        self._choose_adapters(sequences)
-        self._publish([one for one in sequences if one.finish_reason is not None])
         media = self._plan.media
         for sequence in sequences if media is not None and not media.shares else ():
             if sequence.source is not None:

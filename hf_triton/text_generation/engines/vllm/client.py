@@ -72,6 +72,7 @@ class AsyncVllm:
         self.name = f"vLLM {__version__}"
         self.llm, self._config = llm, llm.vllm_config  # which is read after a shutdown too
         self._adapters: list[tuple[ServedAdapter, int]] = []
+        self.adapter_keys: dict[str, int] = {}  # by name; readers hold it, it is changed in place
         self._requests: dict[int, Any] = {}  # LoRARequests, by key
         self._keys = itertools.count(1)
         self._params, self._prompt = SamplingParams, prompt_maker()
@@ -101,48 +102,46 @@ class AsyncVllm:
         llm = self.llm  # None once another thread has shut it down
         return llm is not None and bool(llm.errored)
 
-    @property
-    def adapter_keys(self) -> dict[str, int]:
-        return {adapter.name: key for adapter, key in self._adapters}
-
     async def load_adapters(self, wanted: Iterable[AdapterFile]) -> None:
         """Loads a model's adapters, without those that a request had loaded and vLLM can't take any
         more. Raises LoadError.
         """
+        found = []
         for one in wanted:
             try:
-                self._adapters.append((one.adapter, await self._read(one)))
+                found += await self.read([one])
             except LoadError as error:
                 if one.adapter.loaded_at is None:
                     raise
                 log.error(f"{error}; a request had loaded it, left out")
+        self.name_adapters(found)
 
-    async def change_adapters(
-        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
-    ) -> None:
-        """Serves these from now on; earlier ones stay until they are forgotten. Nothing changes
-        where a LoadError is raised, or where ``agreed``, asked once all are read, is false.
-        """
-        found, known = [], self._requests.keys() | ()
-        try:
-            for one in wanted:
-                own = next((key for adapter, key in self._adapters if adapter == one.adapter), None)
-                found.append((one.adapter, own or await self._read(one)))
-        except LoadError:
-            await self._forget(self._requests.keys() - known)
-            raise
-        if agreed():
-            self._adapters = found
-        else:
-            await self._forget(self._requests.keys() - known)
+    async def read(self, wanted: Iterable[AdapterFile]) -> list[tuple[ServedAdapter, int]]:
+        """Gives vLLM these adapters, those that it has not yet -> their keys. Raises LoadError."""
+        found = []
+        for one in wanted:
+            own = next((key for adapter, key in self._adapters if adapter == one.adapter), None)
+            found.append((one.adapter, own or await self._read(one)))
+        return found
+
+    def name_adapters(self, adapters: list[tuple[ServedAdapter, int]]) -> None:
+        """Has requests name these from now on; earlier ones stay until they are forgotten."""
+        self._adapters = adapters
+        keys = {adapter.name: key for adapter, key in adapters}
+        self.adapter_keys.update(keys)
+        for name in self.adapter_keys.keys() - keys.keys():
+            del self.adapter_keys[name]
 
     @property
     def removed_adapters(self) -> set[int]:
-        """The keys of removed adapters that vLLM still has."""
+        """The keys of adapters that vLLM has and that can't be named."""
         return self._requests.keys() - {key for _, key in self._adapters}
 
-    async def forget_adapters(self, used: Collection[int]) -> None:
-        await self._forget(self.removed_adapters - set(used))
+    async def forget(self, used: Collection[int]) -> None:
+        """Frees removed adapters but for those that are ``used``."""
+        for key in self.removed_adapters - set(used):
+            await self.llm.remove_lora(key)
+            del self._requests[key]
 
     async def _read(self, one: AdapterFile) -> int:
         from vllm.lora.request import LoRARequest
@@ -150,19 +149,15 @@ class AsyncVllm:
         key = next(self._keys)
         # vLLM tells requests apart by their names, and shares keys and values by them.
         request = LoRARequest(f"{key}-{one.adapter.name}", key, str(one.folder))
+        self._requests[key] = request  # before, so that it is forgotten if this is cancelled
         try:
             await self.llm.add_lora(request)
         except Exception as error:
             # Whatever a worker raised of files that anybody may have written.
+            del self._requests[key]
             name = one.adapter.name
             raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error
-        self._requests[key] = request
         return key
-
-    async def _forget(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            del self._requests[key]
-            await self.llm.remove_lora(key)
 
     def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]

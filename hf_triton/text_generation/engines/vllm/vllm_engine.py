@@ -10,15 +10,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FuturesTimeoutError
 from functools import partial
 from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError, place, reason
-from hf_triton.text_generation.engine.engine import Engine, EngineSetup
+from hf_triton.text_generation.engine.engine import Engine, EngineSetup, T
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
 
 from .arguments import AdapterFile
@@ -30,8 +29,6 @@ _CLOSING_S = 1.0
 _CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
 
 
-# A change of vLLM's adapters, which asks by ``agreed()`` whether its caller still waits.
-_Change = Callable[[Callable[[], bool]], Awaitable[None]]
 # Awaits an AsyncVllm, or what stands for one in tests.
 Start = Callable[[Callable[[StepStats], None]], Awaitable[Any]]
 
@@ -57,9 +54,7 @@ class VllmEngine(Engine):
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._updated: dict[Sequence, None] = {}  # those with news, in order
         self._stats = StepStats(0, 0, 0, 0.0)
-        self._adapter_keys: dict[str, int] = {}  # readers hold it, so it is changed in place
-        self._change: tuple[_Change, Future[None]] | None = None  # guarded by the condition
-        self._changing: asyncio.Task[None] | None = None
+        self._beside: Future[Any] | None = None  # what vLLM does beside requests
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
 
@@ -94,8 +89,8 @@ class VllmEngine(Engine):
         }
 
     @property
-    def adapters(self) -> Collection[str]:
-        return self._adapter_keys
+    def adapters(self) -> Mapping[str, int]:
+        return self._vllm.adapter_keys
 
     @property
     def is_healthy(self) -> bool:
@@ -123,64 +118,30 @@ class VllmEngine(Engine):
         they began with. Called by one thread. Raises LoadError where vLLM can't take one,
         OverloadedError where the engine stops or hangs: then nothing is changed.
         """
-
-        async def change(agreed: Callable[[], bool]) -> None:
-            await self._vllm.change_adapters(adapters, agreed)
-            self._take_up_keys()
-
-        self._run_change(change)
+        found = self._run(self._vllm.read(adapters))
+        self.between_steps(partial(self._vllm.name_adapters, found))
 
     def forget_removed_adapters(self) -> None:
         """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
-        used = {one.adapter_key for one in self.thread.unfinished()}
+        used = self.used_adapters
         if not self._vllm.removed_adapters <= used:
-            self._run_change(lambda _: self._vllm.forget_adapters(used))
+            self._run(self._vllm.forget(used))
 
-    def _run_change(self, change: _Change) -> None:
-        """Runs a change on the engine's thread, beside what it computes, and waits for it."""
-        done: Future[None] = Future()
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``, which vLLM does beside what it computes. Raises OverloadedError
+        where the engine stops or hangs: then it is cancelled.
+        """
+        assert self._loop is not None
         with self.thread.condition:
-            self._change = change, done
-            self.thread.wake()
-        while not done.done():
-            with contextlib.suppress(FuturesTimeoutError):
-                done.exception(LOOK_EVERY_S)
             try:
                 self.thread.check_running()
             except OverloadedError:
-                if done.cancel():  # else it is agreed, and about to be done
-                    raise
-        done.result()
-
-    def _begin_change(self) -> None:
-        if self._changing is not None:
-            return
-        with self.thread.condition:
-            change, self._change = self._change, None
-        if change is not None and not change[1].cancelled():
-            assert self._loop is not None
-            self._changing = self._loop.create_task(self._make_change(*change))
-
-    async def _make_change(self, change: _Change, done: Future[None]) -> None:
-        def agreed() -> bool:
-            return done.running() or (not done.cancelled() and done.set_running_or_notify_cancel())
-
-        try:
-            await change(agreed)
-            if agreed():
-                done.set_result(None)
-        except Exception as error:
-            if agreed():
-                done.set_exception(error)
-        finally:
-            self._changing = None
-            self._news_event.set()
-
-    def _take_up_keys(self) -> None:
-        keys = self._vllm.adapter_keys
-        self._adapter_keys.update(keys)
-        for name in self._adapter_keys.keys() - keys.keys():
-            del self._adapter_keys[name]
+                work.close()
+                raise
+            done = self._beside = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self.thread.wake()
+        done.add_done_callback(lambda _: self._interrupt())
+        return self._wait_for(done)
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:
         return True
@@ -194,20 +155,13 @@ class VllmEngine(Engine):
     def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._vllm = self._loop.run_until_complete(self._start_vllm(self._count))
-        self._take_up_keys()
 
     def _has_work(self) -> bool:
-        return bool(self._tasks or self._change or self._changing)
+        return bool(self._tasks) or not (self._beside is None or self._beside.done())
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
         assert self._loop is not None
         for sequence in sequences:
-            if sequence.lora_name is not None:
-                sequence.adapter_key = self._adapter_keys.get(sequence.lora_name, 0)
-                if not sequence.adapter_key:
-                    removed = RequestError("lora_name: this adapter has been removed")
-                    self._fail([sequence], removed)
-                    continue
             task = self._loop.create_task(self._generate(sequence))
             self._tasks[sequence] = task
             task.add_done_callback(partial(self._done, sequence))
@@ -241,9 +195,8 @@ class VllmEngine(Engine):
         while True:
             self._news_event.clear()
             self.thread.take_in()
-            self._begin_change()
             left_s = self._seconds_left()
-            if self._updated or not (self._tasks or self._changing) or left_s <= 0:
+            if self._updated or not self._has_work() or left_s <= 0:
                 return
             assert self._loop is not None
             timer = self._loop.call_later(min(left_s, LOOK_EVERY_S), self._news_event.set)
@@ -338,8 +291,8 @@ class VllmEngine(Engine):
     def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
         super().end(sequences, error)
         assert self._loop is not None
-        if self._changing is not None:
-            self._changing.cancel()
+        if self._beside is not None:
+            self._beside.cancel()
         self._loop.run_until_complete(_ended(self._tasks.values()))
         self._vllm.shutdown()
         self._loop.run_until_complete(_ended(()))  # it cancels tasks of its own

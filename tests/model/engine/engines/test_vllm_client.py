@@ -109,28 +109,27 @@ def test_vllm_knows_an_adapter_that_takes_anothers_name_as_another(vllm: client.
     async def run() -> None:
         await vllm.load_adapters(files(a="/a", b="/b"))
         assert vllm.adapter_keys == {"a": 1, "b": 2}
-        await vllm.change_adapters(files(b="/b", a="/other"), lambda: True)
+        vllm.name_adapters(await vllm.read(files(b="/b", a="/other")))
         assert vllm.adapter_keys == {"b": 2, "a": 3}
         loaded = vllm.llm.loaded
         assert len({name for name, _ in loaded.values()}) == 3
         assert vllm.removed_adapters == {1}
-        await vllm.forget_adapters({1, 2})
+        await vllm.forget({1, 2})
         assert sorted(loaded) == [1, 2, 3]
-        await vllm.forget_adapters({2})
+        await vllm.forget({2})
         assert sorted(loaded) == [2, 3]
 
     asyncio.run(run())
 
 
-def test_where_vllm_refuses_an_adapter_or_nobody_waits_those_before_stay(
-    vllm: client.AsyncVllm,
-) -> None:
+def test_where_vllm_refuses_an_adapter_those_before_stay(vllm: client.AsyncVllm) -> None:
     async def run() -> None:
         await vllm.load_adapters(files(a="/a"))
         with pytest.raises(LoadError, match=r"^adapter c: vLLM can't take it: no LoRA"):
-            await vllm.change_adapters(files(b="/b", c="/bad"), lambda: True)
-        await vllm.change_adapters(files(b="/b"), lambda: False)
+            await vllm.read(files(b="/b", c="/bad"))
         assert vllm.adapter_keys == {"a": 1}
+        assert vllm.removed_adapters == {2}
+        await vllm.forget(())
         assert sorted(vllm.llm.loaded) == [1]
         (bad,) = files(d="/bad")
         by_request = bad._replace(adapter=replace(bad.adapter, loaded_at=1.0))

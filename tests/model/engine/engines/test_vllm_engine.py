@@ -23,7 +23,6 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.vllm import vllm_engine
 from hf_triton.text_generation.engines.vllm.arguments import AdapterFile
 from hf_triton.text_generation.engines.vllm.vllm_engine import VllmEngine
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
@@ -325,7 +324,6 @@ def test_who_uses_a_removed_adapter_finishes_before_it_goes(
 def test_a_change_that_was_said_not_to_be_made_is_not_made_later(
     engine: VllmEngine, vllm: FakeVllm, has_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_engine, "LOOK_EVERY_S", 0.05)
     engine.change_adapters(files("a"))
     vllm.is_changing = True
     goes_on = threading.Event()

@@ -249,7 +249,6 @@ def test_a_change_that_is_made_while_it_is_refused_counts_as_made(
     made = setup(tiny_model("llama"))
     files = AdapterReader(served_with(llama), made.model.config, made.model.dtype)
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
-    monkeypatch.setattr(in_flight, "LOOK_EVERY_S", 0)
 
     def refused() -> None:
         assert eventually(lambda: list(held) == ["sql"])
