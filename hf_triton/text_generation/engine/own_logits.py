@@ -13,63 +13,20 @@ from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from hf_triton.runtime.errors import LoadError
 
-from ..sequence.source import Source
-
 _MASKED = -1e9  # a logit below this is one that a model never chooses
 
 
 @torch.inference_mode()
 def own_logits(
-    model: Any,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    forced: list[list[int]],
-    **inputs: Any,
+    model: Any, forced: list[list[int]], *input_ids: torch.Tensor, **inputs: Any
 ) -> torch.Tensor:
     """The logits by which ``generate`` chooses; a forward without its cache and masks may compute
     something else.
 
-    input_ids and attention_mask (rows, length); ``forced``: for each row as many tokens, generated
-    one after the other; ``inputs`` of an encoder -> (rows, tokens + 1, vocab), float32.
+    ``input_ids`` (rows, length), if any, and ``inputs`` are ``generate``'s; ``forced``: for each
+    row as many tokens, generated one after the other -> (rows, tokens + 1, vocab), float32. A
+    decoder reads the given ``decoder_input_ids`` alone first.
     """
-    config = _forcing_config(model, forced)
-    for generate in (model.generate, partial(GenerationMixin.generate, model)):
-        output: Any = generate(
-            input_ids,
-            attention_mask=attention_mask,
-            generation_config=config,
-            logits_processor=LogitsProcessorList([_Forced(forced)]),
-            **inputs,
-        )
-        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
-        if taken == forced:  # Janus's own generate drops the processor
-            break
-    return torch.stack(output.logits, dim=1).float()
-
-
-@torch.inference_mode()
-def own_source_logits(
-    model: Any, source: Source, prompt: list[int], forced: list[int]
-) -> torch.Tensor:
-    """``own_logits`` of an encoder-decoder that reads ``source`` and decodes after ``prompt`` ->
-    (tokens + 1, vocab).
-    """
-    inputs = source.on(model.device, model.dtype)
-    if "input_ids" in inputs:
-        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    config = _forcing_config(model, [forced])
-    config.decoder_start_token_id = prompt[0]
-    output: Any = GenerationMixin.generate(  # Whisper's own cuts what it reads into windows
-        model,
-        **inputs,
-        decoder_input_ids=torch.tensor([prompt], device=model.device),
-        generation_config=config,
-        logits_processor=LogitsProcessorList([_Forced([forced])]),
-    )
-    return torch.cat(output.logits).float()
-
-
-def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
     config = copy.deepcopy(model.generation_config)
     for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
         setattr(config, name, None)
@@ -84,7 +41,21 @@ def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
         return_dict_in_generate=True,
         output_logits=True,
     )
-    return config
+    ways = [model.generate, partial(GenerationMixin.generate, model)]
+    if "decoder_input_ids" in inputs:
+        config.decoder_start_token_id = int(inputs["decoder_input_ids"][0, 0])
+        del ways[0]  # Whisper's cuts what it reads into windows
+    for generate in ways:
+        output: Any = generate(
+            *input_ids,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([_Forced(forced)]),
+            **inputs,
+        )
+        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
+        if taken == forced:  # Janus's own generate drops the processor
+            break
+    return torch.stack(output.logits, dim=1).float()
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:

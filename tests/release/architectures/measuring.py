@@ -302,7 +302,7 @@ def _noise(model: Any, tokens: list[int], logits: torch.Tensor) -> float:
         return 0.0
     half = len(tokens) // 2
     first = torch.tensor([tokens[:half]])
-    decoded = own_logits(model, first, torch.ones_like(first), [tokens[half:]])
+    decoded = own_logits(model, [tokens[half:]], first, attention_mask=torch.ones_like(first))
     return difference(decoded[0, -1], logits)
 
 
@@ -319,7 +319,9 @@ def _noise_beside_images(one: Asked, model: Any, forced: list[int], logits: torc
         prompt = torch.tensor([one.prompt])
         inputs = (one.source or Source({}, 0)).on(torch.device("cpu"), other.dtype)
         with suppress(RuntimeError):  # parts keep their dtype
-            own = own_logits(other, prompt, torch.ones_like(prompt), [[*forced, 0]], **inputs)
+            own = own_logits(
+                other, [[*forced, 0]], prompt, attention_mask=torch.ones_like(prompt), **inputs
+            )
             found.append(difference(logits, own[0, len(forced)]))
     return max(found, default=0.0)
 

@@ -29,7 +29,7 @@ SIZES = re.compile(
     r"window|chunk_(size|len)|block_size|topk_blocks|index_topk|budget|floor_scale|n_floor"
 )
 SMALL_WIDTHS = (2, 4, 8)  # the first that the architecture takes
-_LENGTHS = (13, 10, 6)  # padded by 3 and by 7: not by multiples of one size
+_LENGTHS = (13, 10, 6, 6)  # padded by 3 and by 7: not by multiples of one size
 _NUM_FORCED = 3
 # The largest difference of logits, as a share of their range. Another batch shape sums in another
 # order; in 16 bits, and where quantized layers round their inputs, that shows.
@@ -49,42 +49,32 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
     decoded tokens. Where sizes can't be narrowed to a few tokens, a trial does not show what
     padding changes. Raises LoadError for NaN logits, and whatever the model raises.
     """
-    trial = _Trial(model, pad)
-    check_numbers(trial.logits([0]))
-    for width in SMALL_WIDTHS:
-        with suppress(Exception), narrowed(model, SIZES.search, width):
-            return trial.largest((Batches.PADDED, Batches.EQUAL))
-    return trial.largest((Batches.EQUAL,))
+    vocab_size = int(model.config.get_text_config().vocab_size)
+    draw, longest = torch.Generator().manual_seed(0), max(_LENGTHS) + _NUM_FORCED
+    rows = torch.randint(1, vocab_size, (len(_LENGTHS), longest), generator=draw).tolist()
 
-
-class _Trial:
-    """Three prompts of different lengths, and one as long as the last."""
-
-    def __init__(self, model: Any, pad: Pad) -> None:
-        self._model, self._pad = model, pad
-        vocab_size = int(model.config.get_text_config().vocab_size)
-        draw = torch.Generator().manual_seed(0)
-        lengths = (*_LENGTHS, _LENGTHS[-1])
-        rows = torch.randint(
-            1, vocab_size, (4, max(lengths) + _NUM_FORCED), generator=draw
-        ).tolist()
-        self._prompts = [row[:length] for row, length in zip(rows, lengths, strict=True)]
-        self._forced = [row[-_NUM_FORCED:] for row in rows]
-        is_exact = model.dtype == torch.float32 and getattr(model, "hf_quantizer", None) is None
-        self._tolerance = _EXACT if is_exact else _ROUNDED
-
-    def logits(self, rows: list[int]) -> torch.Tensor:
+    def logits(*numbers: int) -> torch.Tensor:
         """(rows, tokens, vocab) of a batch of these prompts."""
-        forced = [self._forced[row] for row in rows]
-        return own_logits(self._model, *self._pad([self._prompts[row] for row in rows]), forced)
+        input_ids, mask = pad([rows[number][: _LENGTHS[number]] for number in numbers])
+        forced = [rows[number][-_NUM_FORCED:] for number in numbers]
+        return own_logits(model, forced, input_ids, attention_mask=mask)
 
-    def largest(self, candidates: tuple[Batches, ...]) -> Batches:
-        alone = torch.cat([self.logits([row]) for row in (1, 2)])
+    is_exact = model.dtype == torch.float32 and getattr(model, "hf_quantizer", None) is None
+
+    def largest(candidates: tuple[Batches, ...]) -> Batches:
+        tolerance = _EXACT if is_exact else _ROUNDED
+        alone = torch.cat([logits(1), logits(2)])
         for batches in candidates:
-            among = [0, 1, 2] if batches is Batches.PADDED else [3, 2]
+            among = (0, 1, 2) if batches is Batches.PADDED else (3, 2)
             expected = alone if batches is Batches.PADDED else alone[1:]
-            if difference(self.logits(among)[1:], expected) <= self._tolerance:
+            if difference(logits(*among)[1:], expected) <= tolerance:
                 return batches
-        if difference(self.logits([2]), alone[1:]) > self._tolerance:
+        if difference(logits(2), alone[1:]) > tolerance:
             log.warn("the model's own answers change from run to run: none can be reproduced")
         return Batches.ALONE
+
+    check_numbers(logits(0))
+    for width in SMALL_WIDTHS:
+        with suppress(Exception), narrowed(model, SIZES.search, width):
+            return largest((Batches.PADDED, Batches.EQUAL))
+    return largest((Batches.EQUAL,))

@@ -13,20 +13,14 @@ from typing import Any
 import torch
 
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
+from hf_triton.runtime.trial import Refusals, RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.generation_rules import decoder_start, neutral_config
-from hf_triton.text_generation.engine.own_logits import (
-    check_numbers,
-    difference,
-    narrowed,
-    own_source_logits,
-)
+from hf_triton.text_generation.engine.own_logits import narrowed
 from hf_triton.text_generation.forward.transformers.encoder_decoder import (
     Encoder,
     EncoderDecoderRunner,
 )
-from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_layer_shapes
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.source import Source, text_source
@@ -34,7 +28,7 @@ from hf_triton.text_generation.sequence.source import Source, text_source
 from ..generate.batches import SIZES, SMALL_WIDTHS
 from ..generate.lengths import max_lengths
 from .runner_selection import UnsupportedModelError
-from .trial import TrialRun, dummy_sequence, trial_logits
+from .trial import Probe, Trial, dummy_sequence
 
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
 _NUM_ENCODED = 16
@@ -74,8 +68,7 @@ def plan_encoder_decoder(setup: EngineSetup) -> EncoderDecoderPlan:
     sources = list(setup.sources) or _texts(model)
     try:
         encoder = Encoder(model, setup.device, pads=False)
-        begun = dummy_sequence([0], SamplingParams(1))
-        begun.source = sources[0]
+        begun = dummy_sequence([0], SamplingParams(1), sources[0])
         encoded = encoder.outputs(encoder.states([begun])[0])
         shapes = cross_layer_shapes(model, encoded, start.token_id)
     except Exception as error:
@@ -96,39 +89,19 @@ def _texts(model: Any) -> list[Source]:
     return [text_source(row.tolist()) for row in rows]
 
 
-class SourceTrial(TrialRun):
+def _trial(setup: EngineSetup, sources: list[Source], start: int) -> Trial:
     """Sequences with these sources and a few forced tokens each."""
-
-    def __init__(self, setup: EngineSetup, sources: list[Source], start: int) -> None:
-        super().__init__(setup.model, setup.device)
-        size = int(setup.model.config.get_text_config().vocab_size)
-        draw = torch.Generator().manual_seed(1)
-        numbers = torch.randint(1, size, (len(sources), _NUM_FORCED + 2), generator=draw).tolist()
-        # Of sounds, decoders start with several tokens: a language, a task.
-        num_more = 2 if setup.sources else 0
-        self.prompts = [[start, *row[:num_more]] for row in numbers]
-        self.forced = [row[num_more : num_more + _NUM_FORCED] for row in numbers]
-        self.sources = {
-            id(prompt): source for prompt, source in zip(self.prompts, sources, strict=True)
-        }
-        self.num_step_tokens, self.length = _NUM_ENCODED, 1 + num_more + _NUM_FORCED
-
-    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
-        return own_source_logits(self.model, self.sources[id(prompt)], prompt, forced)
-
-    def noise(self, logits: list[torch.Tensor]) -> float:
-        """By how much the first row changes where most of its tokens are read at once."""
-        with suppress(Exception):  # a decoder that starts with one token only
-            prompt, forced = self.prompts[0], self.forced[0]
-            whole, source = prompt + forced[:-1], self.sources[id(prompt)]
-            last = own_source_logits(self.model, source, whole, forced[-1:])
-            return difference(last, logits[0][-2:])
-        return 0.0
-
-    def run(self, runner: Runner, *, chunked_prefill: bool = True) -> torch.Tensor:
-        cache = runner.cache
-        cache.source_lengths = [cache.states[0][0].shape[2]] * (1 + len(self.prompts))
-        return super().run(runner, chunked_prefill=chunked_prefill)
+    size = int(setup.model.config.get_text_config().vocab_size)
+    draw = torch.Generator().manual_seed(1)
+    numbers = torch.randint(1, size, (len(sources), _NUM_FORCED + 2), generator=draw).tolist()
+    # Of sounds, decoders start with several tokens: a language, a task.
+    num_more = 2 if setup.sources else 0
+    probes = [
+        Probe([start, *row[:num_more]], row[num_more : num_more + _NUM_FORCED], source)
+        for row, source in zip(numbers, sources, strict=True)
+    ]
+    length = 1 + num_more + _NUM_FORCED
+    return Trial(setup.model, setup.device, probes, num_step_tokens=_NUM_ENCODED, length=length)
 
 
 def _select(
@@ -138,32 +111,24 @@ def _select(
     where windows and blocks can be narrowed to a few tokens: else the trial would not show what
     they do.
     """
-    model, trial = setup.model, SourceTrial(setup, sources, start)
+    model, trial = setup.model, _trial(setup, sources, start)
+
+    def matching(refusals: Refusals, *, pads: bool) -> RunnerSpec | None:
+        specs = [
+            RunnerSpec(name, partial(kind, pads=pads), chunked_prefill=False)
+            for name, kind in _RUNNERS.items()
+        ]
+        return trial.select(trial.expected(), specs, shapes, refusals)
+
     for width in () if setup.sources else SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
-            found = _matching(trial, shapes, Refusals(), pads=True)
+            found = matching(Refusals(), pads=True)
             if found is not None:
                 return found
             break
     refusals = Refusals()
     with narrowed(model, "sliding_window".__eq__, _WINDOW):
-        found = _matching(trial, shapes, refusals, pads=False)
+        found = matching(refusals, pads=False)
     if found is None:
         raise UnsupportedModelError(str(refusals))
     return found
-
-
-def _matching(
-    trial: SourceTrial, shapes: list[LayerShape], refusals: Refusals, *, pads: bool
-) -> RunnerSpec | None:
-    expected = trial.expected()
-    check_numbers(expected.logits)
-    return first_agreeing(
-        [
-            RunnerSpec(name, partial(kind, pads=pads), chunked_prefill=False)
-            for name, kind in _RUNNERS.items()
-        ],
-        lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
-        expected.tolerance,
-        refusals,
-    )

@@ -32,6 +32,7 @@ from hf_triton.text_generation.forward.paged.page_runner import AdaptedPageRunne
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import Adapter, Change
+from hf_triton.text_generation.memory.layer_shapes import keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.prefix_index import KnownPrompts
 from hf_triton.text_generation.memory.state_pages import new_space
@@ -86,12 +87,11 @@ class InFlightEngine(Engine):
 
     @property
     def max_source_len(self) -> int | None:
-        plan = self._plan.encoder_decoder
-        return None if plan is None else plan.max_source_len
+        return self._plan.max_source_len
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:
-        media = self._plan.media
-        return self._plan.chunked_prefill and not (with_source and media and not media.cuts_sources)
+        plan = self._plan
+        return plan.make_runner.chunked_prefill and (plan.cuts_sources or not with_source)
 
     @property
     def description(self) -> str:
@@ -146,17 +146,16 @@ class InFlightEngine(Engine):
         self._warm_up()
         if setup.options.speculative_method == "ngram":
             self._drafter = self._new_drafter(runner, vocab_size)
-        shares = setup.options.prefix_cache and self._plan.chunked_prefill
+        shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
 
     def _warm_up(self) -> None:
-        plan, sources, model = self._plan.encoder_decoder, self.setup.sources, self.setup.model
-        if plan is not None or has_rules(model):
+        sources, model = self.setup.sources, self.setup.model
+        if model.config.is_encoder_decoder or has_rules(model):
             self._rules = GenerationRules(model, self.setup.eos_token_ids)
-        if plan is not None:
-            longest = plan.max_source_len or 0
-            sources = sources or tuple(text_source([0] * min(n, longest)) for n in (3, 16))
+        if longest := self.max_source_len:
+            sources = tuple(text_source([0] * min(n, longest)) for n in (3, 16))
         warm_up(self._scheduler, self.runner, self._sampler, sources)
 
     def _new_drafter(self, runner: Runner, vocab_size: int) -> Drafter | None:
@@ -181,7 +180,7 @@ class InFlightEngine(Engine):
         )
 
     def _use_new_space(self, *, shares: bool) -> None:
-        plan, media = self._plan, self._plan.media
+        plan = self._plan
         self._shares, self._known_prompts = shares, KnownPrompts()
         self._space = new_space(
             plan.shapes, plan.size, shares=shares, snapshots=self._takes_snapshots
@@ -190,8 +189,8 @@ class InFlightEngine(Engine):
             self.size.max_num_seqs,
             self._max_num_batched_tokens,
             self._space,
-            chunked_prefill=plan.chunked_prefill,
-            cuts_sources=media is None or media.cuts_sources,
+            chunked_prefill=plan.make_runner.chunked_prefill,
+            cuts_sources=plan.cuts_sources,
             max_num_scored=self._max_num_scored,
             prompt_limit=self._prompt_limit,
         )
@@ -260,8 +259,7 @@ class InFlightEngine(Engine):
             log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
-        media = self._plan.media
-        for sequence in sequences if media is not None and not media.shares else ():
+        for sequence in () if self._plan.shares_sources else sequences:
             if sequence.source is not None:
                 sequence.source = replace(sequence.source, cache_token_ids=None)
         for sequence in sequences:
@@ -291,11 +289,11 @@ class InFlightEngine(Engine):
         drafter = self._drafter
         if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
             self._read_tokens()
-        step, media = self._scheduler.schedule(), self._plan.media
+        step, entry = self._scheduler.schedule(), self._plan.entry
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
-        if media is not None:
-            step, failed = encode_sources(step, media.entry)
+        if entry is not None:
+            step, failed = encode_sources(step, entry)
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
         if step.num_tokens:
@@ -305,7 +303,7 @@ class InFlightEngine(Engine):
             if self.setup.device.type == "cpu":
                 self.thread.cpu_threads.computes(step.num_tokens)
             logits = self.runner.compute(step)
-            for chunk in step.prefills if media is not None else ():
+            for chunk in step.prefills if entry is not None else ():
                 encoded = chunk.sequence.encoded
                 if encoded is not None and chunk.end >= encoded.num_tokens:
                     encoded.drop()
@@ -403,7 +401,7 @@ class InFlightEngine(Engine):
         computed again in the next step, so that others don't wait. A state can't take a token
         twice: there all wait, in the sampler.
         """
-        if self._plan.keeps_states:
+        if keep_states(self._plan.shapes) and not self.setup.model.config.is_encoder_decoder:
             return set()
         grammars = [s.grammar for s in sampled if s.grammar is not None]
         if not grammars or wait_for_masks(grammars, _LONGEST_WAIT_S):

@@ -5,14 +5,14 @@ processor as text is tried, and encodes them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, place, reason
-from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
+from hf_triton.runtime.trial import Refusals, RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
@@ -20,29 +20,18 @@ from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRun
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
+from hf_triton.text_generation.media.processor import Prompt
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
 from .runner_selection import CACHE, UnsupportedModelError
-from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
+from .trial import TRIAL_WIDTH, WIDTHS, Probe, Trial, text_probes
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_PROMPTS = 2  # with images or sounds that runners are tried with; encoders, with more
 _NUM_STEPS = 3  # that a trial prompt is computed in, at least
-
-
-@dataclass(frozen=True)
-class MediaPlan:
-    """``cuts_sources``: prompts with images or sounds may be computed in chunks. ``shares``: their
-    keys and values may be shared.
-    """
-
-    make_runner: RunnerSpec
-    entry: DecoderEntry
-    cuts_sources: bool
-    shares: bool
 
 
 def decoder_entry(setup: EngineSetup) -> DecoderEntry:
@@ -62,17 +51,19 @@ def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSi
         entry.features.clear()
 
 
-def plan_media(
+def select_with_media(
     setup: EngineSetup, shapes: list[LayerShape], plain: RunnerSpec, entry: DecoderEntry
-) -> MediaPlan:
-    """``plain`` is the runner for steps of text alone. Raises UnsupportedModelError where no
-    runner's logits agree with the model's own.
+) -> tuple[RunnerSpec, bool, bool]:
+    """The runner, ``plain`` for steps of text alone; whether prompts with images or sounds may be
+    computed in chunks, and whether their keys and values may be shared. Raises
+    UnsupportedModelError where no runner's logits agree with the model's own.
     """
-    preferred, refusals = plain.of_model or plain, Refusals()
+    preferred, refusals, own_attention = plain.of_model or plain, Refusals(), entry.own_attention
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            with entry.own_attention.restored():
-                trial = MediaTrial(setup, entry)
+            with own_attention.restored():
+                prompts = [] if setup.trial_prompts is None else setup.trial_prompts()
+                trial, shares = _trial(setup, entry, prompts[:_NUM_PROMPTS])
                 expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
@@ -80,68 +71,54 @@ def plan_media(
             _with_media(plain if spec is preferred else spec, spec, entry)
             for spec in dict.fromkeys((preferred, CACHE))
         ]
-        entry.own_attention.restore()
-        found = first_agreeing(
-            specs,
-            lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
-            expected.tolerance,
-            refusals,
-            give_back=entry.own_attention.restore,
-        )
+        own_attention.restore()
+        found = trial.select(expected, specs, shapes, refusals, give_back=own_attention.restore)
         if found is None:
             raise UnsupportedModelError(f"with images: {refusals}")
-        trial.encode_by_item(expected.tolerance)
-    return MediaPlan(found, entry, trial.cuts_sources, trial.shares)
+        _encode_by_item(entry, prompts, expected.tolerance)
+    return found, trial.cuts_sources, shares
 
 
-class MediaTrial(TrialRun):
-    """Prompts with images or sounds, then one of text."""
+def _trial(setup: EngineSetup, entry: DecoderEntry, prompts: list[Prompt]) -> tuple[Trial, bool]:
+    """Prompts with images or sounds, then one of text; and whether all blocks are whole images."""
+    probes = [Probe(tokens, _last_of_text(tokens, source), source) for tokens, source in prompts]
+    probes.append(text_probes(setup.model)[-1])
+    encoded = [entry.encode(*prompt) for prompt in prompts]
+    shares = all(
+        _is_content(block, source)
+        for (_, source), one in zip(prompts, encoded, strict=True)
+        for block in one.blocks
+    )
+    longest = max(len(probe.prompt) for probe in probes)
+    trial = Trial(
+        setup.model,
+        setup.device,
+        probes,
+        num_step_tokens=max(Trial.num_step_tokens, -(-longest // _NUM_STEPS)),
+        length=longest + len(probes[-1].forced) + 1,
+        cuts_sources=not any(one.blocks for one in encoded),
+        encode=entry.encode,
+    )
+    return trial, shares
 
-    def __init__(self, setup: EngineSetup, entry: DecoderEntry) -> None:
-        super().__init__(setup.model, setup.device)
-        self._made = [] if setup.trial_prompts is None else setup.trial_prompts()
-        prompts = self._made[:_NUM_PROMPTS]
-        text, forced = self.prompts[-1], self.forced[-1]
-        self._entry = entry
-        self.sources = {id(tokens): source for tokens, source in prompts}
-        self.prompts = [*(tokens for tokens, _ in prompts), text]
-        self.forced = [*(_last_of_text(*prompt) for prompt in prompts), forced]
-        longest = max(map(len, self.prompts))
-        self.length = longest + len(forced) + 1
-        self.num_step_tokens = max(self.num_step_tokens, -(-longest // _NUM_STEPS))
-        encoded = [entry.encode(tokens, source) for tokens, source in prompts]
-        self.cuts_sources = not any(one.blocks for one in encoded)
-        self.shares = all(
-            _is_content(block, source)
-            for (_, source), one in zip(prompts, encoded, strict=True)
-            for block in one.blocks
-        )
 
-    def encode_by_item(self, tolerance: float) -> None:
-        """Encodes each image and sound by itself if the features are those of whole prompts."""
-        entry, features = self._entry, self._entry.features
-        try:
-            with entry.own_attention.restored():
-                together = [entry.encode(*prompt) for prompt in self._made]
-                features.by_item = True
-                by_item = [entry.encode(*prompt) for prompt in self._made]
-            pairs = zip(_features_of(by_item), _features_of(together), strict=True)
-            worst = max(difference(*pair) for pair in pairs)
-            why_not = "" if worst <= tolerance else f"features differ by {worst:.2g} of their range"
-        except Exception as error:
-            why_not = f"{type(error).__name__}: {reason(error, 120)}"
-        if why_not:
-            features.by_item = False
-            log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
-        features.clear()
-
-    def sequences(self) -> list[Sequence]:
-        sequences = super().sequences()
-        for sequence in sequences:
-            if sequence.source is not None:
-                prompt = sequence.prompt_token_ids
-                sequence.encoded = self._entry.encode(prompt, sequence.source)
-        return sequences
+def _encode_by_item(entry: DecoderEntry, prompts: list[Prompt], tolerance: float) -> None:
+    """Encodes each image and sound by itself if the features are those of whole prompts."""
+    features = entry.features
+    try:
+        with entry.own_attention.restored():
+            together = [entry.encode(*prompt) for prompt in prompts]
+            features.by_item = True
+            by_item = [entry.encode(*prompt) for prompt in prompts]
+        pairs = zip(_features_of(by_item), _features_of(together), strict=True)
+        worst = max(difference(*pair) for pair in pairs)
+        why_not = "" if worst <= tolerance else f"features differ by {worst:.2g} of their range"
+    except Exception as error:
+        why_not = f"{type(error).__name__}: {reason(error, 120)}"
+    if why_not:
+        features.by_item = False
+        log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
+    features.clear()
 
 
 def _with_media(plain: RunnerSpec, media: RunnerSpec, entry: DecoderEntry) -> RunnerSpec:

@@ -18,12 +18,8 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
 from hf_triton.text_generation.lora.linear import attach
-from hf_triton.text_generation.memory.layer_shapes import (
-    LayerShape,
-    context_length,
-    keep_states,
-    layer_shapes,
-)
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry
+from hf_triton.text_generation.memory.layer_shapes import LayerShape, context_length, layer_shapes
 from hf_triton.text_generation.memory.paged_cache import (
     LEN_WITHOUT_LIMIT,
     PagedSize,
@@ -31,14 +27,9 @@ from hf_triton.text_generation.memory.paged_cache import (
     spread_free_bytes,
 )
 
-from .encoder_decoders import EncoderDecoderPlan, plan_encoder_decoder
+from .encoder_decoders import plan_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
-from .media_plan import (
-    MediaPlan,
-    decoder_entry,
-    encode_largest,
-    plan_media,
-)
+from .media_plan import decoder_entry, encode_largest, select_with_media
 from .runner_selection import UnsupportedModelError, select_runner
 
 # Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
@@ -48,18 +39,19 @@ _FEWEST_SEQS = 4
 @dataclass(frozen=True)
 class Plan:
     """``async_scheduling``: forwards are launched before the tokens of the step before are read.
-    ``chunked_prefill``: a prompt may be computed in chunks. ``keeps_states``: a decoder's layers
-    keep states of a sequence, not of each token.
+    ``entry``: where images and sounds enter the decoder; with ``cuts_sources`` such prompts may be
+    computed in chunks, with ``shares_sources`` their keys and values may be shared. An encoder
+    reads ``max_source_len`` tokens of a text.
     """
 
     make_runner: RunnerSpec
     shapes: list[LayerShape]
     size: PagedSize
-    async_scheduling: bool
-    chunked_prefill: bool
-    keeps_states: bool
-    media: MediaPlan | None = None
-    encoder_decoder: EncoderDecoderPlan | None = None
+    async_scheduling: bool = False
+    entry: DecoderEntry | None = None
+    cuts_sources: bool = True
+    shares_sources: bool = True
+    max_source_len: int | None = None
 
 
 def make_plan(setup: EngineSetup) -> Plan:
@@ -83,10 +75,9 @@ def make_plan(setup: EngineSetup) -> Plan:
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
     make_runner = select_runner(model, shapes, device, compiled=setup.compiled)
-    media = None
+    cuts = shares = True
     if entry is not None:
-        media = plan_media(setup, shapes, make_runner, entry)
-        make_runner = media.make_runner
+        make_runner, cuts, shares = select_with_media(setup, shapes, make_runner, entry)
     settle_rotary(model, size.max_model_len)
     setup.prepare(model)
     if setup.adapters is not None:
@@ -101,9 +92,9 @@ def make_plan(setup: EngineSetup) -> Plan:
         shapes=shapes,
         size=size,
         async_scheduling=ahead and make_runner.runs_ahead and not has_rules(model),
-        chunked_prefill=make_runner.chunked_prefill,
-        keeps_states=keep_states(shapes),
-        media=media,
+        entry=entry,
+        cuts_sources=cuts,
+        shares_sources=shares,
     )
 
 
@@ -123,15 +114,7 @@ def _encoder_decoder_plan(setup: EngineSetup) -> Plan:
         raise UnsupportedModelError(
             f"the cache holds {num_seqs} sequences only; a smaller max_model_len lets it hold more"
         )
-    return Plan(
-        make_runner=found.make_runner,
-        shapes=found.shapes,
-        size=size,
-        async_scheduling=False,
-        chunked_prefill=False,
-        keeps_states=False,
-        encoder_decoder=found,
-    )
+    return Plan(found.make_runner, found.shapes, size, max_source_len=found.max_source_len)
 
 
 def _planned_size(

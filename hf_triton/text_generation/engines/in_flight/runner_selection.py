@@ -19,8 +19,8 @@ import torch
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
-from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
-from hf_triton.text_generation.engine.own_logits import check_numbers, difference, narrowed
+from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.text_generation.engine.own_logits import narrowed
 from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend, plain_attention
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
@@ -33,7 +33,7 @@ from hf_triton.text_generation.forward.transformers.cache_runner import CacheRun
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
-from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
+from .trial import TRIAL_WIDTH, WIDTHS, Trial, text_probes
 
 
 def _fused(*given: Any) -> Any:
@@ -87,16 +87,15 @@ def select_runner(
     own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            trial = TrialRun(model, device)
+            trial = Trial(model, device, text_probes(model))
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
-        check_numbers(expected.logits)
         on_cpu = device.type == "cpu"
-        found = first_agreeing(
+        found = trial.select(
+            expected,
             _candidates(model, shapes, device, compiled=on_cpu if compiled is None else compiled),
-            lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
-            expected.tolerance,
+            shapes,
             refusals,
             unfit=UnsupportedLayersError,
             give_back=own_attention.restore,
@@ -165,6 +164,6 @@ def _attention_cases(
     cases: set[AttentionCase] = set()
     own_attention = OwnAttention(model)
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        trial_logits(in_pages_by(kind, noting(cases)), shapes, TrialRun(model, device))
+        Trial(model, device, text_probes(model)).logits(in_pages_by(kind, noting(cases)), shapes)
     own_attention.restore()
     return cases

@@ -4,18 +4,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from itertools import chain, cycle
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.trial import RunnerSpec
-from hf_triton.text_generation.engine.own_logits import difference, own_logits
+from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
+from hf_triton.text_generation.engine.own_logits import check_numbers, difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
@@ -26,7 +27,7 @@ from hf_triton.text_generation.memory.state_pages import KVCacheManager, new_spa
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token, Update
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.sequence.source import Source
 
 # The largest difference of logits, as a share of their range. Runners sum in another order than the
@@ -60,27 +61,26 @@ _EVERY_OPTION = SamplingParams(
 )
 
 
-class _NoRecipient:
-    streams = False
-    request_id = ""
-
-    def take(self, update: Update) -> None:
-        raise AssertionError("a warm-up is never published")
-
-    def flush(self) -> None:
-        raise AssertionError("a warm-up is never published")
-
-    def fail(self, error: Exception) -> None:
-        raise AssertionError("a warm-up is never published")
+_NOBODY: Any = SimpleNamespace(streams=False)  # nothing of a trial is published
 
 
-def dummy_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Sequence:
-    return Sequence(prompt_token_ids, params, _NoRecipient(), Detokenizer(None, prompt_token_ids))
+def dummy_sequence(
+    prompt_token_ids: list[int], params: SamplingParams, source: Source | None = None
+) -> Sequence:
+    detokenizer = Detokenizer(None, prompt_token_ids)
+    return Sequence(prompt_token_ids, params, _NOBODY, detokenizer, source=source)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """``logits`` (prompts, forced tokens + 1, vocab), float32; ``tolerance`` is a share of their
+class Probe(NamedTuple):
+    """A prompt, the tokens that follow it whatever the logits say, and its source."""
+
+    prompt: list[int]
+    forced: list[int]
+    source: Source | None = None
+
+
+class Expected(NamedTuple):
+    """``logits`` (probes, forced tokens + 1, vocab), float32; ``tolerance`` is a share of their
     range.
     """
 
@@ -88,66 +88,114 @@ class Expected:
     tolerance: float
 
 
-class TrialRun:
-    """Prompts of 7, 4 and 18 tokens, the last longer than a page on a CPU, and two forced tokens
-    for each; ``sources`` by the id of the prompt.
+@dataclass(frozen=True)
+class Trial:
+    """Probes that join while others decode, at most ``num_step_tokens`` a step; ``length`` tokens
+    of each find room. ``encode`` makes of a prompt and its source what a decoder is fed with.
     """
 
-    def __init__(self, model: Any, device: torch.device) -> None:
-        self.model, self.device = model, device
-        vocab_size = int(model.config.get_text_config().vocab_size)
-        numbers = torch.randint(0, vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
-        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
-        if isinstance(pad, int) and 0 <= pad < vocab_size:
-            numbers[2, [2, 12]] = pad  # some count positions of all other tokens
-        lengths = (7, 4, 18)
-        self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
-        self.num_step_tokens, self.length = 5, _TRIAL_LEN
-        self.sources: dict[int, Source] = {}
-        self.cuts_sources = True
-        self.forced = [
-            numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
-        ]
+    model: Any
+    device: torch.device
+    probes: list[Probe]
+    num_step_tokens: int = 5
+    length: int = _TRIAL_LEN
+    cuts_sources: bool = True
+    encode: Callable[[list[int], Source], Any] | None = None
 
     def expected(self) -> Expected:
-        pairs = zip(self.prompts, self.forced, strict=True)
-        logits = [self.own_logits(prompt, forced) for prompt, forced in pairs]
-        return Expected(torch.stack(logits), tolerance(self.model, partial(self.noise, logits)))
+        logits = [self._own_logits(probe) for probe in self.probes]
+        return Expected(torch.stack(logits), self._tolerance(logits))
 
-    def noise(self, logits: list[torch.Tensor]) -> float:
-        """By how much ``logits`` change where half of a prompt is decoded token by token."""
-        prompt, own = self.prompts[-1], logits[-1]
-        half = len(prompt) // 2
-        decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
-        return difference(decoded[-len(own) :], own)
+    def select(
+        self,
+        expected: Expected,
+        candidates: Iterable[RunnerSpec],
+        shapes: list[LayerShape],
+        refusals: Refusals,
+        **more: Any,
+    ) -> RunnerSpec | None:
+        """The first runner that gives the expected logits. Raises LoadError for NaN in all."""
+        check_numbers(expected.logits)
+        return first_agreeing(
+            candidates,
+            lambda spec: difference(self.logits(spec, shapes), expected.logits),
+            expected.tolerance,
+            refusals,
+            **more,
+        )
 
-    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
-        source = self.sources.get(id(prompt))
-        tokens = torch.tensor([prompt], device=self.device)
-        inputs = {} if source is None else source.on(self.device, self.model.dtype)
-        return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
-
-    def sequences(self) -> list[Sequence]:
-        params = SamplingParams(max_tokens=len(self.forced[0]) + 1)
-        sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
-        for sequence, prompt in zip(sequences, self.prompts, strict=True):
-            sequence.source = self.sources.get(id(prompt))
-        return sequences
-
-    def run(self, runner: Runner, *, chunked_prefill: bool = True) -> torch.Tensor:
-        """The same logits as the engine computes them: prompts join while others decode, at most
-        ``num_step_tokens`` a step.
-        """
-        sequences = self.sequences()
-        cache = runner.cache
+    def logits(self, spec: RunnerSpec, shapes: list[LayerShape]) -> torch.Tensor:
+        """A runner's logits over a cache full of NaN, which other sequences might leave."""
+        num, page_size = len(self.probes), PAGE_SIZES[self.device.type]
+        num_pages = num * (num_pages_of(self.length, page_size) + 1) + 1  # none is preempted
+        size = PagedSize(num_pages, self.length, num, num_bytes=0, page_size=page_size)
+        cache = PagedCache(shapes, size)
+        for stored in chain(cache.keys, cache.values, cache.indexer_keys, *cache.states):
+            stored.fill_(torch.nan if stored.is_floating_point() else 1)
+        if self.model.config.is_encoder_decoder:  # else what is behind a source is not cleared
+            cache.source_lengths = [cache.states[0][0].shape[2]] * len(cache.source_lengths)
+        params = SamplingParams(max_tokens=len(self.probes[0].forced) + 1)
+        sequences = [dummy_sequence(one.prompt, params, one.source) for one in self.probes]
+        for sequence in sequences if self.encode is not None else ():
+            if sequence.source is not None:
+                sequence.encoded = self.encode(sequence.prompt_token_ids, sequence.source)
         scheduler = Scheduler(
-            len(sequences),
+            num,
             self.num_step_tokens,
-            new_space(cache.shapes, cache.size, shares=False),
-            chunked_prefill=chunked_prefill,
+            new_space(shapes, size, shares=False),
+            chunked_prefill=spec.chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
-        return logits_after(sequences, self.forced, scheduler, runner)
+        runner = spec(self.model, cache, self.device)
+        return logits_after(sequences, [one.forced for one in self.probes], scheduler, runner)
+
+    def _own_logits(self, probe: Probe) -> torch.Tensor:
+        prompt = torch.tensor([probe.prompt], device=self.device)
+        inputs = {} if probe.source is None else probe.source.on(self.device, self.model.dtype)
+        if not self.model.config.is_encoder_decoder:
+            mask = torch.ones_like(prompt)
+            return own_logits(self.model, [probe.forced], prompt, attention_mask=mask, **inputs)[0]
+        if "input_ids" in inputs:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return own_logits(self.model, [probe.forced], decoder_input_ids=prompt, **inputs)[0]
+
+    def _tolerance(self, logits: list[torch.Tensor]) -> float:
+        """The largest difference that rounding makes. A quantized layer may round its input to 8
+        bits, where one last bit decides between two of 256 values.
+        """
+        if getattr(self.model, "hf_quantizer", None) is not None:
+            return WIDEST
+        if self.model.dtype == torch.float32:
+            return EXACT
+        least = _TIMES_EPS * torch.finfo(self.model.dtype).eps
+        return min(WIDEST, max(least, _TIMES_NOISE * self._noise(logits)))
+
+    def _noise(self, logits: list[torch.Tensor]) -> float:
+        """By how much a probe's logits change where half of its prompt is decoded token by token;
+        in an encoder-decoder, where most of its tokens are read at once.
+        """
+        reads_most = self.model.config.is_encoder_decoder
+        prompt, forced, source = self.probes[0 if reads_most else -1]
+        tokens = prompt + forced
+        num_read = len(tokens) - 1 if reads_most else len(prompt) // 2
+        with suppress(Exception):  # a decoder that starts with one token only
+            found = self._own_logits(Probe(tokens[:num_read], tokens[num_read:], source))
+            own = logits[0 if reads_most else -1]
+            num = min(len(own), len(found))
+            return difference(found[-num:], own[-num:])
+        return 0.0
+
+
+def text_probes(model: Any) -> list[Probe]:
+    """Prompts of 7, 4 and 18 tokens, the last longer than a page on a CPU."""
+    config = model.config.get_text_config()
+    draw = torch.Generator().manual_seed(0)
+    numbers = torch.randint(0, int(config.vocab_size), (3, 20), generator=draw)
+    pad = getattr(config, "pad_token_id", None)
+    if isinstance(pad, int) and 0 <= pad < config.vocab_size:
+        numbers[2, [2, 12]] = pad  # some count positions of all other tokens
+    rows = zip(numbers.tolist(), (7, 4, 18), strict=True)
+    return [Probe(row[:length], row[length : length + 2]) for row, length in rows]
 
 
 def logits_after(
@@ -171,36 +219,6 @@ def logits_after(
     )
 
 
-def tolerance(model: Any, noise: Callable[[], float]) -> float:
-    """The largest difference that rounding makes, given by how much the model's own logits change
-    between two ways of decoding. A quantized layer may round its input to 8 bits, where one last
-    bit decides between two of 256 values.
-    """
-    if getattr(model, "hf_quantizer", None) is not None:
-        return WIDEST
-    if model.dtype == torch.float32:
-        return EXACT
-    least = _TIMES_EPS * torch.finfo(model.dtype).eps
-    return min(WIDEST, max(least, _TIMES_NOISE * noise()))
-
-
-def trial_logits(spec: RunnerSpec, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
-    """The logits of a trial over a cache full of NaN, which other sequences might leave."""
-    num, page_size = len(trial.prompts), PAGE_SIZES[trial.device.type]
-    num_pages = num * (num_pages_of(trial.length, page_size) + 1) + 1  # none is preempted
-    size = PagedSize(num_pages, trial.length, num, num_bytes=0, page_size=page_size)
-    cache = PagedCache(shapes, size)
-    for stored in (
-        *cache.keys,
-        *cache.values,
-        *cache.indexer_keys,
-        *itertools.chain(*cache.states),
-    ):
-        stored.fill_(torch.nan if stored.is_floating_point() else 1)
-    runner = spec(trial.model, cache, trial.device)
-    return trial.run(runner, chunked_prefill=spec.chunked_prefill)
-
-
 def computes_drafts(
     scheduler: Scheduler, space: KVCacheManager, runner: Runner, vocab_size: int
 ) -> bool:
@@ -211,28 +229,11 @@ def computes_drafts(
     lengths = [one for one in _DRAFT_LENGTHS if one <= longest][: scheduler.max_num_seqs]
     if not lengths:
         return False
-    drafted, one_by_one = _draft_logits(scheduler, space, runner, lengths, vocab_size)
-    found = difference(drafted, one_by_one)
-    if found <= (EXACT if drafted.dtype == torch.float32 else WIDEST):
-        return True
-    log.info(f"nothing is drafted: logits of drafts differ by {found:.2g} of their range")
-    return False
-
-
-def _draft_logits(
-    scheduler: Scheduler, space: KVCacheManager, runner: Runner, lengths: list[int], vocab_size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sequences, tokens, vocab) as drafts, and one by one."""
-    random = torch.Generator().manual_seed(0)
-    sizes = len(lengths), _NUM_DRAFT_TOKENS
-    forced = torch.randint(0, vocab_size, sizes, generator=random).tolist()
-
-    def new_sequences() -> list[Sequence]:
-        params = SamplingParams(_NUM_DRAFT_TOKENS + 1)
-        return [dummy_sequence(list(range(length)), params) for length in lengths]
-
-    one_by_one = logits_after(new_sequences(), forced, scheduler, runner)[:, 2:]
-    sequences = new_sequences()
+    draw, sizes = torch.Generator().manual_seed(0), (len(lengths), _NUM_DRAFT_TOKENS)
+    forced = torch.randint(0, vocab_size, sizes, generator=draw).tolist()
+    params = SamplingParams(_NUM_DRAFT_TOKENS + 1)
+    alone, sequences = ([dummy_sequence([*range(n)], params) for n in lengths] for _ in range(2))
+    one_by_one = logits_after(alone, forced, scheduler, runner)[:, 2:]
     scheduler.add(sequences)
     while not all(sequence.token_ids for sequence in sequences):
         step = scheduler.schedule()
@@ -244,9 +245,13 @@ def _draft_logits(
     for sequence, row in zip(step.decodes, order, strict=True):
         space.append(sequence, sequence.num_computed_tokens + _NUM_DRAFT_TOKENS - 1)
         step.drafts.append(Draft(sequence, forced[row][1:]))
-    drafted = runner.forward(step)[len(order) :].unflatten(0, (len(order), _NUM_DRAFT_TOKENS - 1))
+    drafted = runner.forward(step)[len(order) :].unflatten(0, (len(order), -1))
     scheduler.retire(sequences)
-    return drafted, one_by_one[order]
+    found = difference(drafted, one_by_one[order])
+    if found <= (EXACT if drafted.dtype == torch.float32 else WIDEST):
+        return True
+    log.info(f"nothing is drafted: logits of drafts differ by {found:.2g} of their range")
+    return False
 
 
 def warm_up(
@@ -270,7 +275,7 @@ def warm_up(
     sequences = [
         dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
     ]
-    for sequence, source in zip(sequences, itertools.cycle(sources), strict=False):
+    for sequence, source in zip(sequences, cycle(sources), strict=False):
         sequence.prompt_token_ids, sequence.num_prefill_tokens = [0], 1
         sequence.source = source
     scheduler.add(sequences)
