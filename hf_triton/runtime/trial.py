@@ -17,14 +17,12 @@ C = TypeVar("C", bound=Any)  # has a name, for the log
 @dataclass(frozen=True)
 class RunnerSpec:
     """How a runner is made, and what it is called. A runner of text is made of a model, a cache
-    and a device; without ``chunked_prefill`` no prompt may be cut. ``runs_ahead``: it takes tokens
-    that are on the device alone.
-    ``of_model``: what runs the model itself over the same cache, where that is another.
+    and a device; without ``chunked_prefill`` no prompt may be cut. ``of_model``: what runs the
+    model itself over the same cache, where that is another.
     """
 
     name: str
     make: Callable[..., Any]
-    runs_ahead: bool = False
     chunked_prefill: bool = True
     of_model: RunnerSpec | None = None
 

@@ -117,7 +117,7 @@ def answers(engine: InFlightEngine, asked: Items[tuple[list[int], int]]) -> list
 
 @contextmanager
 def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFlightEngine]:
-    """Makes the engine as the product does; pages and a step ahead are on for a CPU too."""
+    """Makes the engine as the product does; pages are on for a CPU too."""
     setup = EngineSetup(
         model=model,
         options=Options(engine="in_flight", **options),
@@ -127,7 +127,6 @@ def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFl
         free_bytes=free_bytes,
         prepare=lambda _: None,
         compiled=False,
-        async_scheduling=True,
     )
     engine = InFlightEngine(setup)
     engine.start()

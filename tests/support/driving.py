@@ -28,9 +28,8 @@ ANSWER_TIMEOUT_S = 60
 LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
-# Whether engines run by compiled loops, and whether they run ahead: see the fixture storage_kind.
+# Whether engines run by compiled loops: see the fixture storage_kind.
 COMPILED: bool | None = None
-RUNS_AHEAD: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
         free_bytes=lambda device: GIB,
         prepare=lambda model: None,
         compiled=COMPILED,
-        async_scheduling=RUNS_AHEAD,
     )
 
 

@@ -47,8 +47,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class EngineSetup:
     """``prepare`` may change the model for speed; it runs on the engine's thread. Only the
-    in-flight engine takes ``adapters``, computes by ``compiled`` loops (None: on a CPU) and is a
-    step ahead of what the host has read by ``async_scheduling`` (None: on a GPU).
+    in-flight engine takes ``adapters`` and computes by ``compiled`` loops (None: on a CPU).
 
     An encoder-decoder of sounds is tried with ``sources``, the longest first. ``trial_prompts``
     makes prompts with images or sounds, ``largest_prompt`` the one with the largest of them, of at
@@ -65,7 +64,6 @@ class EngineSetup:
     adapters: Adapters | None = None
     sources: tuple[Source, ...] = ()
     compiled: bool | None = None
-    async_scheduling: bool | None = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
     largest_prompt: Callable[[int], tuple[list[int], Source] | None] | None = None
 

@@ -94,9 +94,7 @@ class Scheduler:
             self._queue(sequence)
 
     def schedule(self) -> Step:
-        """Every running sequence decodes one token, if it may have more than those that are
-        pending; the rest of the step's tokens goes to prompts.
-        """
+        """Every running sequence decodes one token; prompts get the rest of the step's tokens."""
         self._space.finish_step()
         self._num_scored = 0
         unplaced = [s for s in (self._partial,) if s is not None and not s.num_computed_tokens]
@@ -169,9 +167,7 @@ class Scheduler:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
 
     def _decodes(self) -> list[Sequence]:
-        decodes = [
-            s for s in self.running if not s.num_pending or s.num_pending < s.num_tokens_left
-        ]
+        decodes = list(self.running)
         num_preempted = self.num_preempted
         for sequence in decodes:
             while sequence.num_computed_tokens and not self._space.append(

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..memory.pages import StateCopy
 from ..sequence.sequence import Sequence
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -64,20 +60,12 @@ class Draft:
 class Step:
     """``copies`` come first, then one token for each of ``decodes``, the chunks of ``prefills`` and
     the tokens of ``drafts``.
-
-    ``pending_rows`` are the rows, in the step before, of sampled tokens that the host has not read:
-    such a token's id is written as ``-1 - row``, and filled in on the device from
-    ``pending_tokens`` (rows,). ``adapters`` are the numbers (0: none) of ``sequences``; empty where
-    none has one.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
     copies: list[StateCopy] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
-    pending_rows: dict[Sequence, int] = field(default_factory=dict)
-    pending_tokens: torch.Tensor | None = None
-    adapters: list[int] = field(default_factory=list)
 
     @property
     def sampled(self) -> list[Sequence]:

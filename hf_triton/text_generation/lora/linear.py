@@ -12,7 +12,7 @@ and infinity times 0 is NaN in rows that have nothing to do with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, count
@@ -66,34 +66,27 @@ class Matrices:
 
 
 class RowAdapters:
-    """Each row's adapter: its number from 1, or 0, in ``numbers`` (rows,); shapes don't depend on
-    them. Where the host knows them (``of``), only rows and columns between the first and last that
-    are needed are computed.
+    """Each row's adapter: its number from 1, or 0. Only rows and columns between the first and last
+    that are needed are computed.
     """
 
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self._numbers, self._rows = numbers, slice(None)
-        self._lowest, self._highest = 1, 0  # a highest of 0 stands for all
-        self._is_uniform = False
+    def __init__(self, numbers: Sequence[int], device: torch.device) -> None:
+        """At least one row has an adapter."""
+        rows = [row for row, number in enumerate(numbers) if number]
+        self._rows = slice(rows[0], rows[-1] + 1)
+        used = numbers[self._rows]
+        self._numbers = to_device(torch.tensor(used, dtype=torch.int32), device)
+        self._lowest, self._highest = min(numbers[row] for row in rows), max(used)
+        self._is_uniform = self._lowest == self._highest and len(rows) == len(used)
         self._masks: dict[tuple[object, ...], torch.Tensor] = {}
 
     @classmethod
     def of(cls, numbers: Sequence[int], device: torch.device) -> RowAdapters | None:
-        rows = [row for row, number in enumerate(numbers) if number]
-        if not rows:
-            return None
-        used = slice(rows[0], rows[-1] + 1)
-        found = cls(to_device(torch.tensor(numbers[used], dtype=torch.int32), device))
-        found._rows = used
-        found._lowest = min(numbers[row] for row in rows)
-        found._highest = max(numbers[used])
-        found._is_uniform = found._lowest == found._highest and len(rows) == len(numbers[used])
-        return found
+        return cls(numbers, device) if any(numbers) else None
 
     def add(self, matrices: Matrices, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to ``y`` (rows, out_features) what adapters make of ``x`` (rows, in_features)."""
-        last = self._highest or len(matrices.ranks)
-        columns = slice(matrices.ends[self._lowest - 1], matrices.ends[last])
+        columns = slice(matrices.ends[self._lowest - 1], matrices.ends[self._highest])
         if columns.start == columns.stop:
             return
         # A head's input comes from another GPU, where layers are spread.
@@ -221,16 +214,6 @@ class Adapters(Mapping[str, int]):
             yield
         finally:
             self.step = None
-
-    def on_device(
-        self, numbers: torch.Tensor, sampled: torch.Tensor
-    ) -> AbstractContextManager[None]:
-        """Applies adapters to a forward by numbers on the device: ``numbers`` (tokens,) int32,
-        ``sampled`` (rows,) for the head. A CUDA graph is captured within the block; replays read
-        the numbers anew.
-        """
-        tokens, rows = RowAdapters(numbers), RowAdapters(sampled)
-        return self.applied(StepAdapters(len(numbers), len(sampled), tokens, rows))
 
 
 class AdaptedLinear(nn.Module):

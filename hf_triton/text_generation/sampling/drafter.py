@@ -45,10 +45,6 @@ class Drafter:
     def description(self) -> str:
         return f"speculates by ngram up to {self._num_speculative_tokens} tokens"
 
-    def wants(self, running: Items[Sequence]) -> bool:
-        """Whether drafts may pay in a step in which these decode."""
-        return bool(self._lengths(running))
-
     def draft(self, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
         """Adds drafts to a step whose last tokens are all read; ``grow`` makes room for them."""
         if step.prefills:

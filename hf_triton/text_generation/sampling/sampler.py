@@ -25,42 +25,6 @@ from .random_sampling import draw
 from .token_logprobs import compute_logprobs, read_logprobs
 
 
-class Sampled:
-    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device; those whose
-    rows have no finite ``best`` score are read as NO_TOKEN.
-    """
-
-    def __init__(
-        self,
-        sequences: Rows[Sequence],
-        token_ids: torch.Tensor,
-        best: torch.Tensor,
-        asking: Rows[tuple[int, int]] = (),
-        logprobs: torch.Tensor | None = None,
-    ) -> None:
-        self.sequences, self.token_ids, self._asking = sequences, token_ids, asking
-        told = torch.where(best - best == 0, token_ids, NO_TOKEN)
-        joined = told if logprobs is None else torch.cat([told.int(), logprobs])
-        self._host, self._copied = joined, None
-        if joined.is_cuda:
-            self._host = torch.empty(len(joined), dtype=joined.dtype, pin_memory=True)
-            self._host.copy_(joined, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            # Of the tensor's device, which need not be the current one: KIND_GPU on GPU 1.
-            self._copied.record(torch.cuda.current_stream(joined.device))
-
-    def read(self) -> list[Token]:
-        """One token for each of ``sequences``; waits for the device."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        if not self._asking:
-            return [Token(token_id) for token_id in self._host.tolist()]
-        numbers = self._host.numpy()
-        token_ids = numbers[: len(self.sequences)].tolist()
-        logprobs = read_logprobs(self._asking, token_ids, numbers[len(self.sequences) :])
-        return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
-
-
 class Sampler:
     """``argmax`` is the runner's own, from (rows, vocab) to (rows,) int64."""
 
@@ -72,23 +36,20 @@ class Sampler:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
 
-    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
-        return self.launch(logits, sequences).read()
-
     @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
-    def launch(
+    def sample(
         self,
         logits: torch.Tensor,
         sequences: Rows[Sequence],
         late: Collection[Sequence] = (),
-    ) -> Sampled:
+    ) -> list[Token]:
         """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
-        each, without waiting for the device. The tokens of ``late`` are to be thrown away: their
+        each, NO_TOKEN where no score is finite. The tokens of ``late`` are to be thrown away: their
         grammars are not waited for.
         """
         if all(sequence.params.is_plain for sequence in sequences):
             token_ids = self._argmax(logits)
-            return Sampled(sequences, token_ids, _scores(logits, token_ids))
+            return list(map(Token, _told(token_ids, _scores(logits, token_ids)).tolist()))
         raw, best = logits, None
         wanted = ((row, one.params.num_logprobs) for row, one in enumerate(sequences))
         asking = [(row, num) for row, num in wanted if num is not None]
@@ -98,12 +59,13 @@ class Sampler:
             logits = logits.to(torch.float32, copy=bool(asking))
             self._changes.apply(logits, sequences, late)
         token_ids = self._choose(logits, sequences)
-        if best is None:
-            best = _scores(logits, token_ids)
+        told = _told(token_ids, _scores(logits, token_ids) if best is None else best)
         if not asking:
-            return Sampled(sequences, token_ids, best)
-        logprobs = compute_logprobs(raw, token_ids, asking)
-        return Sampled(sequences, token_ids, best, asking, logprobs)
+            return list(map(Token, told.tolist()))
+        numbers = torch.cat([told.int(), compute_logprobs(raw, token_ids, asking)]).cpu().numpy()
+        ids = numbers[: len(sequences)].tolist()
+        logprobs = read_logprobs(asking, ids, numbers[len(sequences) :])
+        return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(ids)]
 
     def forget(self, sequence: Sequence) -> None:
         self._changes.forget(sequence)
@@ -123,6 +85,11 @@ class Sampler:
             rows = torch.tensor([row for row, _, _ in drawn])
             token_ids[to_device(rows, logits.device)] = draw(logits, drawn)
         return token_ids
+
+
+def _told(token_ids: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+    """NO_TOKEN in the place of tokens (rows,) whose rows have no finite ``best`` score."""
+    return torch.where(best - best == 0, token_ids, NO_TOKEN)
 
 
 def _scores(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:

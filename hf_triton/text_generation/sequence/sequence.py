@@ -123,8 +123,7 @@ class Sequence:
     ``error``, which no caller sees.
 
     ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
-    preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
-    not in ``token_ids`` yet; ``num_computed_tokens`` counts them. ``encoded`` is what the engine
+    preemption the tokens generated until then. ``encoded`` is what the engine
     keeps of the source. ``prompt_logprobs`` are the known ones of the prompt's tokens after the
     first. A sequence that ``is_alone`` shares no prefix and is not drafted. ``begins_with`` are
     tokens of the output, response by response, that a process sent which has died.
@@ -154,7 +153,6 @@ class Sequence:
     arrival: int = -1  # its place in the order of arrival
     num_prefill_tokens: int = 0
     num_computed_tokens: int = 0
-    num_pending: int = 0
     num_preemptions: int = 0
     num_reused_tokens: int = 0
     is_alone: bool = False
@@ -221,7 +219,7 @@ class Sequence:
 
     def uniform(self, num_ahead: int = 0) -> float:
         """The random number in [0, 1) for the token ``num_ahead`` after the next one."""
-        position = len(self.token_ids) + self.num_pending + num_ahead
+        position = len(self.token_ids) + num_ahead
         while len(self._uniforms) <= position:
             self._uniforms.append(self._random.random())
         return self._uniforms[position]
@@ -261,7 +259,7 @@ class Sequence:
 
     def preempt(self) -> None:
         """Has all of its tokens computed again."""
-        self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids) + self.num_pending
+        self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_preemptions += 1
         self.encoded = None
@@ -295,12 +293,6 @@ class Sequence:
             self.finish_reason = "stop"
         elif self.finish_reason is None and not self.num_tokens_left:
             self.finish_reason = "length"
-
-    def lose_pending(self) -> None:
-        """Has the tokens sampled again that the host has not read."""
-        if not self.num_computed_tokens:  # preempted
-            self.num_prefill_tokens -= self.num_pending
-        self.num_pending = 0
 
     def _follow(self, grammar: Grammar, token_id: int) -> None:
         """A complete grammar ends the sequence; one that allows no token fails this one alone."""

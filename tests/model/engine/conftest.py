@@ -82,7 +82,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runner_selection, runner, RunnerSpec(runner, missing))
 
 
-STORAGE_KINDS = ("compiled", "few pages, a step ahead")
+STORAGE_KINDS = ("compiled", "few pages")
 _SMALL_PAGE = 4  # tokens
 
 
@@ -95,7 +95,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=STORAGE_KINDS)
 def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
-    sequence takes all but two, so that others are preempted. Only in pages may an engine run ahead.
+    sequence takes all but two, so that others are preempted.
     """
 
     def few(*args: Any, **kwargs: Any) -> PagedSize:
@@ -104,8 +104,7 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     kind: str = request.param
     monkeypatch.setattr(driving, "COMPILED", kind == "compiled")
-    monkeypatch.setattr(driving, "RUNS_AHEAD", kind == "few pages, a step ahead")
-    if kind.startswith("few pages"):
+    if kind == "few pages":
         request.getfixturevalue("small_pages")
         monkeypatch.setattr(plan, "plan_pages", few)
     return kind

@@ -25,20 +25,19 @@ from hf_triton.runtime.errors import (
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.engine.step import Draft, Step
+from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.forward.paged.graphs import GraphedRunner, with_cuda_graphs
-from hf_triton.text_generation.forward.paged.page_runner import AdaptedPageRunner, PageRunner
+from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
-from hf_triton.text_generation.lora.linear import Adapter, Change
+from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.prefix_index import KnownPrompts
 from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.drafter import Drafter, accepted_tokens
 from hf_triton.text_generation.sampling.random_sampling import load_loops
-from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
+from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
@@ -66,16 +65,11 @@ class InFlightEngine(Engine):
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
-        self._launched: Sampled | None = None  # tokens that are sampled and not read yet
-        self._unread_rows: dict[Sequence, int] = {}  # theirs, of those that go on
-        self._drafts: list[Draft] = []  # of the step that they are from
         self._nan_sequences: set[Sequence] = set()  # whose scores are no numbers
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
-        self._computed: Step | None = None
-        self._begun_s = self._read_s = 0.0  # of the step that is computed, of the one before
 
     @property
     def max_num_seqs(self) -> int:
@@ -133,14 +127,11 @@ class InFlightEngine(Engine):
         else:
             self.runner = with_cuda_graphs(runner, setup.device)
         if setup.adapters is not None:
-            adapted, on_device = runner, False
-            if isinstance(runner, PageRunner) and not setup.runs_compiled:
-                on_device = True
-                adapted = AdaptedPageRunner(runner, setup.adapters)
-                adapted = with_cuda_graphs(adapted, setup.device)
-            extras = AdaptedSteps(setup.adapters, setup.device, on_device=on_device)
-            name = f"{self.runner.name}, adapters"
-            self.runner = ExtrasRunner(self.runner, adapted, extras)
+            name, extras = (
+                f"{self.runner.name}, adapters",
+                AdaptedSteps(setup.adapters, setup.device),
+            )
+            self.runner = ExtrasRunner(self.runner, runner, extras)
             self.runner.name = name
         self._use_new_space(shares=False)
         self._warm_up()
@@ -230,7 +221,7 @@ class InFlightEngine(Engine):
         }
 
     def _has_work(self) -> bool:
-        return self._scheduler.has_work or self._launched is not None
+        return self._scheduler.has_work
 
     def change_adapters(self, adapters: Items[Adapter]) -> None:
         """Serves these from the next step on, and waits for that; running sequences keep the
@@ -240,23 +231,13 @@ class InFlightEngine(Engine):
         """
         assert self.setup.adapters is not None
         change = self.setup.adapters.change_to(adapters, self.used_adapters)
-        self.between_steps(partial(self._take_up, change))
+        self.between_steps(partial(self.setup.adapters.take_up, change))
 
     def forget_removed_adapters(self) -> None:
         """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
         own = self.setup.adapters
         if own is not None and own.removed and not own.removed <= self.used_adapters:
             self.change_adapters(tuple(own.current.values()))
-
-    def _take_up(self, change: Change) -> None:
-        assert self.setup.adapters is not None
-        self.setup.adapters.take_up(change)
-        if not (change.matrices and isinstance(self.runner, ExtrasRunner)):
-            return
-        if isinstance(self.runner.inner, GraphedRunner):
-            # Its graphs have the old weights. Capturing others would write over pages in use.
-            self.runner.inner = self.runner.inner.inner
-            log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
         for sequence in () if self._plan.shares_sources else sequences:
@@ -280,26 +261,15 @@ class InFlightEngine(Engine):
         sequence.preempt()
 
     def _step(self) -> None:
-        """Computes a step. Where it runs ahead, the device has the forward of this step to compute
-        while the host reads the tokens of the step before and sends them; all that depends on them
-        (ends, grammars, cancellation) comes one step late, and nothing else changes. A draft
-        continues the last token: a step that may draft waits for that.
-        """
         begun_s = time.perf_counter()
-        drafter = self._drafter
-        if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
-            self._read_tokens()
         step, entry = self._scheduler.schedule(), self._plan.entry
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
         if entry is not None:
             step, failed = encode_sources(step, entry)
-        if drafter is not None and self._launched is None:
-            drafter.draft(step, self._space.append)
+        if self._drafter is not None:
+            self._drafter.draft(step, self._space.append)
         if step.num_tokens:
-            step.pending_rows = self._unread_rows
-            if self._launched is not None:
-                step.pending_tokens = self._launched.token_ids
             if self.setup.device.type == "cpu":
                 self.thread.cpu_threads.computes(step.num_tokens)
             logits = self.runner.compute(step)
@@ -313,11 +283,7 @@ class InFlightEngine(Engine):
                 logits = logits[:num_rows]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
-            self._read_tokens()
-            self._sample(step, logits)
-            self._begun_s, self._computed = begun_s, step
-        if step.drafts or failed or not (self._plan.async_scheduling and step.num_tokens):
-            self._read_tokens()
+            self._take_tokens(step, self._sample(step, logits, begun_s))
         self._end_prompts(step)
         for sequence, error in failed.items():
             self._scheduler.discard(self._forgotten([sequence]))
@@ -377,7 +343,10 @@ class InFlightEngine(Engine):
             self._publish(ended)
             self._remove(ended)
 
-    def _sample(self, step: Step, logits: torch.Tensor) -> None:
+    def _sample(
+        self, step: Step, logits: torch.Tensor, begun_s: float
+    ) -> dict[Sequence, list[Token]]:
+        """The tokens that sequences go on with; of late grammars and NaN logits, none."""
         sampled = step.sampled
         late = self._late(sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
@@ -385,16 +354,20 @@ class InFlightEngine(Engine):
         for sequence in late:
             sequence.num_computed_tokens -= 1
         if len(late) == len(sampled):
-            return
-        self._launched = self._sampler.launch(logits, step.rows, late)
-        self._drafts = step.drafts
+            return {}
+        tokens = self._sampler.sample(logits, step.rows, late)
+        if not step.drafts:
+            num_decodes = len(step.decodes)
+            seconds = time.perf_counter() - begun_s
+            self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
+        runs = accepted_tokens(step.rows, tokens, step.drafts)
+        self._nan_sequences |= {
+            sequence
+            for sequence, run in runs.items()
+            if run[0].id == NO_TOKEN and sequence not in late
+        }
         left_out = late | self._nan_sequences
-        for row, sequence in enumerate(sampled):
-            if sequence.finish_reason is not None:  # it ended while its step was computed
-                self._sampler.forget(sequence)
-            elif sequence not in left_out:
-                sequence.num_pending = 1
-                self._unread_rows[sequence] = row
+        return {sequence: run for sequence, run in runs.items() if sequence not in left_out}
 
     def _late(self, sampled: list[Sequence]) -> set[Sequence]:
         """Sequences whose grammar takes long to say which tokens may come next. Their last token is
@@ -408,45 +381,17 @@ class InFlightEngine(Engine):
             return set()
         return {s for s in sampled if s.grammar is not None and not s.grammar.is_ready}
 
-    def _read_tokens(self) -> None:
-        """Reads the sampled tokens, publishes them and removes finished sequences."""
-        launched, self._launched = self._launched, None
-        if launched is None:
-            return
-        read = launched.read()
-        self._note_time()
-        runs = accepted_tokens(launched.sequences, read, self._drafts)
-        news = [(sequence, runs[sequence]) for sequence in self._unread_rows]
-        self._unread_rows = {}
-        for sequence, run in news:
-            sequence.num_pending = 0
-            if run[0].id == NO_TOKEN:
-                self._nan_sequences.add(sequence)
-        going = [
-            (sequence, run)
-            for sequence, run in news
-            if sequence.finish_reason is None and sequence not in self._nan_sequences
-        ]
-        for sequence, run in going:  # begins in the processes of all grammars at once
+    def _take_tokens(self, step: Step, runs: dict[Sequence, list[Token]]) -> None:
+        """Publishes sampled tokens and removes finished sequences."""
+        for sequence, run in runs.items():  # begins in the processes of all grammars at once
             is_forced = self._rules is not None and self._rules.next_of(sequence) is not None
             if sequence.grammar is not None and not is_forced:
                 sequence.grammar.tell(run[0].id)
-        for sequence, run in going:
+        for sequence, run in runs.items():
             self._append(sequence, run)
-        sequences = [sequence for sequence, _ in going]
-        self.metrics.num_draft_tokens += sum(len(draft.token_ids) for draft in self._drafts)
-        self._drafts = []
-        self._publish(sequences)
-        self._remove([sequence for sequence in sequences if sequence.finish_reason is not None])
-
-    def _note_time(self) -> None:
-        """Notes how long the last step took; it may have waited for the one before it."""
-        step, now = self._computed, time.perf_counter()
-        seconds = now - max(self._begun_s, self._read_s)
-        self._read_s = now
-        if step is not None and not step.drafts:
-            num_decodes = len(step.decodes)
-            self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
+        self.metrics.num_draft_tokens += sum(len(draft.token_ids) for draft in step.drafts)
+        self._publish(runs)
+        self._remove([sequence for sequence in runs if sequence.finish_reason is not None])
 
     def _append(self, sequence: Sequence, run: list[Token]) -> None:
         """Adds tokens up to the one that ends the sequence. Keys and values of accepted draft
@@ -475,11 +420,7 @@ class InFlightEngine(Engine):
             sequence.source = sequence.encoded = None  # memory, though others still refer to it
 
     def _drain_running(self) -> list[Sequence]:
-        self._launched = None
         self._nan_sequences.clear()
-        for sequence in self._unread_rows:
-            sequence.lose_pending()
-        self._unread_rows = {}
         return self._forgotten(self._scheduler.drain_running())
 
     def _drain(self) -> list[Sequence]:

@@ -13,7 +13,6 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
-from hf_triton.text_generation.engine.generation_rules import has_rules
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
@@ -38,16 +37,14 @@ _FEWEST_SEQS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """``async_scheduling``: forwards are launched before the tokens of the step before are read.
-    ``entry``: where images and sounds enter the decoder; with ``cuts_sources`` such prompts may be
-    computed in chunks, with ``shares_sources`` their keys and values may be shared. An encoder
+    """``entry``: where images and sounds enter the decoder; with ``cuts_sources`` such prompts may
+    be computed in chunks, with ``shares_sources`` their keys and values may be shared. An encoder
     reads ``max_source_len`` tokens of a text.
     """
 
     make_runner: RunnerSpec
     shapes: list[LayerShape]
     size: PagedSize
-    async_scheduling: bool = False
     entry: DecoderEntry | None = None
     cuts_sources: bool = True
     shares_sources: bool = True
@@ -86,16 +83,7 @@ def make_plan(setup: EngineSetup) -> Plan:
         encode = partial(encode_largest, setup, entry, size)
         free = free_beside_steps(setup, shapes, make_runner, size, encode=encode)
         size = _decoder_size(replace(setup, free_bytes=free), shapes)
-    ahead = device.type == "cuda" if setup.async_scheduling is None else setup.async_scheduling
-    return Plan(
-        make_runner=make_runner,
-        shapes=shapes,
-        size=size,
-        async_scheduling=ahead and make_runner.runs_ahead and not has_rules(model),
-        entry=entry,
-        cuts_sources=cuts,
-        shares_sources=shares,
-    )
+    return Plan(make_runner, shapes, size, entry, cuts, shares)
 
 
 def _encoder_decoder_plan(setup: EngineSetup) -> Plan:

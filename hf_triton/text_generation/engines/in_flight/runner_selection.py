@@ -61,10 +61,10 @@ def _compiled_attention() -> Attend:
         return plain_attention
 
 
-PACKED = RunnerSpec("packed", _packed, runs_ahead=True)
-PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True), runs_ahead=True)
-FUSED = RunnerSpec("fused", _fused, runs_ahead=True, of_model=PACKED)
-STATES = RunnerSpec("packed, states", _states, runs_ahead=True)
+PACKED = RunnerSpec("packed", _packed)
+PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
+FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
+STATES = RunnerSpec("packed, states", _states)
 CACHE = RunnerSpec("cache", CacheRunner)
 # For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
 # Mamba 1 takes none).
@@ -154,7 +154,7 @@ def _on_gpu(kind: Any, model: Any, shapes: list[LayerShape], device: torch.devic
 
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
     make = lambda *given, **more: kind(*given, attend, **more)  # noqa: E731
-    return RunnerSpec(kind.name, make, runs_ahead=True)
+    return RunnerSpec(kind.name, make)
 
 
 def _attention_cases(

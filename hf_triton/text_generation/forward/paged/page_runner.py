@@ -17,7 +17,6 @@ from transformers import Cache
 from hf_triton.runtime.attention import attending, register
 from hf_triton.runtime.devices.device import devices_of
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..transformers.transformers_runner import CountedPositions, Runner
@@ -34,7 +33,7 @@ class PageRunner(Runner):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        if self.device.type != "cpu" or step.chunks or step.adapters:
+        if self.device.type != "cpu" or step.chunks:
             return self.run(lay_out_pages(step, self.cache, self.device))
         if self._decodes is None or not self._decodes.go_on(step):
             self._decodes = Decodes(step, self.cache)
@@ -120,13 +119,3 @@ class RowCache(Cache):
         self._step.write(layer_idx, key_states, value_states)
         self._step.keep(key_states, layer_idx)
         return key_states, value_states
-
-
-class AdaptedPageRunner(PageRunner):
-    def __init__(self, inner: PageRunner, adapters: Adapters) -> None:
-        super().__init__(inner.model, inner.cache, inner.device)
-        self.inner, self.adapters, self.name = inner, adapters, inner.name
-
-    def run(self, step: PagedStep) -> torch.Tensor:
-        with self.adapters.on_device(step.adapters, step.adapters[step.last]):
-            return self.inner.run(step)

@@ -7,7 +7,7 @@ after draft. Knows nothing of models and attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -27,7 +27,7 @@ _Kept = TypeVar("_Kept")
 # memory: there SDPA's blocked matrix products are faster than a loop.
 LONG_CHUNK, LONG_PREFIX = 48, 256
 _FIELDS = (
-    *("token_ids", "positions", "sequences", "adapters"),
+    *("token_ids", "positions", "sequences"),
     *("starts", "key_starts", "lengths", "slots", "last", "block_table"),
 )
 
@@ -46,7 +46,7 @@ class StepShape:
     @property
     def sizes(self) -> dict[str, int]:
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (*[tokens] * 4, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
+        counts = (*[tokens] * 3, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
     def views(self, buffer: Any) -> dict[str, Any]:
@@ -65,8 +65,7 @@ class StepShape:
 class PagedStep:
     """Where each token of a step belongs. All tensors are int32 on one device.
 
-    ``token_ids``, ``positions``, ``sequences`` and ``adapters`` are (num_tokens,); an adapter's
-    number is 0 for none.
+    ``token_ids``, ``positions`` and ``sequences`` are (num_tokens,).
     Sequence ``i`` has the tokens ``starts[i] .. starts[i + 1] - 1`` and attends to ``lengths[i]``
     tokens, its own of this step included, which lie in the pages ``block_table[i]``, (num_seqs,
     most_pages), 0 behind its last. ``key_starts`` (num_seqs + 1,) are sums of the lengths before.
@@ -80,7 +79,6 @@ class PagedStep:
     token_ids: torch.Tensor
     positions: torch.Tensor
     sequences: torch.Tensor
-    adapters: torch.Tensor
     starts: torch.Tensor
     key_starts: torch.Tensor
     lengths: torch.Tensor
@@ -180,13 +178,6 @@ class PagedStep:
         found: _Kept = self.kept[name]
         return found
 
-    def fill_pending(self, tokens: torch.Tensor | None) -> None:
-        """Replaces ids ``-1 - row`` by tokens (rows,) of the step before."""
-        if tokens is not None:
-            rows = (-1 - self.token_ids).clamp_min(0)
-            tokens = tokens[rows].to(self.token_ids.dtype)
-            self.token_ids.copy_(torch.where(self.token_ids < 0, tokens, self.token_ids))
-
     def on(self, device: torch.device) -> PagedStep:
         if device == self.block_table.device:
             return self
@@ -237,8 +228,6 @@ def lay_out_pages(
     table = parts["block_table"]
     table[:seqs][np.arange(table.shape[1]) < num_pages[:, None]] = pages
     parts["token_ids"][:tokens] = _token_ids(step)
-    if step.adapters:
-        parts["adapters"][:tokens] = np.repeat(step.adapters, counts)
     starts = parts["starts"][: seqs + 1]
     positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
     parts["positions"][:tokens] = positions
@@ -259,7 +248,6 @@ def lay_out_pages(
     placed = PagedStep(cache, **shape.views(buffer), max_query_len=max(counts))
     placed.kept["on_host"] = starts.tolist(), lengths
     placed.chunks = chunks
-    placed.fill_pending(step.pending_tokens)
     return placed
 
 
@@ -295,9 +283,8 @@ class Decodes:
         parts["lengths"][:] = lengths
         np.subtract(parts["lengths"], 1, out=parts["positions"])
         np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
-        parts["token_ids"][:] = _last_token_ids(step.decodes, step.pending_rows)
+        parts["token_ids"][:] = [sequence.last_token_id for sequence in step.decodes]
         self.step.kept = {"on_host": (self.step.on_host[0], lengths)}
-        self.step.fill_pending(step.pending_tokens)
         return True
 
 
@@ -318,22 +305,12 @@ def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, in
 
 
 def _token_ids(step: Step) -> list[int]:
-    ids = _last_token_ids(step.decodes, step.pending_rows)
+    ids = [sequence.last_token_id for sequence in step.decodes]
     for chunk in step.prefills:
         ids += chunk.sequence.tokens(chunk.start, chunk.end)
     for draft in step.drafts:
         ids += draft.token_ids
     return ids
-
-
-def _last_token_ids(decodes: list[Sequence], pending_rows: Mapping[Sequence, int]) -> list[int]:
-    """The tokens that decodes compute; ``-1 - row`` for one on the device alone."""
-    if not pending_rows:
-        return [sequence.last_token_id for sequence in decodes]
-    return [
-        -1 - pending_rows[sequence] if sequence in pending_rows else sequence.last_token_id
-        for sequence in decodes
-    ]
 
 
 def _positions(counts: Int32s, lengths: Int32s, starts: Int32s) -> Int32s:

@@ -4,7 +4,7 @@ sounds. Steps without it are computed as if it was not there.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -67,20 +67,15 @@ def parts_of(step: Step) -> list[Part]:
 
 
 class AdaptedSteps:
-    """LoRA adapters. ``on_device``: the runner applies them around its own forward (an
-    ``AdaptedPageRunner``).
-    """
+    """LoRA adapters."""
 
-    def __init__(self, adapters: Adapters, device: torch.device, *, on_device: bool) -> None:
-        self._adapters, self._device, self._on_device = adapters, device, on_device
+    def __init__(self, adapters: Adapters, device: torch.device) -> None:
+        self._adapters, self._device = adapters, device
 
     def are_in(self, step: Step) -> bool:
         return any(sequence.lora_name is not None for sequence in step.sequences)
 
     def around(self, step: Step) -> AbstractContextManager[None]:
-        if self._on_device:
-            step.adapters = [self._number(sequence) for sequence in step.sequences]
-            return nullcontext()
         numbers = [self._number(sequence) for sequence in step.decodes]
         for chunk in step.chunks:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)

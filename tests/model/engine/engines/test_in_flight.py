@@ -216,7 +216,7 @@ def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
 def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
     expected = {
         "compiled": "fused), 16 pages of 16 tokens, at most 2 sequences of 128",
-        "few pages, a step ahead": "packed), 34 pages of 4 tokens, at most 2 sequences of 128",
+        "few pages": "packed), 34 pages of 4 tokens, at most 2 sequences of 128",
     }
     assert engine.description == f"in_flight engine ({expected[storage_kind]}, KV cache 0.00 GiB"
 

@@ -141,13 +141,11 @@ def test_nobody_reads_behind_a_mask_what_is_no_number(name: str) -> None:
 
 @pytest.mark.threat("no-numbers")
 @pytest.mark.usefixtures("small_pages")
-@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("name", IN_PAGES)
 def test_nobody_reads_in_pages_what_is_no_number(
-    name: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driving, "COMPILED", False)
-    monkeypatch.setattr(driving, "RUNS_AHEAD", ahead)
     check_in_flight(name, IN_PAGES[name])
 
 
@@ -165,7 +163,6 @@ def test_a_drafted_token_that_is_no_number_changes_nothing(monkeypatch: pytest.M
             if num > 0 and not one.is_alone and grow(one, one.num_computed_tokens + num):
                 step.drafts.append(Draft(one, [token] * num))
 
-    monkeypatch.setattr(Drafter, "wants", lambda *_: True)
     monkeypatch.setattr(Drafter, "draft", draft)
     with running(engine):
         assert answered(engine, asked, [])[0] == expected

@@ -155,9 +155,9 @@ def test_they_are_whichever_way_the_models_own_attention_is_used(
     assert engine.runner.name == runner.name
 
 
-@pytest.mark.parametrize("storage_kind", ["pages", "few pages, a step ahead"], indirect=True)
+@pytest.mark.parametrize("storage_kind", ["pages", "few pages"], indirect=True)
 @pytest.mark.usefixtures("few_scored", "storage_kind")
-def test_they_are_over_pages_a_step_ahead_and_after_preemptions() -> None:
+def test_they_are_over_pages_and_after_preemptions() -> None:
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED, max_model_len=80))
     check_engine(engine, tiny_model("llama"))
 

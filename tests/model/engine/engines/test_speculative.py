@@ -114,7 +114,6 @@ def expected() -> list[Completion]:
 
 
 IN_PAGES: dict[str, Any] = {"compiled": False}
-AHEAD: dict[str, Any] = {"compiled": False, "async_scheduling": True}
 
 
 @pytest.mark.parametrize(
@@ -123,10 +122,8 @@ AHEAD: dict[str, Any] = {"compiled": False, "async_scheduling": True}
         ("fused", {}, OPTIONS),
         ("packed", {}, OPTIONS),
         ("packed", IN_PAGES, OPTIONS),
-        ("packed", AHEAD, OPTIONS),
         ("packed", IN_PAGES, LITTLE_ROOM),
-        ("packed", AHEAD, LITTLE_ROOM),
-        ("packed, CUDA graphs", AHEAD, OPTIONS),
+        ("packed, CUDA graphs", IN_PAGES, OPTIONS),
     ],
 )
 @pytest.mark.usefixtures("eager")

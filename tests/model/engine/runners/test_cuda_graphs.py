@@ -55,7 +55,7 @@ MakeEngine = Callable[..., InFlightEngine]
 
 @pytest.fixture
 def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
-    """An engine over pages, one step ahead, whose runner is under graphs."""
+    """An engine over pages, whose runner is under graphs."""
 
     def make(model: Any, captures: Captures, **options: Any) -> InFlightEngine:
         def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
@@ -65,7 +65,7 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
 
         monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
         made = setup(model, **{**OPTIONS, **options})
-        return InFlightEngine(replace(made, compiled=False, async_scheduling=True))
+        return InFlightEngine(replace(made, compiled=False))
 
     return make
 

@@ -16,13 +16,9 @@ from safetensors.torch import load_file, save_file
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.lora.linear import Matrices, RowAdapters, StepAdapters, attach
 from hf_triton.text_generation.lora.reading import AdapterReader
-from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
@@ -63,12 +59,6 @@ def adapters_of(name: str, model: Any, folder: Path) -> dict[str, Path]:
 def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two adapters of the tiny Llama."""
     return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
-
-
-def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
-    graphed = GraphedRunner(runner, Captures())
-    graphed.capture_all()
-    return graphed
 
 
 def generated(
@@ -132,11 +122,8 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
         assert counts == {name: 2 * NAMES.count(name) for name in folders}
 
 
-def both_ways(numbers: list[int]) -> list[RowAdapters]:
-    """Of numbers that the host knows, and that the device alone has."""
-    known = RowAdapters.of(numbers, torch.device("cpu"))
-    assert known is not None
-    return [known, RowAdapters(torch.tensor(numbers, dtype=torch.int32))]
+def rows_of(numbers: list[int]) -> RowAdapters:
+    return RowAdapters(numbers, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("num_adapters", [3, 120])
@@ -152,10 +139,9 @@ def test_rows_are_computed_by_their_own_adapters(num_adapters: int) -> None:
             columns = slice(matrices.ends[number - 1], matrices.ends[number])
             down, up = matrices.down[columns].double(), matrices.up[columns].double()
             expected[row] += down @ x[row].double() @ up
-    for each in both_ways(numbers):
-        found = y.clone()
-        each.add(matrices, x, found)
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    found = y.clone()
+    rows_of(numbers).add(matrices, x, found)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone() -> None:
@@ -165,18 +151,17 @@ def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone() -> None:
     matrices = Matrices(torch.randn(9, 12), torch.randn(9, 20), ranks)
     numbers, x, y = [1, 2, 3, 0, 1, 2], torch.ones(6, 12), torch.zeros(6, 20)
     expected = y.clone()
-    both_ways(numbers)[0].add(matrices, x, expected)
+    rows_of(numbers).add(matrices, x, expected)
     matrices.down[2:5] = torch.finfo(torch.float32).max
     others = torch.tensor([number != 2 for number in numbers])
-    for each in both_ways(numbers):
-        found = y.clone()
-        each.add(matrices, x, found)
-        assert not found[~others].isfinite().any()
-        torch.testing.assert_close(found[others], expected[others])
+    found = y.clone()
+    rows_of(numbers).add(matrices, x, found)
+    assert not found[~others].isfinite().any()
+    torch.testing.assert_close(found[others], expected[others])
 
 
 def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -> None:
-    tokens, sampled = both_ways([1, 2])
+    tokens, sampled = rows_of([1, 2]), rows_of([1, 2])
     step = StepAdapters(2, 2, tokens, sampled)
     assert step.of(2, is_head=True) is sampled
     assert step.of(2, is_head=False) is tokens
@@ -194,14 +179,11 @@ def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) ->
         attach(model, read(model, saved))
 
 
-@pytest.mark.parametrize("way", ["compiled", "pages", "graphs"])
+@pytest.mark.parametrize("way", ["compiled", "pages"])
 def test_adapters_change_under_sequences_that_go_on_with_theirs(
-    llama: dict[str, Path], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    llama: dict[str, Path], tmp_path: Path, way: str
 ) -> None:
     """What is computed for the old one of a name is never shared with the new one."""
-
-    if way == "graphs":
-        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
     made = setup(tiny_model("llama"), max_num_seqs=4)
     model, prompt = made.model, mixed_load(3)[2].prompt
     other = save_adapter(model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
@@ -211,7 +193,7 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     expected = peft_reference(tiny_model("llama"), llama, asked)
     expected_later = peft_reference(tiny_model("llama"), after, later)
     files = AdapterReader(served_with(llama), model.config, model.dtype)
-    made = replace(made, compiled=way == "compiled", async_scheduling=way == "graphs")
+    made = replace(made, compiled=way == "compiled")
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
     read_ahead = files.read(served_with(after).adapters)  # may take longer than the sequences
     going: list[int] = []
@@ -227,8 +209,6 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
         assert generated(engine, asked, at_once=3) == expected
         thread.join()
         assert going == [3]
-        assert isinstance(engine.runner, ExtrasRunner)
-        assert not isinstance(engine.runner.inner, GraphedRunner)  # which has the old weights
         assert list(held) == ["sql", "new"]
         reused = engine.metrics.num_reused_prompt_tokens
         assert generated(engine, later[:2], at_once=1) == expected_later[:2]

@@ -109,13 +109,6 @@ def test_padding_are_sequences_of_one_token_in_the_page_of_nobody() -> None:
     assert step.block_table.tolist() == [[7, 0, 0, 0], [2, 0, 0, 0], [3, 4, 9, 0], *[[0] * 4] * 2]
 
 
-def test_a_token_that_the_host_has_not_read_comes_from_the_row_where_it_was_sampled() -> None:
-    step = decodes_only()
-    step.pending_rows = {step.decodes[2]: 0, step.decodes[0]: 3}
-    step.pending_tokens = torch.tensor([50, 51, 52, 53])
-    assert on_device(step, garbage_cache()).token_ids.tolist() == [53, 101, 50]
-
-
 def laid_out(step: PagedStep) -> dict[str, list[int]]:
     """All of its numbers that are not padding."""
     names = ("token_ids", "positions", "sequences", "lengths", "key_starts", "starts", "last")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
-from hf_triton.text_generation.memory.pages import Pages, StateCopy, num_pages_of
+from hf_triton.text_generation.memory.pages import Pages, StateCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 
@@ -40,9 +40,7 @@ class Engine:
     max_num_seqs: int = 4
     budget: int = 64
     shares: bool = True
-    ahead: bool = False  # tokens are read one step late
     cells: dict[tuple[int, int], int] = field(default_factory=dict)
-    pending: dict[Sequence, Token] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pages = self.new_pages()
@@ -73,27 +71,14 @@ class Engine:
             self.write(one, start, end, writers)
         for one, _, end in computed:
             self.read(one, end)
-        self.settle()
         for one in step.sampled:
-            if not one.finish_reason:
-                said = self.said(one)[: one.num_computed_tokens]
-                self.pending[one], one.num_pending = Token(sum(said) % 3), 1
-        if not (self.ahead and step.num_tokens):
-            self.settle()
+            one.append(Token(sum(self.said(one)[: one.num_computed_tokens]) % 3), frozenset())
+        self.scheduler.retire([one for one in step.sampled if one.finish_reason])
         self.check()
         return step
 
-    def settle(self) -> None:
-        """Reads the tokens of the step before."""
-        read, self.pending = self.pending, {}
-        for one, token in read.items():
-            one.num_pending = 0
-            one.append(token, frozenset())
-        self.scheduler.retire([one for one in read if one.finish_reason])
-
     def said(self, one: Sequence) -> list[int]:
-        pending = [self.pending[one].id] if one in self.pending else []
-        return one.prompt_token_ids + one.token_ids + pending
+        return one.prompt_token_ids + one.token_ids
 
     def write(self, one: Sequence, start: int, end: int, writers: dict[int, Sequence]) -> None:
         assert start < end
@@ -109,7 +94,7 @@ class Engine:
     def run(self, *sequences: Sequence) -> list[int]:
         """Computes them to their end -> how many tokens of each were there already."""
         self.scheduler.add(sequences)
-        while self.scheduler.has_work or self.pending:
+        while self.scheduler.has_work:
             self.step()
         return [one.num_reused_tokens for one in sequences]
 
@@ -123,9 +108,7 @@ PROMPTS = st.builds(
 )
 LOAD = st.lists(st.tuples(PROMPTS, st.integers(1, 30)), min_size=1, max_size=9)
 # The longest sequence has 70 + 20 + 30 tokens: 8 pages.
-SHAPES = st.builds(
-    Engine, st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans(), st.booleans()
-)
+SHAPES = st.builds(Engine, st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans())
 
 
 @settings(max_examples=200, deadline=None)
@@ -141,7 +124,7 @@ def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.Data
     scheduler = engine.scheduler
     arriving = [sequence(prompt, output) for prompt, output in load]
     everything, left = list(arriving), []
-    while arriving or scheduler.has_work or engine.pending:
+    while arriving or scheduler.has_work:
         count = data.draw(st.integers(0, 3)) if scheduler.has_work else 1
         scheduler.add(arriving[:count])
         del arriving[:count]
@@ -151,15 +134,10 @@ def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.Data
             there = [one for one in everything if one not in arriving and not one.finish_reason]
             leaving = [one for one in there if one not in left][: data.draw(st.integers(0, 2))]
             left += leaving
-            for one in leaving:
-                engine.pending.pop(one, None)
             scheduler.retire(leaving)
         elif what == "fail":
             left += scheduler.drain_running()
             engine.cells.clear()
-            for one in engine.pending:
-                one.lose_pending()
-            engine.pending.clear()
             assert engine.pages.num_used == engine.pages.num_kept == 0
         engine.check()
     for one in everything:
@@ -333,34 +311,6 @@ def test_what_a_cancelled_prompt_had_not_computed_is_not_shared() -> None:
     engine.scheduler.retire([long])
     engine.check()
     assert engine.run(sequence([*range(100), 5])) == [32]
-
-
-def test_a_token_that_the_host_has_not_read_is_computed_after_a_preemption() -> None:
-    pages = Pages(5, PAGE_SIZE)
-    scheduler = Scheduler(4, 64, pages)
-    old, young = sequence([1] * 15, 40), sequence([2] * 15, 40)
-    scheduler.add([old, young])
-    before: list[Sequence] = []
-    while not scheduler.num_preempted:
-        for one in before:
-            one.num_pending = 1
-        step = scheduler.schedule()
-        for one in before:  # one step late
-            one.num_pending = 0
-            one.append(Token(4), frozenset())
-        before = step.sampled
-    assert young.num_prefill_tokens == 15 + len(young.token_ids)
-    check_held(scheduler, pages)
-
-
-def test_a_sequence_whose_last_token_is_pending_does_not_decode() -> None:
-    scheduler = Scheduler(2, 64, Pages(9, PAGE_SIZE))
-    first, second = sequence([1], 1), sequence([2], 2)
-    scheduler.add([first, second])
-    scheduler.schedule()
-    first.num_pending = second.num_pending = 1
-    assert scheduler.schedule().decodes == [second]
-    assert num_pages_of(0, PAGE_SIZE) == 0
 
 
 def test_pages_are_kept_for_those_alone_that_may_need_more() -> None:

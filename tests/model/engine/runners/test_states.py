@@ -179,7 +179,7 @@ def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared(storage_kind
 
 
 @pytest.mark.usefixtures("storage_kind")
-@pytest.mark.parametrize("storage_kind", ["few pages, a step ahead"], indirect=True)
+@pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True)
 def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
     model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
     asked = [Asked(one.prompt[:9], 40) for one in mixed_load(6, seed=4)]

@@ -61,7 +61,7 @@ def made(options: dict[str, Any], seed: int, *, is_held: bool) -> Sequence:
 
 def logits_of(number: int, one: Sequence) -> torch.Tensor:
     """(1, vocab): another for each token of each sequence, so flat that tokens repeat."""
-    return random_logits(1, seed=1000 * number + len(one.token_ids) + one.num_pending) / 3
+    return random_logits(1, seed=1000 * number + len(one.token_ids)) / 3
 
 
 def alone(one: Sequence, number: int) -> list[Token]:
@@ -85,8 +85,8 @@ def together(sequences: list[Sequence], chance: random.Random) -> list[list[Toke
         for one in running:
             if isinstance(one.grammar, EveryThird):
                 one.grammar.is_late = one in late
-        sampled = sampler.launch(logits, running, late)
-        for one, token in zip(running, sampled.read(), strict=True):
+        sampled = sampler.sample(logits, running, late)
+        for one, token in zip(running, sampled, strict=True):
             if one not in late:
                 one.append(token, frozenset())
                 tokens[one].append(token)

@@ -1,4 +1,4 @@
-"""One step ahead of what the host has read, every request gets the tokens that it gets without."""
+"""In pages, with room and without, requests get the tokens that they get by compiled loops."""
 
 from __future__ import annotations
 
@@ -39,16 +39,10 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def answers_of(
-    *, compiled: bool, async_scheduling: bool, options: dict[str, Any]
-) -> list[Completion]:
+def answers_of(*, compiled: bool, options: dict[str, Any]) -> list[Completion]:
     """The answers to a load of which some requests are cancelled."""
     rnd, answers = random.Random(1), Answers()
-    made = replace(
-        setup(tiny_model("llama"), eos=[EOS], **options),
-        compiled=compiled,
-        async_scheduling=async_scheduling,
-    )
+    made = replace(setup(tiny_model("llama"), eos=[EOS], **options), compiled=compiled)
     asked, gone = [], []
     for number in range(NUM_REQUESTS):
         prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([1, 5, 17, 26]))]
@@ -71,19 +65,15 @@ def answers_of(
 
 @pytest.fixture(scope="module")
 def expected() -> list[Completion]:
-    """In slots, one step after the other."""
-    return answers_of(compiled=True, async_scheduling=False, options=OPTIONS)
+    return answers_of(compiled=True, options=OPTIONS)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, LITTLE_ROOM], ids=["room", "little room"])
-@pytest.mark.parametrize("async_scheduling", [False, True], ids=["in step", "ahead"])
-def test_all_get_the_tokens_that_they_get_in_slots(
-    expected: list[Completion], options: dict[str, Any], async_scheduling: bool
+def test_all_get_the_tokens_that_they_get_by_compiled_loops(
+    expected: list[Completion], options: dict[str, Any]
 ) -> None:
     assert {one.finish_reason for one in expected} == {"stop", "length"}
-    assert (
-        answers_of(compiled=False, async_scheduling=async_scheduling, options=options) == expected
-    )
+    assert answers_of(compiled=False, options=options) == expected
 
 
 class SometimesLate(EveryThird):
@@ -124,21 +114,17 @@ HELD: list[dict[str, Any]] = [
 def test_late_grammars_change_no_token(together: bool) -> None:
     """Alone, a step that is prepared may not be sampled at all."""
     found = []
-    for async_scheduling in (False, True):
+    for compiled in (True, False):
         answers = Answers()
-        made = replace(
-            setup(tiny_model("llama"), **OPTIONS),
-            compiled=not async_scheduling,
-            async_scheduling=async_scheduling,
-        )
+        made = replace(setup(tiny_model("llama"), **OPTIONS), compiled=compiled)
         asked = [
             answers.sequence(n, [5, 6, n], max_tokens=12, constraint=ANYTHING, **way)
             for n, way in enumerate(HELD)
         ]
         for number, one in enumerate(asked):
-            one.grammar = SometimesLate(number + 10 * async_scheduling)
+            one.grammar = SometimesLate(number + 10 * compiled)
         grammars = [one.grammar for one in asked]
-        with running(InFlightEngine(replace(made, async_scheduling=async_scheduling))) as engine:
+        with running(InFlightEngine(made)) as engine:
             if together:
                 engine.submit(asked)
             for number, one in enumerate(asked):
@@ -150,11 +136,9 @@ def test_late_grammars_change_no_token(together: bool) -> None:
     assert found[0] == found[1]
 
 
-def test_nothing_is_kept_of_what_ends_while_its_next_step_is_computed() -> None:
+def test_nothing_is_kept_of_what_ends() -> None:
     answers = Answers()
-    made = replace(
-        setup(tiny_model("llama"), eos=[EOS], **OPTIONS), compiled=False, async_scheduling=True
-    )
+    made = replace(setup(tiny_model("llama"), eos=[EOS], **OPTIONS), compiled=False)
     with running(InFlightEngine(made)) as engine:
         ending = answers.sequence(0, [1, 2, 3], max_tokens=60, logit_bias=((EOS, 99.0),))
         kept = weakref.ref(ending)
