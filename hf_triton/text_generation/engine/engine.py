@@ -73,9 +73,18 @@ class EngineSetup:
 
 
 class Engine(ABC):
-    """Generates for the sequences submitted to it, on ``thread``, and answers each exactly once."""
+    """Generates for the sequences submitted to it, on ``thread``, and answers each exactly once:
+    ``max_num_seqs`` at once, of at most ``max_model_len`` tokens of prompt and output together.
+    ``description`` tells how it is set up, for the load's log line. They are set when it is
+    prepared.
+    """
 
     name = ""
+    max_num_seqs: int
+    max_model_len: int
+    max_source_len: int | None = None  # of an encoder's texts, beside max_model_len
+    description: str
+    drafts = False
     resumes_streams = False  # takes sequences that begin with tokens of their output
 
     def __init__(self, setup: EngineSetup) -> None:
@@ -98,31 +107,8 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def max_num_seqs(self) -> int:
-        """The most sequences generated at once."""
-
-    @property
-    @abstractmethod
-    def max_model_len(self) -> int:
-        """The most tokens of prompt and output together."""
-
-    @property
-    def max_source_len(self) -> int | None:
-        return None
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """How the engine is set up, for the load's log line."""
-
-    @property
-    @abstractmethod
     def gauges(self) -> dict[str, int]:
         """What is in use at this moment, by name; may be read from any thread."""
-
-    @property
-    def drafts(self) -> bool:
-        return False
 
     @property
     def adapters(self) -> Mapping[str, int]:

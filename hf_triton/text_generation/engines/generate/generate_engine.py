@@ -46,29 +46,12 @@ class GenerateEngine(Engine):
         super().__init__(setup)
         model, options = setup.model, setup.options
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        lengths = max_lengths(model.config, options.max_model_len)
-        self._max_source_len, self._max_model_len = lengths
-        self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
+        longest_source, self.max_model_len = max_lengths(model.config, options.max_model_len)
+        self.max_source_len = longest_source if self.is_encoder_decoder else None
+        self.max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
         self._waiting: deque[Sequence] = deque()
         self._batch: list[Sequence] = []
         self.batches = Batches.PADDED
-
-    @property
-    def max_num_seqs(self) -> int:
-        return self._max_num_seqs
-
-    @property
-    def max_model_len(self) -> int:
-        return self._max_model_len
-
-    @property
-    def max_source_len(self) -> int | None:
-        return self._max_source_len if self.is_encoder_decoder else None
-
-    @property
-    def description(self) -> str:
-        size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
-        return f"generate engine, {self.batches.value} of {size}"
 
     def prepare(self) -> None:
         config = neutral_config(self.setup.model)
@@ -94,6 +77,8 @@ class GenerateEngine(Engine):
             raise LoadError(
                 f"the model does not run: {type(error).__name__}: {reason(error)}"
             ) from error
+        size = f"{self.max_num_seqs} sequences x {self.max_model_len} tokens"
+        self.description = f"generate engine, {self.batches.value} of {size}"
 
     def _has_work(self) -> bool:
         return bool(self._waiting)
@@ -167,7 +152,7 @@ class GenerateEngine(Engine):
     def _next_batch(self) -> list[Sequence]:
         batch: list[Sequence] = []
         for sequence in self._waiting:
-            if batch and (len(batch) + 1) * batch[0].params.num_beams > self._max_num_seqs:
+            if batch and (len(batch) + 1) * batch[0].params.num_beams > self.max_num_seqs:
                 break
             if not batch or self._fits(batch, sequence):
                 batch.append(sequence)
@@ -214,7 +199,7 @@ class GenerateEngine(Engine):
         most = max(sequence.num_tokens_left for sequence in batch)
         if self.is_encoder_decoder:
             return most
-        return min(most, self._max_model_len - max(map(_num_read, batch)))
+        return min(most, self.max_model_len - max(map(_num_read, batch)))
 
     def _choose(self, input_ids: Any, scores: Any) -> Any:
         """A logits processor that samples a token for each row, or takes a forced one, and forbids

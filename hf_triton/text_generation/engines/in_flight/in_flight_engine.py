@@ -71,30 +71,9 @@ class InFlightEngine(Engine):
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
 
-    @property
-    def max_num_seqs(self) -> int:
-        return self.size.max_num_seqs
-
-    @property
-    def max_model_len(self) -> int:
-        return self.size.max_model_len
-
-    @property
-    def max_source_len(self) -> int | None:
-        return self._plan.max_source_len
-
     def _chunked_prefill(self, *, with_source: bool) -> bool:
         plan = self._plan
         return plan.make_runner.chunked_prefill and (plan.cuts_sources or not with_source)
-
-    @property
-    def description(self) -> str:
-        drafts = f", {self._drafter.description}" if self._drafter is not None else ""
-        sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
-        return (
-            f"in_flight engine ({self.runner.name}), {self.size}{sources}, "
-            f"KV cache {self.size.gib:.2f} GiB{drafts}"
-        )
 
     def prepare(self) -> None:
         """Sizes the cache, selects the runner, prepares the model's layers.
@@ -105,7 +84,8 @@ class InFlightEngine(Engine):
         """
         setup = self.setup
         self._plan = make_plan(setup)
-        self.size = self._plan.size
+        self.size, self.max_source_len = self._plan.size, self._plan.max_source_len
+        self.max_num_seqs, self.max_model_len = self.size.max_num_seqs, self.size.max_model_len
         vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._max_num_scored = max(1, MOST_LOGITS // vocab_size)
         self._max_num_batched_tokens = max_num_batched_tokens(
@@ -140,6 +120,13 @@ class InFlightEngine(Engine):
         shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
+        self.drafts = self._drafter is not None
+        drafts = f", {self._drafter.description}" if self._drafter is not None else ""
+        sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
+        self.description = (
+            f"in_flight engine ({self.runner.name}), {self.size}{sources}, "
+            f"KV cache {self.size.gib:.2f} GiB{drafts}"
+        )
 
     def _warm_up(self) -> None:
         sources, model = self.setup.sources, self.setup.model
@@ -195,10 +182,6 @@ class InFlightEngine(Engine):
             num_prompts = self._scheduler.num_prompts
             found = self._step_times.most_prompt_tokens(len(decodes), num_prompts)
         return self._max_num_batched_tokens if found is None else found
-
-    @property
-    def drafts(self) -> bool:
-        return self._drafter is not None
 
     @property
     def num_kept(self) -> int:

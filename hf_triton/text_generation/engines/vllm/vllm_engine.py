@@ -59,22 +59,6 @@ class VllmEngine(Engine):
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
 
     @property
-    def max_num_seqs(self) -> int:
-        return self._vllm.max_num_seqs
-
-    @property
-    def max_model_len(self) -> int:
-        return self._vllm.max_model_len
-
-    @property
-    def description(self) -> str:
-        vllm = self._vllm
-        return (
-            f"vllm engine ({vllm.name}), {vllm.max_num_seqs} sequences x {vllm.max_model_len} "
-            f"tokens, KV cache {vllm.num_cache_tokens} tokens"
-        )
-
-    @property
     def gauges(self) -> dict[str, int]:
         stats, num_unfinished = self._stats, self.num_unfinished
         num_running = min(stats.num_running, num_unfinished)
@@ -154,7 +138,12 @@ class VllmEngine(Engine):
 
     def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._vllm = self._loop.run_until_complete(self._start_vllm(self._count))
+        self._vllm = vllm = self._loop.run_until_complete(self._start_vllm(self._count))
+        self.max_num_seqs, self.max_model_len = vllm.max_num_seqs, vllm.max_model_len
+        self.description = (
+            f"vllm engine ({vllm.name}), {vllm.max_num_seqs} sequences x {vllm.max_model_len} "
+            f"tokens, KV cache {vllm.num_cache_tokens} tokens"
+        )
 
     def _has_work(self) -> bool:
         return bool(self._tasks) or not (self._beside is None or self._beside.done())
