@@ -369,5 +369,6 @@ class Engine(ABC):
         failed = self.thread.release(sequences)
         for sequence in failed:
             sequence.finish_reason = "error"
+            sequence.forget()
             sequence.recipient.fail(error)
         self.metrics.ended(failed)

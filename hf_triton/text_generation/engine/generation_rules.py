@@ -114,7 +114,6 @@ class GenerationRules(ForcedTokens):
             ends, config.exponential_decay_length_penalty = [config.eos_token_id], None
         config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
         self._model, self._config = model, config
-        self._lists: dict[Sequence, LogitsProcessorList] = {}
 
     @torch.inference_mode()
     def apply(self, logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
@@ -128,17 +127,15 @@ class GenerationRules(ForcedTokens):
             rows.append(own(tokens, row))
         return torch.cat(rows)
 
-    def forget(self, sequence: Sequence) -> None:
-        self._lists.pop(sequence, None)
-
     def _list(self, sequence: Sequence, device: torch.device) -> LogitsProcessorList:
-        if sequence not in self._lists:
+        found: LogitsProcessorList | None = sequence.kept.get(GenerationRules)
+        if found is None:
             read = None if sequence.source is None else sequence.source.inputs.get("input_ids")
-            self._lists[sequence] = self._model._get_logits_processor(  # noqa: SLF001
+            found = sequence.kept[GenerationRules] = self._model._get_logits_processor(  # noqa: SLF001
                 generation_config=self._config,
                 input_ids_seq_length=sequence.num_prompt_tokens,
                 encoder_input_ids=None if read is None else read.to(device),
                 device=device,
                 model_kwargs={},
             )
-        return self._lists[sequence]
+        return found

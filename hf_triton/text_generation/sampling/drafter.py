@@ -38,7 +38,6 @@ class Drafter:
         self._ngram_sizes, self._step_times = (least, most), step_times
         self._num_speculative_tokens = num_speculative_tokens
         self._max_num_rows = max_num_rows
-        self._ngrams: dict[Sequence, Ngrams] = {}
         self._usual_rate = _FIRST_RATE  # a new sequence's
 
     @property
@@ -65,19 +64,16 @@ class Drafter:
         params = sequence.params
         if params.changes_logits or not sequence.continues_prompt or sequence.source is not None:
             return
-        ngrams = self._ngrams.get(sequence)
+        ngrams = sequence.kept.get(Ngrams)
         if ngrams is None:
             known = sequence.prompt_token_ids + sequence.token_ids
-            self._ngrams[sequence] = Ngrams(*self._ngram_sizes, known, self._usual_rate)
+            sequence.kept[Ngrams] = Ngrams(*self._ngram_sizes, known, self._usual_rate)
             return
         for token in tokens:
             was_right = ngrams.append(token.id)
             if was_right is not None:
                 ngrams.rate += _WEIGHT * (was_right - ngrams.rate)
                 self._usual_rate += _WEIGHT_OF_ALL * (was_right - self._usual_rate)
-
-    def forget(self, sequence: Sequence) -> None:
-        self._ngrams.pop(sequence, None)
 
     def _lengths(self, decodes: Items[Sequence]) -> dict[Sequence, int]:
         cost = self._step_times.cost_of_token(len(decodes))
@@ -94,11 +90,12 @@ class Drafter:
 
     def rate(self, sequence: Sequence) -> float:
         """How likely the next proposed token is right; 0 where there is none."""
-        ngrams = self._ngrams.get(sequence)
+        ngrams = sequence.kept.get(Ngrams)
         return ngrams.rate if ngrams is not None and ngrams.has_proposal else 0.0
 
     def propose(self, sequence: Sequence, num_tokens: int) -> list[int]:
-        return self._ngrams[sequence].propose(num_tokens)
+        ngrams: Ngrams = sequence.kept[Ngrams]
+        return ngrams.propose(num_tokens)
 
 
 @lru_cache(maxsize=4096)

@@ -24,11 +24,8 @@ _Ids = npt.NDArray[np.int32]
 
 
 class LogitsProcessors:
-    """Keeps what it needs of each sequence until ``forget``."""
-
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._changes: dict[Sequence, _SequenceProcessors] = {}
 
     def apply(
         self, logits: torch.Tensor, sequences: Rows[Sequence], late: Collection[Sequence] = ()
@@ -72,13 +69,12 @@ class LogitsProcessors:
         if held:
             _apply_masks(logits, held)
 
-    def forget(self, sequence: Sequence) -> None:
-        self._changes.pop(sequence, None)
-
     def _processors(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
-        if sequence not in self._changes:
-            self._changes[sequence] = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
-        return self._changes[sequence]
+        found: _SequenceProcessors | None = sequence.kept.get(LogitsProcessors)
+        if found is None:
+            found = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
+            sequence.kept[LogitsProcessors] = found
+        return found
 
 
 class _SequenceProcessors:

@@ -67,9 +67,6 @@ class Sampler:
         logprobs = read_logprobs(asking, ids, numbers[len(sequences) :])
         return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(ids)]
 
-    def forget(self, sequence: Sequence) -> None:
-        self._changes.forget(sequence)
-
     def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
         num_before: Counter[Sequence] = Counter()

@@ -126,7 +126,8 @@ class Sequence:
     preemption the tokens generated until then. ``encoded`` is what the engine
     keeps of the source. ``prompt_logprobs`` are the known ones of the prompt's tokens after the
     first. A sequence that ``is_alone`` shares no prefix and is not drafted. ``begins_with`` are
-    tokens of the output, response by response, that a process sent which has died.
+    tokens of the output, response by response, that a process sent which has died. ``kept`` is what
+    others keep of it while it runs, by their class.
     """
 
     prompt_token_ids: list[int]
@@ -145,6 +146,7 @@ class Sequence:
     encoded: Any = None
     token_ids: list[int] = field(default_factory=list)
     begins_with: list[list[int]] = field(default_factory=list)
+    kept: dict[type, Any] = field(default_factory=dict)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     slot: int = 0
     snapshot: Snapshot | None = None  # that it is to leave
@@ -316,10 +318,15 @@ class Sequence:
                 "tokens were generated"
             )
 
+    def forget(self) -> None:
+        """Frees memory at its end, though others still refer to the sequence."""
+        self.grammar = None
+        self.kept.clear()
+
     def update(self) -> Update:
         tokens, self._new_tokens = self._new_tokens, []
         finished = self.finish_reason is not None
         if finished:
-            self.grammar = None  # frees memory, though others still refer to the sequence
+            self.forget()
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
         return Update(self, tokens, text, self.finish_reason, self.error)

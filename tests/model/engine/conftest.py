@@ -18,8 +18,6 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import plan, runner_selection
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
-from hf_triton.text_generation.sampling.logits_processors import LogitsProcessors
-from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support import driving
 from tests.support.as_on_a_gpu import as_on_a_gpu  # noqa: F401
 
@@ -44,19 +42,6 @@ def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(StepThreads, "note", change)
     return noted
-
-
-@pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> set[Sequence]:
-    """The sequences of which a sampler keeps nothing any more."""
-    found, forget = set(), LogitsProcessors.forget
-
-    def noted(processors: LogitsProcessors, sequence: Sequence) -> None:
-        forget(processors, sequence)
-        found.add(sequence)
-
-    monkeypatch.setattr(LogitsProcessors, "forget", noted)
-    return found
 
 
 @pytest.fixture

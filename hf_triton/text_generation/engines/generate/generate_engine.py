@@ -100,8 +100,6 @@ class GenerateEngine(Engine):
 
     def _drain_running(self) -> list[Sequence]:
         batch, self._batch = self._batch, []
-        for sequence in batch:
-            self._sampler.forget(sequence)
         return [sequence for sequence in batch if sequence.finish_reason is None]
 
     def _drain(self) -> list[Sequence]:

@@ -269,7 +269,7 @@ class InFlightEngine(Engine):
             self._take_tokens(step, self._sample(step, logits, begun_s))
         self._end_prompts(step)
         for sequence, error in failed.items():
-            self._scheduler.discard(self._forgotten([sequence]))
+            self._scheduler.discard([sequence])
             self._fail([sequence], error)
         if self._nan_sequences:
             self._end_nan_sequences()
@@ -289,7 +289,7 @@ class InFlightEngine(Engine):
         for sequence in ended:
             sequence.end("error", EngineError(NO_NUMBERS))
         self._publish(ended)
-        self._scheduler.expel(self._forgotten(ended))
+        self._scheduler.expel(ended)
 
     def _read_prompt_logprobs(self, step: Step, logits: torch.Tensor) -> None:
         """Gives the step's sequences what it ``scored`` of their prompts, in logits (rows, vocab).
@@ -398,22 +398,13 @@ class InFlightEngine(Engine):
             sequence.append(token, self.setup.eos_token_ids)
 
     def _remove(self, sequences: list[Sequence]) -> None:
-        self._scheduler.retire(self._forgotten(sequences))
+        self._scheduler.retire(sequences)
         for sequence in sequences:
             sequence.source = sequence.encoded = None  # memory, though others still refer to it
 
     def _drain_running(self) -> list[Sequence]:
         self._nan_sequences.clear()
-        return self._forgotten(self._scheduler.drain_running())
+        return self._scheduler.drain_running()
 
     def _drain(self) -> list[Sequence]:
-        return self._forgotten(self._scheduler.drain())
-
-    def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
-        for sequence in sequences:
-            self._sampler.forget(sequence)
-            if self._drafter is not None:
-                self._drafter.forget(sequence)
-            if self._rules is not None:
-                self._rules.forget(sequence)
-        return sequences
+        return self._scheduler.drain()

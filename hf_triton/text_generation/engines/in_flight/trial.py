@@ -285,7 +285,4 @@ def warm_up(
         tokens = sampler.sample(logits, sampled) if sampled else []
         for sequence, token in zip(sampled, tokens, strict=True):
             sequence.append(Token(max(token.id, 0)), frozenset())
-        finished = [sequence for sequence in sampled if sequence.finish_reason]
-        for sequence in finished:
-            sampler.forget(sequence)
-        scheduler.retire(finished)
+        scheduler.retire([sequence for sequence in sampled if sequence.finish_reason])
