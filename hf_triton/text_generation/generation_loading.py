@@ -32,7 +32,7 @@ from .engine.generation_rules import decoder_start, not_followed
 from .engines.generate.generate_engine import GenerateEngine
 from .engines.in_flight.in_flight_engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
-from .engines.vllm.arguments import AdapterFiles
+from .engines.vllm.arguments import adapter_files
 from .engines.vllm.vllm_loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader
@@ -91,7 +91,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         engine.start()
         parts = ModelParts(described.config, tokenizer, described)
         if served.adapters_file:
-            AdaptersFollower(served, AdapterFiles(served), engine).start()
+            AdaptersFollower(served, partial(adapter_files, served), engine).start()
     else:
         parts = load_parts(served, placement)
         takes_adapters = served.adapters or served.adapters_file
@@ -99,7 +99,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         adapters = None if files is None else files.adapters()
         engine = start_engine(served.name, parts, options, placement, num_threads, adapters)
         if files and served.adapters_file and isinstance(engine, InFlightEngine):
-            AdaptersFollower(served, files, engine).start()
+            AdaptersFollower(served, files.read, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
     reader = PromptReader(
         decoder_start=parts.decoder_start,

@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ _LOOK_EVERY_S = 0.1
 class AdaptersFollower:
     """Follows the list of one instance, until its engine stops."""
 
-    def __init__(self, served: ServedModel, reader: Any, engine: Any) -> None:
+    def __init__(self, served: ServedModel, read: Callable[[Any], Any], engine: Any) -> None:
         assert served.adapters_file is not None
         self._file, self._name = served.adapters_file, served.name
         self._adapters = served.adapters
-        self._reader, self._engine = reader, engine
+        self._read, self._engine = read, engine
         self._seen = b""
         version = self._file.parent.name
         folder = served.cache_dir / "adapters"
@@ -71,7 +71,7 @@ class AdaptersFollower:
             wanted = parse_adapters(content)
             if wanted != self._adapters:
                 began_s = time.monotonic()
-                self._engine.change_adapters(self._reader.read(wanted))
+                self._engine.change_adapters(self._read(wanted))
                 self._adapters = wanted
                 names, took_s = ", ".join(one.name for one in wanted), time.monotonic() - began_s
                 log.info(f"{self._name}: serves the adapters {names}, after {took_s:.2f} s")

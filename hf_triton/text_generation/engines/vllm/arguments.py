@@ -139,14 +139,10 @@ class AdapterFile(NamedTuple):
     folder: Path
 
 
-class AdapterFiles:
-    def __init__(self, served: ServedModel) -> None:
-        self._served = served
-
-    def read(self, wanted: Sequence[ServedAdapter]) -> list[AdapterFile]:
-        """Raises LoadError, with its name, for an adapter without files."""
-        folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
-        return [AdapterFile(one, folders[one.name]) for one in wanted]
+def adapter_files(served: ServedModel, wanted: Sequence[ServedAdapter]) -> list[AdapterFile]:
+    """Raises LoadError, with its name, for an adapter without files."""
+    folders = adapter_folders(replace(served, adapters=tuple(wanted)))
+    return [AdapterFile(one, folders[one.name]) for one in wanted]
 
 
 def adapter_arguments(

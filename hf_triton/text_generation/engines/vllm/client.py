@@ -70,7 +70,11 @@ class AsyncVllm:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self.name = f"vLLM {__version__}"
-        self.llm, self._config = llm, llm.vllm_config  # which is read after a shutdown too
+        self.llm, config = llm, llm.vllm_config
+        self.max_model_len = int(config.model_config.max_model_len)
+        self.max_num_seqs = int(config.scheduler_config.max_num_seqs)
+        cache = config.cache_config
+        self.num_cache_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size or 0)
         self._adapters: list[tuple[ServedAdapter, int]] = []
         self.adapter_keys: dict[str, int] = {}  # by name; readers hold it, it is changed in place
         self._requests: dict[int, Any] = {}  # LoRARequests, by key
@@ -82,19 +86,6 @@ class AsyncVllm:
         self._has_bad_words = _BAD_WORDS in fields
         self._always = {"output_kind": RequestOutputKind.DELTA, "skip_clone": True}
         self._numbers = itertools.count()
-
-    @property
-    def max_model_len(self) -> int:
-        return int(self._config.model_config.max_model_len)
-
-    @property
-    def max_num_seqs(self) -> int:
-        return int(self._config.scheduler_config.max_num_seqs)
-
-    @property
-    def num_cache_tokens(self) -> int:
-        cache = self._config.cache_config
-        return int(cache.num_gpu_blocks or 0) * int(cache.block_size or 0)
 
     @property
     def is_dead(self) -> bool:

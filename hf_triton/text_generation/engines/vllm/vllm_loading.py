@@ -22,7 +22,7 @@ from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.options import Options
 
 from . import arguments, client, processes
-from .arguments import AdapterFile, AdapterFiles, adapter_arguments
+from .arguments import AdapterFile, adapter_arguments, adapter_files
 from .vllm_engine import VllmEngine
 
 _OTHERS = "use engine: auto, in_flight or generate"
@@ -85,7 +85,7 @@ def make_engine(
         size = getattr(described.dtype, "itemsize", 4)
         cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
     dtype = str(described.dtype).removeprefix("torch.")
-    adapters = adapters_at_load(served, AdapterFiles(served).read)
+    adapters = adapters_at_load(served, partial(adapter_files, served))
     folders = {one.adapter.name: one.folder for one in adapters}
     takes_adapters = served.adapters_file or folders
     started = {

@@ -42,12 +42,19 @@ def test_vllm_is_told_who_may_share(
     assert prompt([1, 2], None) == {"prompt_token_ids": [1, 2]}
 
 
+CONFIG = SimpleNamespace(
+    model_config=SimpleNamespace(max_model_len=64),
+    scheduler_config=SimpleNamespace(max_num_seqs=2),
+    cache_config=SimpleNamespace(num_gpu_blocks=4, block_size=16),
+)
+
+
 @dataclass
 class Llm:
     """An AsyncLLM's adapters; one in a folder ``bad`` is refused."""
 
     loaded: dict[int, tuple[str, str]] = field(default_factory=dict)
-    vllm_config: Any = None
+    vllm_config: Any = CONFIG
 
     async def add_lora(self, request: tuple[str, int, str]) -> None:
         name, number, folder = request
