@@ -132,6 +132,7 @@ class Trial:
         cache = PagedCache(shapes, size)
         for stored in chain(cache.keys, cache.values, cache.indexer_keys, *cache.states):
             stored.fill_(torch.nan if stored.is_floating_point() else 1)
+        runner = spec(self.model, cache, self.device)
         if self.model.config.is_encoder_decoder:  # else what is behind a source is not cleared
             cache.source_lengths = [cache.states[0][0].shape[2]] * len(cache.source_lengths)
         params = SamplingParams(max_tokens=len(self.probes[0].forced) + 1)
@@ -146,7 +147,6 @@ class Trial:
             chunked_prefill=spec.chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
-        runner = spec(self.model, cache, self.device)
         return logits_after(sequences, [one.forced for one in self.probes], scheduler, runner)
 
     def _own_logits(self, probe: Probe) -> torch.Tensor:
