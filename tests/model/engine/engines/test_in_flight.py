@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
@@ -297,3 +298,16 @@ def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
         late.grammar = Grammar(LateProcess(waited_for=True), 1)  # type: ignore[arg-type]
         engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
         assert answers.completion(0).token_ids == answers.completion(1).token_ids
+
+
+def test_nothing_is_kept_of_what_ends() -> None:
+    answers = Answers()
+    with running(InFlightEngine(setup(tiny_model("llama"), eos=[7]))) as engine:
+        ending = answers.sequence(0, [1, 2, 3], max_tokens=60, logit_bias=((7, 99.0),))
+        kept = weakref.ref(ending)
+        engine.submit([ending])
+        del ending
+        assert answers.completion(0).finish_reason == "stop"
+        engine.submit([answers.sequence(1, [1, 2], max_tokens=9, ignore_eos=True)])
+        answers.wait(2)
+        assert eventually(lambda: gc.collect() >= 0 and kept() is None)

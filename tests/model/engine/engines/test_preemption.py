@@ -25,13 +25,17 @@ pytestmark = [
     pytest.mark.usefixtures("storage_kind"),
     pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True),
 ]
-NUM = 8
+NUM = 16
 OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 80}
 WAYS: list[dict[str, Any]] = [
     {},
     {"temperature": 1.5, "seed": 3},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
     {"temperature": 1.0, "seed": 7, "num_logprobs": 2},
+    {"min_tokens": 9, "stop_token_ids": tuple(range(0, VOCAB_SIZE, 3))},
+    {"stop_words": (" 1", " 22"), "temperature": 1.0, "seed": 6},
+    {"bad_token_ids": tuple((a, b) for a in range(40) for b in range(0, VOCAB_SIZE, 2))},
+    {"temperature": 1.0, "top_k": 9, "top_p": 0.8, "seed": 4},
 ]
 
 
