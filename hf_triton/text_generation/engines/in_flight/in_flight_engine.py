@@ -107,12 +107,9 @@ class InFlightEngine(Engine):
         else:
             self.runner = with_cuda_graphs(runner, setup.device)
         if setup.adapters is not None:
-            name, extras = (
-                f"{self.runner.name}, adapters",
-                AdaptedSteps(setup.adapters, setup.device),
-            )
-            self.runner = ExtrasRunner(self.runner, runner, extras)
-            self.runner.name = name
+            plain, extras = self.runner, AdaptedSteps(setup.adapters, setup.device)
+            self.runner = ExtrasRunner(plain, runner, extras)
+            self.runner.name = f"{plain.name}, adapters"
         self._use_new_space(shares=False)
         self._warm_up()
         if setup.options.speculative_method == "ngram":

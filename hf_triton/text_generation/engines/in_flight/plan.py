@@ -71,7 +71,7 @@ def make_plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
-    make_runner = select_runner(model, shapes, device, compiled=setup.compiled)
+    make_runner = select_runner(model, shapes, device, compiled=setup.runs_compiled)
     cuts = shares = True
     if entry is not None:
         make_runner, cuts, shares = select_with_media(setup, shapes, make_runner, entry)

@@ -76,10 +76,10 @@ class UnsupportedModelError(RuntimeModelError):
 
 
 def select_runner(
-    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool | None = None
+    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
 ) -> RunnerSpec:
-    """The first runner whose logits agree with the model's own, by compiled loops where
-    ``compiled`` (None: on a CPU). Leaves the model as the runner needs it. Raises
+    """The first runner whose logits agree with the model's own, one of ``compiled`` loops or of
+    attention over pages on a GPU. Leaves the model as the runner needs it. Raises
     UnsupportedModelError where none agrees, LoadError for NaN logits.
     """
     if device.type == "cpu":
@@ -91,10 +91,9 @@ def select_runner(
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
-        on_cpu = device.type == "cpu"
         found = trial.select(
             expected,
-            _candidates(model, shapes, device, compiled=on_cpu if compiled is None else compiled),
+            _candidates(model, shapes, device, compiled=compiled),
             shapes,
             refusals,
             unfit=UnsupportedLayersError,
