@@ -82,7 +82,7 @@ def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
     with pretended_gpus():
         model = split(name)
         model._can_set_attn_implementation = lambda: False
-        assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CACHE
+        assert select_runner(model, layer_shapes(model, FIRST), FIRST, compiled=False) is CACHE
 
 
 def test_keys_and_values_lie_with_their_layers() -> None:
@@ -101,7 +101,7 @@ def test_a_tensor_that_is_left_behind_shows() -> None:
         shapes = layer_shapes(model, FIRST)
         shapes[1] = shapes[0]  # the second layer's keys and values on the first GPU
         with pytest.raises(UnsupportedModelError, match="same device"):
-            select_runner(model, shapes, FIRST)
+            select_runner(model, shapes, FIRST, compiled=False)
 
 
 def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
