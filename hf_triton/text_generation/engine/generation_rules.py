@@ -68,17 +68,23 @@ def neutral_config(model: Any) -> Any:
     return config
 
 
-class ForcedTokens:
-    """The tokens that outputs have to begin and to end with: a sequence's own, or those of the
-    config (BART's ``forced_eos_token_id``, which ``generate`` would force in the longest row only).
+class GenerationRules:
+    """The tokens that outputs have to begin and to end with, a sequence's own, or those of the
+    config (BART's ``forced_eos_token_id``, which ``generate`` would force in the longest row only);
+    and transformers' logits processors of the config, row by row.
     """
 
-    def __init__(self, config: Any) -> None:
-        """Takes the last one out of the config."""
+    def __init__(self, model: Any, eos_token_ids: frozenset[int]) -> None:
+        self.config = config = neutral_config(model)
         last = getattr(config, "forced_eos_token_id", None)
         self._first = config.forced_bos_token_id
         self._last = last[0] if isinstance(last, list) else last
         config.forced_eos_token_id = None
+        ends = sorted(eos_token_ids)
+        if not ends:  # nothing to make likelier
+            ends, config.exponential_decay_length_penalty = [config.eos_token_id], None
+        config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
+        self._model = model
 
     def next_of(self, sequence: Sequence) -> Token | None:
         """The token that has to come next, of probability 1; None where any may."""
@@ -102,19 +108,6 @@ class ForcedTokens:
         is_last = self._last is not None and sequence.num_tokens_left == 1
         sequence.append(forced, frozenset() if is_last else eos_token_ids, is_forced=True)
 
-
-class GenerationRules(ForcedTokens):
-    """Forced tokens, and transformers' logits processors of the config, row by row."""
-
-    def __init__(self, model: Any, eos_token_ids: frozenset[int]) -> None:
-        config = neutral_config(model)
-        super().__init__(config)
-        ends = sorted(eos_token_ids)
-        if not ends:  # nothing to make likelier
-            ends, config.exponential_decay_length_penalty = [config.eos_token_id], None
-        config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
-        self._model, self._config = model, config
-
     @torch.inference_mode()
     def apply(self, logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         """logits (rows, vocab) -> the same shape, float32 where something may change."""
@@ -132,7 +125,7 @@ class GenerationRules(ForcedTokens):
         if found is None:
             read = None if sequence.source is None else sequence.source.inputs.get("input_ids")
             found = sequence.kept[GenerationRules] = self._model._get_logits_processor(  # noqa: SLF001
-                generation_config=self._config,
+                generation_config=self.config,
                 input_ids_seq_length=sequence.num_prompt_tokens,
                 encoder_input_ids=None if read is None else read.to(device),
                 device=device,

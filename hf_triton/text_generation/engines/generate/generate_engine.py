@@ -25,7 +25,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
-from hf_triton.text_generation.engine.generation_rules import ForcedTokens, neutral_config
+from hf_triton.text_generation.engine.generation_rules import GenerationRules
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
@@ -54,7 +54,8 @@ class GenerateEngine(Engine):
         self.batches = Batches.PADDED
 
     def prepare(self) -> None:
-        config = neutral_config(self.setup.model)
+        self._rules = GenerationRules(self.setup.model, self.setup.eos_token_ids)
+        config = self._rules.config
         if config.exponential_decay_length_penalty is not None:
             name = "exponential_decay_length_penalty"
             log.warn(f"generation_config.json: the generate engine does not follow {name}")
@@ -63,8 +64,6 @@ class GenerateEngine(Engine):
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
-        self._forced = ForcedTokens(config)
-        self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
         load_loops(self.setup.device, self.setup.model.dtype)
         self.setup.prepare(self.setup.model)
@@ -171,7 +170,7 @@ class GenerateEngine(Engine):
     @torch.inference_mode()
     def generate_batch(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
-        first, config = batch[0], copy.deepcopy(self._generation_config)
+        first, config = batch[0], copy.deepcopy(self._rules.config)
         own = first.source if first.continues_prompt else None  # of a batch of one
         inputs = {} if own is None else own.on(self.setup.device, self.setup.model.dtype)
         if searches := first.params.num_beams > 1:
@@ -212,7 +211,7 @@ class GenerateEngine(Engine):
             if token.id == NO_TOKEN:
                 batch[row].end("error", EngineError(NO_NUMBERS))
                 continue
-            self._forced.append(batch[row], token, self.setup.eos_token_ids)
+            self._rules.append(batch[row], token, self.setup.eos_token_ids)
             token_ids[row] = batch[row].last_token_id
         begun = [s for s in batch if len(s.token_ids) < 2] if is_first else []
         self.metrics.computed(len(sequences), begun)

@@ -26,19 +26,15 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sampling.sampler import Sampler
-from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.sequence.source import Source
 
-from .trial import dummy_sequence
+from .trial import EVERY_OPTION, dummy_sequence
 
 _ON_CPU = 512  # tokens
 # By a GPU's memory: a longer step reads the weights for more tokens, and has larger activations.
 _ON_GPU = ((70, 8192), (40, 4096), (0, 2048))  # (GiB at least, tokens)
 _NUM_PAGES = 3  # of the cache that it runs on: all sequences say that they lie there
-_FULL_SAMPLING = SamplingParams(
-    3, temperature=0.7, top_p=0.9, repetition_penalty=1.1, num_logprobs=5, seed=0
-)
 
 
 def max_num_batched_tokens(options: Options, device: torch.device, max_num_seqs: int) -> int:
@@ -125,13 +121,13 @@ def largest_step(size: PagedSize, num_tokens: int) -> Step:
 
 def longest_source_step(source: Source) -> Step:
     """A sequence of an encoder-decoder that begins with its longest source."""
-    sequence = dummy_sequence([0], _FULL_SAMPLING)
+    sequence = dummy_sequence([0], EVERY_OPTION)
     sequence.slot, sequence.source, sequence.pages = 1, source, array("i", [1])
     return Step([], [PrefillChunk(sequence, 0, 1)])
 
 
 def _sequence(num_tokens: int, size: PagedSize) -> Sequence:
-    sequence = dummy_sequence([0] * num_tokens, _FULL_SAMPLING)
+    sequence = dummy_sequence([0] * num_tokens, EVERY_OPTION)
     numbers = range(num_pages_of(num_tokens + 1, size.page_size))
     sequence.pages = array("i", (1 + number % (_NUM_PAGES - 1) for number in numbers))
     return sequence

@@ -143,21 +143,15 @@ def settle_rotary(model: Any, max_model_len: int) -> None:
     change all others.
     """
     for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        if isinstance(kinds, str) and "dynamic" in kinds:
-            _check_length(module, max_model_len)
-            module.rope_type = "default"
-        elif isinstance(kinds, dict) and any("dynamic" in kind for kind in kinds.values()):
-            _check_length(module, max_model_len)  # by the kind of layer
-            module.rope_type = {
-                layer: "default" if "dynamic" in kind else kind for layer, kind in kinds.items()
-            }
-
-
-def _check_length(module: Any, max_model_len: int) -> None:
-    longest = getattr(module, "original_max_seq_len", 0)
-    if max_model_len > longest:
-        raise UnsupportedModelError(
-            f"one sequence of more than {longest} tokens changes the dynamic rotary embedding of "
-            f"all; with max_model_len {longest} or less it can"
-        )
+        own = getattr(module, "rope_type", None)
+        kinds = own if isinstance(own, dict) else {"": own}  # by the kind of layer
+        if not any("dynamic" in str(kind) for kind in kinds.values()):
+            continue
+        longest = getattr(module, "original_max_seq_len", 0)
+        if max_model_len > longest:
+            raise UnsupportedModelError(
+                f"one sequence of more than {longest} tokens changes the dynamic rotary embedding "
+                f"of all; with max_model_len {longest} or less it can"
+            )
+        kinds = {one: "default" if "dynamic" in str(kind) else kind for one, kind in kinds.items()}
+        module.rope_type = kinds if isinstance(own, dict) else kinds[""]

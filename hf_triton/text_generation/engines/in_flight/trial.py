@@ -45,7 +45,7 @@ _NUM_DRAFT_TOKENS = 3  # that follow each of them
 _WARM_UP_LENGTHS = (3, 16, 64)  # of prompts
 _WARM_UP_OUTPUT = 3  # tokens
 
-_EVERY_OPTION = SamplingParams(
+EVERY_OPTION = SamplingParams(
     _WARM_UP_OUTPUT,
     min_tokens=1,
     temperature=0.7,
@@ -56,7 +56,7 @@ _EVERY_OPTION = SamplingParams(
     frequency_penalty=0.1,
     bad_token_ids=((1,), (0, 0)),
     logit_bias=((0, 1.0),),
-    num_logprobs=1,
+    num_logprobs=5,
     seed=0,
 )
 
@@ -270,7 +270,7 @@ def warm_up(
     ways = (
         SamplingParams(_WARM_UP_OUTPUT),
         SamplingParams(_WARM_UP_OUTPUT, temperature=0.7, seed=0),
-        _EVERY_OPTION,
+        EVERY_OPTION,
     )
     sequences = [
         dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
