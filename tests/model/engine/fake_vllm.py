@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.vllm.arguments import AdapterFile
-from hf_triton.text_generation.engines.vllm.client import StepStats
+from hf_triton.text_generation.engines.vllm.client import Count
 from hf_triton.text_generation.engines.vllm.sampling import sampling_arguments
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -39,7 +39,7 @@ class FakeVllm:
     is_shut_down: bool = False
     error: Exception | None = None
     closed: list[Sequence] = field(default_factory=list)
-    count: Callable[[StepStats], None] = lambda stats: None
+    count: Count = lambda *_: None
     told: list[int] = field(default_factory=list)  # tokens of each output
     adapter_keys: dict[str, int] = field(default_factory=dict)
     removed_adapters: set[int] = field(default_factory=set)
@@ -48,7 +48,7 @@ class FakeVllm:
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    async def start(self, count: Callable[[StepStats], None]) -> FakeVllm:
+    async def start(self, count: Count) -> FakeVllm:
         """What an engine starts."""
         self.count = count
         self._places = asyncio.Semaphore(self.max_num_seqs)
@@ -114,7 +114,7 @@ class FakeVllm:
             raise ConnectionError("the engine's process is gone")
         if self.error is not None:
             raise self.error
-        self.count(StepStats(1, 1, 0, 0.5))
+        self.count(1, 1, 0.5)
 
 
 def _reason(asked: dict[str, Any], num_tokens: int, token: int) -> str | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.runtime import log
@@ -25,20 +24,12 @@ _INTERVAL = 16
 _BAD_WORDS = "_bad_words_token_ids"
 
 
-@dataclass(frozen=True)
-class StepStats:
-    """What vLLM counted in a step; ``cache_usage`` is a share, 0 to 1."""
-
-    num_tokens: int
-    num_running: int
-    num_waiting: int
-    cache_usage: float
+# Takes how many tokens a step made, how many requests run, and the share of the cache in use.
+Count = Callable[[int, int, float], None]
 
 
 async def start(
-    arguments: Mapping[str, Any],
-    adapters: Iterable[AdapterFile],
-    count: Callable[[StepStats], None],
+    arguments: Mapping[str, Any], adapters: Iterable[AdapterFile], count: Count
 ) -> AsyncVllm:
     """Starts vLLM's processes, in the event loop that it is to run in. Raises LoadError where it
     can't take an adapter.
@@ -211,7 +202,7 @@ def prompt_maker() -> Callable[[list[int], str | None], Any]:
     return lambda token_ids, cache_salt: tokens_input(token_ids, cache_salt=cache_salt)
 
 
-def _stat_logger(count: Callable[[StepStats], None]) -> Callable[..., Any]:
+def _stat_logger(count: Count) -> Callable[..., Any]:
     """A class for vLLM, which calls it at each step."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -222,14 +213,7 @@ def _stat_logger(count: Callable[[StepStats], None]) -> Callable[..., Any]:
         def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
             if scheduler_stats is not None:
                 num_tokens = getattr(iteration_stats, "num_generation_tokens", 0)
-                count(
-                    StepStats(
-                        num_tokens,
-                        scheduler_stats.num_running_reqs,
-                        scheduler_stats.num_waiting_reqs,
-                        scheduler_stats.kv_cache_usage,
-                    )
-                )
+                count(num_tokens, scheduler_stats.num_running_reqs, scheduler_stats.kv_cache_usage)
 
         def log_engine_initialized(self) -> None:
             pass

@@ -21,7 +21,7 @@ from hf_triton.text_generation.engine.engine import Engine, EngineSetup, T
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
 
 from .arguments import AdapterFile
-from .client import AsyncVllm, StepStats
+from .client import AsyncVllm, Count
 from .sampling import require_known, token_logprobs
 
 LOOK_EVERY_S = 1.0
@@ -30,7 +30,7 @@ _CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
 
 
 # Awaits an AsyncVllm, or what stands for one in tests.
-Start = Callable[[Callable[[StepStats], None]], Awaitable[Any]]
+Start = Callable[[Count], Awaitable[Any]]
 
 
 class VllmEngine(Engine):
@@ -53,15 +53,15 @@ class VllmEngine(Engine):
         self._news_event = asyncio.Event()
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._updated: dict[Sequence, None] = {}  # those with news, in order
-        self._stats = StepStats(0, 0, 0, 0.0)
+        self._num_running, self._cache_usage = 0, 0.0
         self._beside: Future[Any] | None = None  # what vLLM does beside requests
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
 
     @property
     def gauges(self) -> dict[str, int]:
-        stats, num_unfinished = self._stats, self.num_unfinished
-        num_running = min(stats.num_running, num_unfinished)
+        num_unfinished = self.num_unfinished
+        num_running = min(self._num_running, num_unfinished)
         num_tokens = self._vllm.num_cache_tokens
         return {
             "num_running": num_running,
@@ -69,7 +69,7 @@ class VllmEngine(Engine):
             "kv_slots": self.max_num_seqs,
             "kv_slots_used": num_running,
             "kv_tokens": num_tokens,
-            "kv_tokens_used": round(stats.cache_usage * num_tokens) if num_unfinished else 0,
+            "kv_tokens_used": round(self._cache_usage * num_tokens) if num_unfinished else 0,
         }
 
     @property
@@ -272,10 +272,10 @@ class VllmEngine(Engine):
         self._tasks.pop(sequence, None)
         self._news_event.set()
 
-    def _count(self, stats: StepStats) -> None:
-        self._stats = stats
-        if stats.num_tokens:
-            self.metrics.batch_size.observe(stats.num_tokens)
+    def _count(self, num_tokens: int, num_running: int, cache_usage: float) -> None:
+        self._num_running, self._cache_usage = num_running, cache_usage
+        if num_tokens:
+            self.metrics.batch_size.observe(num_tokens)
 
     def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
         super().end(sequences, error)

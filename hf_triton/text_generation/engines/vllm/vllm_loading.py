@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,10 +104,7 @@ def make_engine(
 
 
 async def _start(
-    started: dict[str, Any],
-    adapters: list[AdapterFile],
-    config: Any,
-    count: Callable[[client.StepStats], None],
+    started: dict[str, Any], adapters: list[AdapterFile], config: Any, count: client.Count
 ) -> client.AsyncVllm:
     try:
         with processes.children_die_with_parent():
