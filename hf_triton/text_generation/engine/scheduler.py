@@ -279,14 +279,10 @@ class Scheduler:
                 break
             self._short.popleft()
             self._num_encoded += sequence.num_source_tokens
-            num_tokens += self._admit(sequence, chunks)
+            self._copies += self._space.allocate(sequence)
+            num_tokens += self._book(sequence, sequence.num_prefill_tokens, chunks)
         self._short.extendleft(reversed(held_back))
         return num_tokens
-
-    def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
-        """Books all of a prompt that is to be computed; returns its tokens."""
-        self._copies += self._space.allocate(sequence)
-        return self._book(sequence, sequence.num_prefill_tokens, chunks)
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
@@ -296,13 +292,10 @@ class Scheduler:
         if not sequence.num_computed_tokens:
             if not self._space.has_room(sequence):
                 return 0
-            may_cut = self._chunked_prefill and (self._cuts_sources or sequence.source is None)
-            num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
-            if num_left <= most or not may_cut:
-                self._partial = None
-                return self._admit(sequence, chunks)
             self._copies += self._space.allocate(sequence)
-        end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + most)
+        end = sequence.num_prefill_tokens
+        if self._chunked_prefill and (self._cuts_sources or sequence.source is None):
+            end = min(end, sequence.num_computed_tokens + most)
         if end == sequence.num_prefill_tokens:
             self._partial = None
         return self._book(sequence, end, chunks)
