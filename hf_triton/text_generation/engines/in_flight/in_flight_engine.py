@@ -113,7 +113,7 @@ class InFlightEngine(Engine):
         self._use_new_space(shares=False)
         self._warm_up()
         if setup.options.speculative_method == "ngram":
-            self._drafter = self._new_drafter(runner, vocab_size)
+            self._drafter = self._new_drafter(runner)
         shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
@@ -133,7 +133,7 @@ class InFlightEngine(Engine):
             sources = tuple(text_source([0] * min(n, longest)) for n in (3, 16))
         warm_up(self._scheduler, self.runner, self._sampler, sources)
 
-    def _new_drafter(self, runner: Runner, vocab_size: int) -> Drafter | None:
+    def _new_drafter(self, runner: Runner) -> Drafter | None:
         """None where the runner can't compute drafts, which the log says, or the model has rules of
         its own, which look at known tokens.
         """
@@ -141,7 +141,7 @@ class InFlightEngine(Engine):
             log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
             return None
         if self._rules is not None or not computes_drafts(
-            self._scheduler, self._space, self.runner, vocab_size
+            self._scheduler, self._space, self.runner, self.setup.model
         ):
             return None
         options, device = self.setup.options, self.setup.device.type
