@@ -5,6 +5,7 @@ processor as text is tried, and encodes them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Any
 
@@ -79,7 +80,7 @@ def select_with_media(
     return found, trial.cuts_sources, shares
 
 
-def _trial(setup: EngineSetup, entry: DecoderEntry, prompts: list[Prompt]) -> tuple[Trial, bool]:
+def _trial(setup: EngineSetup, entry: DecoderEntry, prompts: Items[Prompt]) -> tuple[Trial, bool]:
     """Prompts with images or sounds, then one of text; and whether all blocks are whole images."""
     probes = [Probe(tokens, _last_of_text(tokens, source), source) for tokens, source in prompts]
     probes.append(text_probes(setup.model)[-1])
@@ -102,7 +103,7 @@ def _trial(setup: EngineSetup, entry: DecoderEntry, prompts: list[Prompt]) -> tu
     return trial, shares
 
 
-def _encode_by_item(entry: DecoderEntry, prompts: list[Prompt], tolerance: float) -> None:
+def _encode_by_item(entry: DecoderEntry, prompts: Items[Prompt], tolerance: float) -> None:
     """Encodes each image and sound by itself if the features are those of whole prompts."""
     features = entry.features
     try:

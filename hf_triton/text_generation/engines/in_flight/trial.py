@@ -137,8 +137,8 @@ class Trial:
             cache.source_lengths = [cache.states[0][0].shape[2]] * len(cache.source_lengths)
         params = SamplingParams(max_tokens=len(self.probes[0].forced) + 1)
         sequences = [dummy_sequence(one.prompt, params, one.source) for one in self.probes]
-        for sequence in sequences if self.encode is not None else ():
-            if sequence.source is not None:
+        for sequence in sequences:
+            if self.encode is not None and sequence.source is not None:
                 sequence.encoded = self.encode(sequence.prompt_token_ids, sequence.source)
         scheduler = Scheduler(
             num,
@@ -203,7 +203,7 @@ def logits_after(
     forced: list[list[int]],
     scheduler: Scheduler,
     runner: Runner,
-    grow: Callable[[Sequence, int], object] | None = None,
+    grow: Callable[[Sequence, int], bool] | None = None,
 ) -> torch.Tensor:
     """A runner's logits over ``forced`` tokens -> (sequences, forced tokens + 1, vocab) float32.
     With ``grow``, which makes room for them, all that are left are drafted once none is prefilled.
@@ -213,10 +213,10 @@ def logits_after(
     logits: dict[tuple[int, int], torch.Tensor] = {}
     while scheduler.has_work:
         step = scheduler.schedule()
-        for sequence in step.decodes if grow and not step.prefills else ():
+        for sequence in () if step.prefills else step.decodes:
             left = forced[sequences.index(sequence)][len(sequence.token_ids) :]
-            grow(sequence, sequence.num_computed_tokens + len(left))
-            step.drafts.append(Draft(sequence, left))
+            if grow is not None and grow(sequence, sequence.num_computed_tokens + len(left)):
+                step.drafts.append(Draft(sequence, left))
         for sequence, row_logits in zip(step.rows, runner.compute(step), strict=True):
             row, num_forced = sequences.index(sequence), len(sequence.token_ids)
             logits[row, num_forced] = row_logits.to(torch.float32, copy=True)

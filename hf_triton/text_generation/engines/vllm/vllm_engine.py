@@ -122,7 +122,8 @@ class VllmEngine(Engine):
             except OverloadedError:
                 work.close()
                 raise
-            done = self._beside = asyncio.run_coroutine_threadsafe(work, self._loop)
+            done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._beside = done
             self.thread.wake()
         done.add_done_callback(lambda _: self._interrupt())
         return self._wait_for(done)
