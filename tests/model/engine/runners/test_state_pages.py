@@ -53,7 +53,7 @@ class StateEngine(Engine):
 # The longest sequence has 70 + 20 + 30 tokens: 8 pages.
 SHAPES = st.builds(
     StateEngine,
-    *(st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans(), st.booleans()),
+    *(st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans()),
 )
 
 
