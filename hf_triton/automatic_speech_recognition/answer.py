@@ -115,12 +115,11 @@ class Answer(OneAnswer):
         self._shape = (len(sounds), 1) if batched else (len(sounds),)
         self._running: dict[Sequence, Sound] = {}
 
-    def begin(self) -> list[Sequence]:
+    def begin(self) -> None:
         for sound in self._sounds:
             sequence = sound.next_sequence(self)
             assert sequence is not None
             self._running[sequence] = sound
-        return list(self._running)
 
     @property
     def sequences(self) -> list[Sequence]:

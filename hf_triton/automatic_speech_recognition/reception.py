@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from hf_triton.runtime.engine.reception import PooledReception
-from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.metrics.publishing import Family
-from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.text_generation.request.source_memory import SourceMemory
+from hf_triton.text_generation.request.source_memory import OpenAnswers
 
 from .answer import Answer, Sound, wanted_outputs
 from .request import SpeechReader, SpeechRow
@@ -42,11 +40,7 @@ class Reception(PooledReception):
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
         )
-        self._open: dict[Answer, int] = {}  # bytes held; changed one key at a time: atomic
-        self._memory = SourceMemory.of_free()
-        self._watch = CancellationWatch(
-            self._ask_all, lambda: self._engine.thread.watchdog.last_step_s
-        )
+        self._open = OpenAnswers(self._engine)
 
     def families(self) -> Iterable[Family]:
         return self._engine.families()
@@ -54,7 +48,7 @@ class Reception(PooledReception):
     def stop(self, grace_s: float) -> None:
         super().stop(grace_s)
         self._engine.stop(0.0)  # sends its last text
-        self._watch.close()
+        self._open.stop()
 
     def _accept(self, request: Request) -> None:
         arrived_s, responder = time.monotonic(), request.responder
@@ -67,7 +61,7 @@ class Reception(PooledReception):
             responder,
             wanted=wanted_outputs(frozenset(request.outputs), timestamps=timestamps),
             submit=self._thread.submit,
-            on_close=self._closed,
+            on_close=lambda answer, _: self._open.closed(answer),
             streams=streams,
             batched=self._batched,
         )
@@ -87,16 +81,8 @@ class Reception(PooledReception):
 
     def _begin(self, sounds: list[Sound], made: Callable[..., Answer]) -> None:
         answer = made(sounds=sounds)
-        sequences = answer.begin()
-        num_bytes = sum(sound.transcript.num_bytes for sound in sounds)
-        self._memory.take(num_bytes)
-        self._open[answer] = num_bytes
-        try:
-            self._engine.submit(sequences)
-        except BaseException:
-            self._memory.give(self._open.pop(answer, 0))
-            raise
-        self._watch.wake()
+        answer.begin()
+        self._open.submit(answer, sum(sound.transcript.num_bytes for sound in sounds))
 
     def _sound(self, row: SpeechRow, arrived_s: float) -> Sound:
         speech = self._speech
@@ -110,19 +96,6 @@ class Reception(PooledReception):
             fails_on_timeout=row.fails_on_timeout,
             speech=speech,
         )
-
-    def _closed(self, answer: Answer, error: Exception | None) -> None:
-        self._memory.give(self._open.pop(answer, 0))
-        unfinished = [s for s in answer.sequences if s.finish_reason is None]
-        if unfinished:
-            self._engine.cancel(unfinished)
-
-    def _ask_all(self) -> int:
-        """Cancels sequences whose callers have disconnected; returns the number of open ones."""
-        for answer in (answers := list(self._open)):
-            if not answer.is_closed and answer.is_cancelled():
-                answer.fail(CancelledError("the request was cancelled"))
-        return len(answers)
 
     def _turned_away(self) -> None:
         self._engine.metrics.num_refused += 1

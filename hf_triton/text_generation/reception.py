@@ -12,9 +12,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hf_triton.runtime.errors import RequestError, RuntimeModelError
+from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
-from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.request import Request
@@ -33,7 +32,7 @@ from .request.parsing import (
     check_logprobs,
     check_request,
 )
-from .request.source_memory import SourceMemory
+from .request.source_memory import OpenAnswers
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
@@ -71,13 +70,8 @@ class Reception:
             loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
         )
         self._texts, self._files = FileThreads(2, "texts"), FileThreads()
-        self._source_memory = SourceMemory.of_free()
-        # With the bytes of its sources; changed one key at a time, which is atomic.
-        self._open: dict[Answer, int] = {}
+        self._open = OpenAnswers(self._engine)
         self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, loaded.tokenizer))
-        self._watch = CancellationWatch(
-            self._cancel_left, lambda: self._engine.thread.watchdog.last_step_s
-        )
 
     @property
     def is_healthy(self) -> bool:
@@ -109,7 +103,7 @@ class Reception:
         self._engine.stop(grace_s)
         self._files.shutdown()
         self._texts.shutdown()
-        self._watch.close()
+        self._open.stop()
         self.loaded.compiler.close()
 
     def _read_soon(self, num_characters: int, asked: _Arrived, read: Callable[[], Begin]) -> None:
@@ -196,15 +190,8 @@ class Reception:
         ]
         check_logprobs(sequences)
         answer.expect(sequences, self._closed)
-        num_bytes = sum(row.source.num_bytes for row in rows if row.source is not None)
-        self._source_memory.take(num_bytes)
-        self._open[answer] = num_bytes
-        try:
-            self._engine.submit(answer.sequences)
-        except RuntimeModelError:
-            self._source_memory.give(self._open.pop(answer, 0))
-            raise
-        self._watch.wake()
+        sources = (row.source for row in rows if row.source is not None)
+        self._open.submit(answer, sum(source.num_bytes for source in sources))
 
     def _journaled(
         self, call: Call | None, rows: list[Generation]
@@ -285,18 +272,6 @@ class Reception:
         return Choice(text, row.prompt_token_ids, chat_format, reasoning)
 
     def _closed(self, answer: Answer, _: Exception | None) -> None:
-        """Forgets an answered request."""
         if answer.journal:
             answer.journal.close()
-        self._source_memory.give(self._open.pop(answer, 0))
-        unfinished = [s for s in answer.sequences if s.finish_reason is None]
-        if unfinished:
-            self._engine.cancel(unfinished)
-
-    def _cancel_left(self) -> int:
-        """Cancels the sequences of callers that have left; returns how many are open."""
-        answers = list(self._open)
-        for answer in answers:
-            if not answer.is_closed and answer.is_cancelled():
-                self._engine.cancel(answer.sequences)
-        return len(answers)
+        self._open.closed(answer)

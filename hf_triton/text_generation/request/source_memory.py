@@ -1,15 +1,17 @@
-"""Bounds the memory of the images and sounds of open requests: a small file can become fifty
-megabytes of pixels, and requests wait with them.
+"""Follows open requests: bounds the memory of their images and sounds (a small file can become
+fifty megabytes of pixels, and requests wait with them), and cancels those of callers that left.
 """
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 
 from hf_triton.runtime.devices.device import free_bytes
 from hf_triton.runtime.errors import OverloadedError
+from hf_triton.runtime.request.cancellation import CancellationWatch
 
 _MIB = 2**20
 
@@ -41,3 +43,43 @@ class SourceMemory:
     def give(self, num_bytes: int) -> None:
         with self._lock:
             self._num_bytes -= num_bytes
+
+
+class OpenAnswers:
+    """Answers whose sequences ``engine`` computes."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self._memory = engine, SourceMemory.of_free()
+        # With the bytes of its sources; changed one key at a time, which is atomic.
+        self._open: dict[Any, int] = {}
+        watchdog = engine.thread.watchdog
+        self._watch = CancellationWatch(self._cancel_left, lambda: float(watchdog.last_step_s))
+
+    def submit(self, answer: Any, num_bytes: int) -> None:
+        """Submits an answer's sequences; raises what the engine refuses them with."""
+        self._memory.take(num_bytes)
+        self._open[answer] = num_bytes
+        try:
+            self._engine.submit(answer.sequences)
+        except BaseException:
+            self._memory.give(self._open.pop(answer, 0))
+            raise
+        self._watch.wake()
+
+    def closed(self, answer: Any) -> None:
+        """Forgets an answered request, and cancels what is still computed for it."""
+        self._memory.give(self._open.pop(answer, 0))
+        unfinished = [one for one in answer.sequences if one.finish_reason is None]
+        if unfinished:
+            self._engine.cancel(unfinished)
+
+    def stop(self) -> None:
+        self._watch.close()
+
+    def _cancel_left(self) -> int:
+        """Returns how many are open."""
+        answers = list(self._open)
+        for answer in answers:
+            if not answer.is_closed and answer.is_cancelled():
+                self._engine.cancel(answer.sequences)
+        return len(answers)
