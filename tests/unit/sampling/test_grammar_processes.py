@@ -357,6 +357,14 @@ def test_a_process_that_could_not_be_forked_is_asked_for_again_later(silent: Sil
         grammar.follow(7)
 
 
+def test_a_question_that_could_not_be_sent_leaves_no_descriptor(silent: SilentProcess) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    silent.connection.close()
+    silent.process.ask(grammar_process.mask, bytes(2**20), time_limit_s=1.0)
+    silent.process.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 2  # both ends
+
+
 def test_the_mask_of_a_token_before_the_last_is_not_taken_for_the_next(
     silent: SilentProcess,
 ) -> None:
