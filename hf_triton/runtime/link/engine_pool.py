@@ -9,12 +9,14 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from .. import log
-from ..errors import CancelledError, OverloadedError, RuntimeModelError, place
+from ..errors import CancelledError, OverloadedError, RuntimeModelError
 from ..repeating import Repeating
 from ..request.cancellation import CancellationWatch
 from ..request.request import Request
+from ..request.responder import attempt
 from . import frames, protocol
 from .frames import Array, Connection, Frame
 from .protocol import LinkError
@@ -49,12 +51,7 @@ class PendingRequest:
 
     def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         self.has_begun = True
-        try:
-            self._responder.send(outputs, final=final)
-        except Exception as error:
-            text = f"an answer was not sent: {place(error)}"
-            log.error(text, self._responder.request_id)
-            self.fail(error)
+        attempt(self._responder, partial(self._responder.send, outputs, final=final))
 
     def on_engine_lost(self, error: RuntimeModelError) -> None:
         """Sends an error if an answer has begun, else calls ``on_lost``."""
