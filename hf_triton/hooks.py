@@ -21,16 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-import numpy.typing as npt
-
 from .runtime.errors import HookError, OverloadedError, RequestError
 from .runtime.metrics.observations import observe
-from .runtime.request.declared_tensor import DeclaredTensor
+from .runtime.request.declared_tensor import Array, DeclaredTensor
 from .runtime.request.tensors import text
 
 __all__ = ["HookRequest", "HookResponse", "OverloadedError", "RequestError", "observe"]
-
-Array = npt.NDArray[Any]
 
 
 class HookTensors(MutableMapping[str, Any]):

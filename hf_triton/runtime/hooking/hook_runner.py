@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
 from hf_triton import hooks, runtime
 from hf_triton.hooks import HookRequest, HookResponse, HookTensors
 
@@ -29,7 +27,7 @@ from ..log import labelled
 from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
 from ..request.request import Request
-from ..request.responder import attempt
+from ..request.responder import Array, attempt
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
@@ -121,7 +119,6 @@ class HookFile:
 
 
 Work = Callable[[], None]
-Array = npt.NDArray[Any]
 PassOn = Callable[[Request], None]
 
 NUM_THREADS = 8  # for each of the two functions

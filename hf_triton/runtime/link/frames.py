@@ -19,14 +19,11 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import RequestError
 from ..request.request import Request
-from ..request.responder import Responder
+from ..request.responder import Array, Responder
 from .protocol import LinkError
-
-Array = npt.NDArray[Any]
 
 MAX_FRAME_BYTES = 256 * 2**20
 # Far above what an engine admits at once; a peer that has stopped reading gets no more.

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy.typing as npt
-
 from .request_parameters import CALL, Call, call_in, read_parameters
-from .responder import Responder, TritonResponder, attempt
-
-Array = npt.NDArray[Any]
+from .responder import Array, Responder, TritonResponder, attempt
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..metrics.publishing import Family, one_number
 from .request import Request
 from .request_parameters import salt_of
-from .responder import Responder
+from .responder import Array, Responder
 from .tensors import is_server_parameter
 
-Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
 
 _PREFIX = "hf_triton_response_cache_"

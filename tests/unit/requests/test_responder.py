@@ -11,6 +11,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError
+from hf_triton.runtime.request.request import take_each
 from hf_triton.runtime.request.request_parameters import CALL, EMPTY_FINAL, VARIABLE, call_in
 from hf_triton.runtime.request.responder import TritonResponder
 
@@ -24,6 +25,7 @@ class Request:
     def __init__(self, parameters: dict[str, object] | None = None) -> None:
         self.sent: list[int] = []
         self.num_empty = 0
+        self.samples = np.ones(3, dtype=np.float32)
         self.errors: list[pb_utils.TritonError] = []
         self._parameters = parameters or {}
         sender = pb_utils.ResponseSender(self._note, decoupled=True)
@@ -40,6 +42,9 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self._parameters)
 
+    def inputs(self) -> list[pb_utils.Tensor]:
+        return [pb_utils.Tensor("samples", self.samples)]
+
     def request_id(self) -> str:
         return "7"
 
@@ -48,6 +53,14 @@ class Request:
 
     def get_response_sender(self) -> pb_utils.ResponseSender:
         return self._senders.pop()
+
+
+def test_a_request_has_its_tensors_when_triton_has_freed_them() -> None:
+    taken: list[object] = []
+    request = Request()
+    take_each([request], pb_utils, lambda request: taken.append(request.inputs["samples"]))
+    request.samples[:] = np.nan  # where others' numbers are by now
+    assert np.array_equal(taken, [[1, 1, 1]])
 
 
 def test_a_sender_goes_with_the_last_response_and_not_before() -> None:
