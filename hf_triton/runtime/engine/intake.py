@@ -74,7 +74,7 @@ class Intake:
         code = getattr(next(iter(methods.values()), None), "__code__", None)
         path = Path(code.co_filename) if code else path
         name = served.hooks or path.name
-        return HookFile(path, name, self._observations, model=served.public_name, functions=methods)
+        return HookFile(path, name, self._observations, methods)
 
     def open(
         self, take: Callable[[Request], None], families: Callable[[], Iterable[Family]] = tuple

@@ -23,7 +23,6 @@ from hf_triton.hooks import HookRequest, HookResponse, HookTensors
 
 from .. import log
 from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, place, reason
-from ..log import labelled
 from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
 from ..request.request import Request
@@ -49,15 +48,12 @@ class HookFile:
         path: Path,
         name: str,
         observations: Observations,
-        *,
-        model: str = "",
         functions: Functions | None = None,
     ) -> None:
         """``functions`` are those of a file that is loaded. Raises LoadError with the line."""
         self.name = name
         self.observations = observations
         self._path = str(path)
-        self._log_prefix = f"{model}: " if model else ""
         self._functions = functions or functions_of(self._load_module(path))
         if not self._functions:
             raise LoadError(f"hooks: {name} has neither preprocess nor postprocess")
@@ -84,14 +80,14 @@ class HookFile:
             subject.check()
         except HookError as error:
             message = f"{self._location(error)}: {function}: {error}"
-            log.error(self._log_prefix + labelled(request_id, message))
+            log.error(message, request_id)
             raise HookError(message) from None
         except RuntimeModelError:
             raise
         except BaseException as error:
             # SystemExit too: it would end the thread silently, and the caller would wait for ever.
             message = f"{self._location(error)}: {function} raised {type(error).__name__}"
-            log.error(self._log_prefix + labelled(request_id, message))
+            log.error(message, request_id)
             raise HookError(message) from error
 
     def _load_module(self, path: Path) -> types.ModuleType:
