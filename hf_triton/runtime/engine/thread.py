@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 from hf_triton.runtime import log
@@ -76,8 +77,7 @@ class EngineThread(Generic[T]):
         self._unfinished: set[T] = set()
         self._submitted: list[T] = []
         self._ended = False
-        self._ready, self._over = threading.Event(), threading.Event()
-        self._failure: BaseException | None = None
+        self._prepared: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"{name}-engine", daemon=True)
         self.watchdog = Watchdog(watchdog_s, self._give_up_step)
 
@@ -105,8 +105,7 @@ class EngineThread(Generic[T]):
         """Returns when the engine can serve; raises LoadError, or what preparing raised."""
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._thread.start()
-        self._ready.wait()
-        failure = self._failure
+        failure = self._prepared.exception()
         if failure is None:
             self.watchdog.start()
             return
@@ -174,13 +173,13 @@ class EngineThread(Generic[T]):
                 self.stop_at_s = time.monotonic() + grace_s
             left_s = max(0.0, self.stop_at_s - time.monotonic())
             self.wake()
-        if self.is_alive and not self._over.wait(left_s + LAST_STEP_S):
+        if self.is_alive:
+            self._thread.join(left_s + LAST_STEP_S)
+        if self.is_alive:
             log.error(
                 f"a step did not end within {LAST_STEP_S:g} s of the unload: it is left to itself"
             )
             self._steps.give_up(self.unfinished(), OverloadedError(UNLOADED))
-        elif self.is_alive:
-            self._thread.join()
         self.watchdog.close()
 
     def _refusal(self) -> str:
@@ -192,19 +191,17 @@ class EngineThread(Generic[T]):
         return "the engine is stuck in a step" if self.watchdog.is_stuck else ""
 
     def _run(self) -> None:
-        self.cpu_threads.start()
         try:
+            self.cpu_threads.start()
             self._steps.prepare()
         except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
-            self._failure = error  # start() raises it
+            self._prepared.set_exception(error)
             return
-        finally:
-            self._ready.set()
+        self._prepared.set_result(None)
         text = self._run_steps()
         with self.condition:
             self._ended = True
             self._submitted.clear()
-        self._over.set()
         self._steps.end(self.unfinished(), OverloadedError(text))
 
     def _run_steps(self) -> str:

@@ -13,6 +13,7 @@ import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,11 @@ from hf_triton import hooks, runtime
 from hf_triton.hooks import HookRequest, HookResponse, HookTensors
 
 from .. import log
-from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, place, reason
+from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, reason
 from ..metrics.observations import Observations
 from ..request.declared_tensor import DeclaredTensor
 from ..request.request import Request
-from ..request.responder import Array, attempt
+from ..request.responder import Array, answer_failure, attempt
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
@@ -119,7 +120,6 @@ PassOn = Callable[[Request], None]
 
 NUM_THREADS = 8  # for each of the two functions
 MAX_WAITING = 1024
-_UNLOADING = "the model is being unloaded: try again"
 
 
 class HookRunner:
@@ -133,11 +133,8 @@ class HookRunner:
     ) -> None:
         self.file, self.outputs = file, outputs
         self._inputs, self._batched = inputs, batched
-        self.preprocess_threads = HookThreads("preprocess", file)
-        self.postprocess_threads = HookThreads("postprocess", file)
-        # Requests whose function has not returned yet; changed one key at a time, which is atomic.
-        self.preprocessing: dict[HookedRequest, None] = {}
-        self.postprocessing: dict[HookedRequest, None] = {}
+        self.preprocess = HookThreads("preprocess", file)
+        self.postprocess = HookThreads("postprocess", file)
         self._closing = False
 
     def receive(self, request: Request, pass_on: PassOn) -> None:
@@ -154,23 +151,22 @@ class HookRunner:
         if not self.file.defines("preprocess"):
             hooked.pass_on(pass_on)
         elif self._closing:
-            raise OverloadedError(_UNLOADING)
-        elif len(self.preprocessing) >= MAX_WAITING:
+            raise OverloadedError("the model is being unloaded: try again")
+        elif len(self.preprocess.open) >= MAX_WAITING:
             raise OverloadedError(f"{MAX_WAITING} requests wait for preprocess: try again")
         else:
-            self.preprocessing[hooked] = None
-            self.preprocess_threads.submit(partial(hooked.preprocess, pass_on))
+            self.preprocess.submit(hooked, partial(hooked.preprocess, pass_on))
 
     def drain(self, timeout_s: float) -> None:
         """Takes no more; answers UNAVAILABLE where ``preprocess`` does not return in time."""
         self._closing = True
-        _end(self.preprocessing, timeout_s)
+        self.preprocess.end(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Ends the threads; a ``postprocess`` that does not return in time becomes an error."""
-        _end(self.postprocessing, timeout_s)
-        self.preprocess_threads.close()
-        self.postprocess_threads.close()
+        self.postprocess.end(timeout_s)
+        self.preprocess.close()
+        self.postprocess.close()
 
 
 class HookedRequest:
@@ -182,20 +178,18 @@ class HookedRequest:
         self.request_id = arrived.request_id
         self._runner, self._arrived, self._request = runner, arrived, request
         self._inner = arrived.responder
-        self._has_failed = False
-        self._waiting: deque[Work] = deque()  # the first one runs
-        self._lock = threading.Lock()
+        self._may_fail = [True]  # pop is atomic: the thread that gets the item sends the error
+
+    @property
+    def has_failed(self) -> bool:
+        return not self._may_fail
 
     def preprocess(self, pass_on: PassOn) -> None:
         """Passes the request on, unless it has been answered while it waited."""
-        try:
-            if not self._has_failed:
-                self._runner.file.run("preprocess", self._request, request_id=self.request_id)
-                if not self._has_failed:
-                    self.pass_on(pass_on)
-        except RuntimeModelError as error:
-            self.fail_now(error)
-        self._runner.preprocessing.pop(self, None)  # a drain waits until the task has it
+        if not self.has_failed:
+            self._runner.file.run("preprocess", self._request, request_id=self.request_id)
+        if not self.has_failed:
+            self.pass_on(pass_on)
 
     def pass_on(self, pass_on: PassOn) -> None:
         request, is_hooked = self._request, self._runner.file.defines("postprocess")
@@ -209,80 +203,60 @@ class HookedRequest:
         attempt(self._inner, pass_on, changed)
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        self._submit(partial(self._postprocess, outputs, final=final))
+        self._runner.postprocess.submit(self, partial(self._postprocess, outputs, final=final))
 
     def fail(self, error: Exception) -> None:
-        self._submit(partial(self.fail_now, error))
+        self._runner.postprocess.submit(self, partial(self.fail_now, error))
 
     def is_cancelled(self) -> bool:
         # Once a request has failed, the engine need not generate the rest of it.
-        return self._has_failed or self._inner.is_cancelled()
+        return self.has_failed or self._inner.is_cancelled()
 
-    def fail_now(self, error: Exception) -> None:
+    def fail_now(self, error: BaseException) -> None:
         """Sends an error at once, unless one was sent before."""
-        with self._lock:
-            had_failed, self._has_failed = self._has_failed, True
-        if not had_failed:
-            self._inner.fail(error)
-
-    def _submit(self, work: Work) -> None:
-        with self._lock:
-            self._waiting.append(work)
-            if len(self._waiting) > 1:
-                return
-            self._runner.postprocessing[self] = None
-        self._runner.postprocess_threads.submit(self._run_first)
-
-    def _run_first(self) -> None:
-        try:
-            self._waiting[0]()
-        except Exception as error:
-            log.error(f"a response failed: {place(error)}", self.request_id)
-            self.fail_now(error)
-        with self._lock:
-            self._waiting.popleft()
-            if not self._waiting:
-                self._runner.postprocessing.pop(self, None)
-                return
-        # At the end of the queue: other requests wait too.
-        self._runner.postprocess_threads.submit(self._run_first)
+        with suppress(IndexError):
+            self._may_fail.pop()
+            answer_failure(self._inner, error)
 
     def _postprocess(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        if self._has_failed:
+        if self.has_failed:
             return
         response = HookResponse(outputs, self._runner.outputs, self._request, is_final=final)
-        try:
-            self._runner.file.run("postprocess", response, request_id=self.request_id)
-        except RuntimeModelError as error:
-            self.fail_now(error)
-            return
-        if not self._has_failed:
+        self._runner.file.run("postprocess", response, request_id=self.request_id)
+        if not self.has_failed:
             self._inner.send(dict(response), final=final)
 
 
-def _end(requests: dict[HookedRequest, None], timeout_s: float) -> None:
-    """Waits for these requests, and fails those that are left."""
-    deadline_s = time.monotonic() + timeout_s
-    while requests and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    for request in list(requests):
-        request.fail_now(OverloadedError(_UNLOADING))
-
-
 class HookThreads:
-    """Runs work, which must not raise, in the order of its arrival.
+    """Runs each request's work in the order of its arrival, and that of different requests at once;
+    what it raises is the request's error.
 
     The threads are daemons, which concurrent.futures' are not: a hook that never returns does not
     keep the process alive. There are none for a function that the file does not define.
     """
 
     def __init__(self, function: str, file: HookFile) -> None:
-        self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self.open: dict[HookedRequest, deque[Work]] = {}  # the first of each runs
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[HookedRequest | None] = queue.SimpleQueue()
         for _ in range(NUM_THREADS if file.defines(function) else 0):
             threading.Thread(target=self._run, name=function, daemon=True).start()
 
-    def submit(self, work: Work) -> None:
-        self._waiting.put(work)
+    def submit(self, request: HookedRequest, work: Work) -> None:
+        with self._lock:
+            works = self.open.setdefault(request, deque())
+            works.append(work)
+            if len(works) > 1:
+                return
+        self._waiting.put(request)
+
+    def end(self, timeout_s: float) -> None:
+        """Waits for the requests that are open, and fails those that are left."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.open and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        for request in list(self.open):
+            request.fail_now(OverloadedError("the model is being unloaded: try again"))
 
     def close(self) -> None:
         """Ends every thread when it has done what was submitted; waits for none."""
@@ -290,6 +264,16 @@ class HookThreads:
             self._waiting.put(None)
 
     def _run(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            work()
-            del work  # holds a request's arrays
+        while request := self._waiting.get():
+            works = self.open[request]
+            try:
+                works[0]()
+            except Exception as error:
+                request.fail_now(error)
+            with self._lock:
+                works.popleft()
+                if not works:
+                    del self.open[request]
+            if works:  # at the end of the queue: other requests wait too
+                self._waiting.put(request)
+            del request, works  # which hold its arrays
