@@ -16,9 +16,9 @@ from ..errors import CancelledError, OverloadedError, RuntimeModelError
 from ..repeating import Repeating
 from ..request.cancellation import CancellationWatch
 from ..request.request import Request
-from ..request.responder import attempt
+from ..request.responder import Array, attempt
 from . import frames, protocol
-from .frames import Array, Connection, Frame
+from .frames import Connection, Frame
 from .protocol import LinkError
 
 DISCOVER_EVERY_S = 1.0

@@ -13,9 +13,9 @@ from functools import partial
 from .. import log
 from ..errors import EngineError, OverloadedError
 from ..request.request import Request
-from ..request.responder import attempt, status_and_text
+from ..request.responder import Array, attempt, status_and_text
 from . import frames, protocol
-from .frames import Array, Connection, Frame, FrameTooLargeError, read_request
+from .frames import Connection, Frame, FrameTooLargeError, read_request
 from .protocol import LinkError
 
 _BACKLOG = 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ class Request:
 
 
 def test_a_request_has_its_tensors_when_triton_has_freed_them() -> None:
-    taken: list[object] = []
+    taken: list[Any] = []
     request = Request()
     take_each([request], pb_utils, lambda request: taken.append(request.inputs["samples"]))
     request.samples[:] = np.nan  # where others' numbers are by now
