@@ -18,7 +18,8 @@ Hooks run on several threads at once: what they share needs a lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Mapping
 from typing import Any
 
 from .runtime.errors import HookError, OverloadedError, RequestError
@@ -29,7 +30,7 @@ from .runtime.request.tensors import text
 __all__ = ["HookRequest", "HookResponse", "OverloadedError", "RequestError", "observe"]
 
 
-class HookTensors(MutableMapping[str, Any]):
+class HookTensors(UserDict[str, Any]):
     """Tensors by name, as numpy arrays; texts are arrays of bytes, which ``text`` decodes.
 
     A shape is (rows, *dims) with max_batch_size above 0, else (*dims,). A value that is set may be
@@ -38,6 +39,7 @@ class HookTensors(MutableMapping[str, Any]):
     """
 
     kind = "tensor"
+    __repr__ = object.__repr__  # texts of callers stay out of logs
 
     def __init__(
         self,
@@ -47,12 +49,9 @@ class HookTensors(MutableMapping[str, Any]):
     ) -> None:
         """``num_rows`` is the size of the batch dimension, None where the model has none."""
         self.num_rows = num_rows
-        self._tensors = dict(tensors)
+        self.data = dict(tensors)
         self._shapes = {name: array.shape for name, array in tensors.items()}
         self._declared = declared
-
-    def __getitem__(self, name: str) -> Array:
-        return self._tensors[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         declared = self._declared.get(name)
@@ -63,16 +62,7 @@ class HookTensors(MutableMapping[str, Any]):
             array = declared.array(value, self.num_rows, self._shapes.get(name))
         except ValueError as error:
             raise HookError(f"{self.kind} {name!r}: {error}") from None
-        self._tensors[name] = array
-
-    def __delitem__(self, name: str) -> None:
-        del self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+        self.data[name] = array
 
     def texts(self, name: str) -> list[str]:
         """All texts of a tensor, none if it is not there. Raises RequestError for invalid UTF-8."""
@@ -89,16 +79,16 @@ class HookTensors(MutableMapping[str, Any]):
 
     def replace(self, tensors: Mapping[str, Any]) -> None:
         """Replaces all tensors by these."""
-        self._tensors.clear()
+        self.data.clear()
         self.update(tensors)
 
     def check(self) -> None:
         """Raises HookError if an array was changed in place to what is not declared."""
-        for name, array in self._tensors.items():
+        for name, array in self.data.items():
             HookTensors.__setitem__(self, name, array)
 
     def _values(self, name: str) -> list[Any]:
-        array = self._tensors.get(name)
+        array = self.data.get(name)
         values: list[Any] = [] if array is None else array.reshape(-1).tolist()
         return values
 
@@ -144,7 +134,7 @@ class HookRequest(HookTensors):
                 )
 
     def _values(self, name: str) -> list[Any]:
-        if name not in self._tensors and name in self.parameters:
+        if name not in self and name in self.parameters:
             return [self.parameters[name]]
         return super()._values(name)
 
