@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -72,9 +73,6 @@ def _written(version_folder: Path) -> str | None:
 def python_program() -> str:
     """The one of this process's environment; in Triton's stub ``sys.executable`` may differ."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]
-    for folder in folders:
-        for name in (version, "python3", "python"):
-            if (folder / name).is_file():
-                return str(folder / name)
-    return sys.executable
+    folders = os.pathsep.join((f"{sys.prefix}/bin", sysconfig.get_path("scripts")))
+    found = (shutil.which(name, path=folders) for name in (version, "python3", "python"))
+    return next(filter(None, found), sys.executable)
