@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from functools import partial
 
 from ..devices.device import num_cores
 from ..errors import CancelledError, DeadlineError, OverloadedError
@@ -105,15 +104,15 @@ class FileThreads:
         current.set(reading)
         try:
             begin = read() if reading in self._open else None
+            if begin and (responder := self._open.pop(reading, None)):
+                attempt(responder, begin)
         except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
-            begin = partial(_fail, error)
-        if begin and (responder := self._open.pop(reading, None)):
-            attempt(responder, begin)
+            self._give_up(reading, error)
         current.set(None)
         with self._lock:
             self._num_waiting -= num_bytes
 
-    def _give_up(self, reading: Reading, error: Exception) -> None:
+    def _give_up(self, reading: Reading, error: BaseException) -> None:
         if responder := self._open.pop(reading, None):
             reading.is_given_up = True
             answer_failure(responder, error)
@@ -125,10 +124,6 @@ class FileThreads:
             if error := reading.problem():
                 self._give_up(reading, error)
         return len(readings)
-
-
-def _fail(error: BaseException) -> None:
-    raise error
 
 
 def _use_one_thread() -> None:
