@@ -1,16 +1,17 @@
 """The frames of the engine link as bytes: requests, answers, cancellations, and their tensors; and
 the connection that sends and receives them.
 
-A frame is a head of fixed size, the lengths of its fields, and the fields: of each tensor a name, a
-type with a shape, and the data, which is a field for each element where that is text; then the
-frame's own texts. Reading one can't run code. Numbers are in the machine's own order.
+A frame is a head of fixed size, a description as JSON, and the data of the tensors. Described are
+the frame's own texts and of each tensor name, type, shape and the sizes of its data, which has a
+part for each element where that is text. Reading one can't run code. Numbers are in the machine's
+own order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
+import json
 import socket
 import struct
 import threading
@@ -36,12 +37,12 @@ _MAY_STREAM, _IS_ROUTED = 1, 2  # flags of a request
 # Not multiprocessing.connection, which frames alike: it reads and writes every frame by itself, for
 # 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
 # frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
-# The bytes that follow, the fields, the tensors among them, kind, flags, number.
-HEAD = struct.Struct("=IIIBBQ")
+# The bytes that follow, those of the description, kind, flags, number.
+HEAD = struct.Struct("=IIBBQ")
 _INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-DTYPES = [np.dtype(name) for name in ("bool", "float16", "float32", "float64", *_INTEGERS)]
-CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-BYTES = len(DTYPES)  # the code of tensors of bytes: a field for each element
+_NAMES = ("bool", "float16", "float32", "float64", *_INTEGERS)
+DTYPES = {dtype.str: dtype for dtype in map(np.dtype, _NAMES)}
+BYTES = "bytes"  # the type of texts
 
 
 class FrameTooLargeError(Exception):
@@ -86,17 +87,21 @@ def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request
 
 def encode(frame: Frame) -> bytes:
     """A frame as bytes; texts of tensors as UTF-8. Raises FrameTooLargeError."""
-    # An error may quote half of a pair of surrogates, as JSON can hold it.
-    texts = [text.encode("utf-8", "surrogatepass") for text in frame.texts]
-    tensors = [field for item in frame.tensors.items() for field in _packed(*item)]
-    fields = tensors + texts
-    lengths = struct.pack(f"={len(fields)}I", *map(len, fields))
-    size = len(lengths) + sum(map(len, fields))
+    described, data = [], list[bytes]()
+    for name, array in frame.tensors.items():
+        parts = [array.tobytes()]
+        if is_bytes := array.dtype == np.object_:
+            elements = array.reshape(-1).tolist()
+            parts = [one.encode() if isinstance(one, str) else one for one in elements]
+        type_name = BYTES if is_bytes else array.dtype.str
+        described.append((name, type_name, array.shape, [*map(len, parts)]))
+        data += parts
+    description = json.dumps((list(frame.texts), described)).encode()
+    size = len(description) + sum(map(len, data))
     if size > MAX_FRAME_BYTES:
         raise FrameTooLargeError(size)
-    counts = len(fields), len(frame.tensors)
-    head = HEAD.pack(size, *counts, frame.kind, frame.flags, frame.number)
-    return b"".join((head, lengths, *fields))
+    head = HEAD.pack(size, len(description), frame.kind, frame.flags, frame.number)
+    return b"".join((head, description, *data))
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
@@ -106,54 +111,36 @@ def read_frame(stream: BinaryIO) -> Frame | None:
         return None
     if len(head) < HEAD.size:
         raise LinkError("a frame ended early")
-    size, num_fields, num_tensors, kind, flags, number = HEAD.unpack(head)
+    size, description_size, kind, flags, number = HEAD.unpack(head)
     if size > MAX_FRAME_BYTES:
         raise LinkError(f"a frame of {size} bytes, allowed: at most {MAX_FRAME_BYTES}")
     body = stream.read(size)
     if len(body) < size:
         raise LinkError("a frame ended early")
-    tensors: dict[str, Array] = {}
     try:
-        fields = _fields(body, num_fields)
-        for _ in range(num_tensors):
-            name, tensors[name] = _unpacked(fields)
-        texts = [text.decode("utf-8", "surrogatepass") for text in fields]
-    except (ValueError, OverflowError, struct.error, StopIteration) as error:
+        texts, described = json.loads(body[:description_size])
+        names, sizes = [one[0] for one in described], [one[3] for one in described]
+        ends = list(itertools.accumulate(itertools.chain(*sizes), initial=description_size))
+        is_whole = ends[-1] == size and ends == sorted(ends)
+        if not (is_whole and all(isinstance(text, str) for text in (*texts, *names))):
+            raise ValueError
+        parts = (body[begin:end] for begin, end in itertools.pairwise(ends))
+        tensors = {name: _array(parts, *told) for name, *told in described}
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise LinkError("a frame does not hold together") from error
     return Frame(kind, number, flags, texts, tensors)
 
 
-def _fields(body: bytes, num_fields: int) -> Iterator[bytes]:
-    """The fields of a frame. Raises LinkError, struct.error."""
-    lengths = struct.unpack_from(f"={num_fields}I", body)
-    ends = list(itertools.accumulate(lengths, initial=struct.calcsize("=I") * num_fields))
-    if ends[-1] != len(body):
-        raise LinkError("a frame is not as long as its fields")
-    return (body[begin:end] for begin, end in itertools.pairwise(ends))
-
-
-def _packed(name: str, array: Array) -> list[bytes]:
-    is_bytes = array.dtype == np.object_
-    code = BYTES if is_bytes else CODES[array.dtype]
-    head = [name.encode(), struct.pack(f"=B{array.ndim}Q", code, *array.shape)]
-    if not is_bytes:
-        return [*head, array.tobytes()]
-    elements = array.reshape(-1).tolist()
-    return [*head, *(each.encode() if isinstance(each, str) else each for each in elements)]
-
-
-def _unpacked(fields: Iterator[bytes]) -> tuple[str, Array]:
-    """Raises ValueError, struct.error, StopIteration."""
-    name, head = next(fields).decode(), next(fields)
-    code, *shape = struct.unpack(f"=B{(len(head) - 1) // 8}Q", head)
-    if code > BYTES:
-        raise LinkError("a tensor of no known data type")
-    if code < BYTES:  # a copy, because numbers must lie aligned
-        return name, np.frombuffer(next(fields), DTYPES[code]).reshape(shape).copy()
-    elements = list(itertools.islice(fields, math.prod(shape)))
-    array = np.empty(len(elements), dtype=np.object_)
-    array[:] = elements
-    return name, array.reshape(shape)
+def _array(parts: Iterator[bytes], type_name: str, shape: Sequence[int], sizes: list[int]) -> Array:
+    """The next tensor. Raises ValueError, TypeError, LookupError."""
+    own = list(itertools.islice(parts, len(sizes)))
+    if type_name != BYTES:
+        (data,) = own
+        # A copy, because numbers must lie aligned.
+        return np.frombuffer(data, DTYPES[type_name]).reshape(shape).copy()
+    array = np.empty(len(own), dtype=np.object_)
+    array[:] = own
+    return array.reshape(shape)
 
 
 class Connection:
