@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.engine.reception import TURNED_AWAY, PooledReception
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
-from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import OpenAnswers
@@ -32,11 +31,7 @@ class Reception(PooledReception):
         super().__init__(
             self._engine.thread,
             [self._files],
-            OpenRequests(
-                self._engine.max_num_seqs + options.max_queue_size,
-                on_end=lambda outcome: None,  # the engine counts its sequences
-                on_turned_away=self._turned_away,
-            ),
+            max_queue_size=self._engine.max_num_seqs + options.max_queue_size,
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
         )
@@ -97,5 +92,6 @@ class Reception(PooledReception):
             speech=speech,
         )
 
-    def _turned_away(self) -> None:
-        self._engine.metrics.num_refused += 1
+    def _count(self, outcome: str) -> None:
+        if outcome == TURNED_AWAY:  # the engine counts its sequences
+            self._engine.metrics.num_refused += 1

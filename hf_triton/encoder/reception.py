@@ -24,8 +24,8 @@ from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.metrics.work_metrics import encoder_families
 from hf_triton.runtime.request.cancellation import has_left
-from hf_triton.runtime.request.open_requests import attempt_on
 from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.responder import attempt_on
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
+from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.engine.thread import Watchdog
 from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.engine.work_engine import Work, WorkEngine
@@ -34,7 +35,6 @@ from hf_triton.runtime.errors import (
     OverloadedError,
     RequestError,
 )
-from hf_triton.runtime.request.open_requests import OpenRequests
 from hf_triton.runtime.request.request import Request
 from tests.support.receptions import Caller, Served, ServedEncoder, ServedPipeline, serving
 from tests.support.triton import eventually
@@ -184,14 +184,14 @@ def test_what_slips_in_between_admission_and_the_end_is_answered(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = make()
-    admit = OpenRequests.admit
+    admit = PooledReception.admit
 
-    def admit_then_close(requests: OpenRequests, request: Request) -> Request:
-        admitted = admit(requests, request)
+    def admit_then_close(reception: PooledReception, request: Request) -> Request:
+        admitted = admit(reception, request)
         served.close(grace_s=0.0)
         return admitted
 
-    monkeypatch.setattr(OpenRequests, "admit", admit_then_close)
+    monkeypatch.setattr(PooledReception, "admit", admit_then_close)
     assert isinstance(served.ask("between").answer(), OverloadedError)
     assert served.is_idle()
 

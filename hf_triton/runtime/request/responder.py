@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +50,22 @@ def attempt(responder: Responder, run: Callable[..., object], *given: Any) -> No
         run(*given)
     except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
         answer_failure(responder, error)
+
+
+def attempt_on(pool: Executor, responder: Responder, part: Callable[[], None]) -> None:
+    """Attempts a part of a request's work on a thread of ``pool``; on this one after its shutdown,
+    when that part only answers that the model is being unloaded, and where no thread starts.
+    """
+    parts = [part]  # a pool that could start no thread keeps what it took, and runs it later
+
+    def run() -> None:
+        if parts:
+            attempt(responder, parts.pop())
+
+    try:
+        pool.submit(run)
+    except RuntimeError:
+        run()
 
 
 def answer_failure(responder: Responder, error: BaseException) -> None:
