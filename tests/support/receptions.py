@@ -19,7 +19,7 @@ from hf_triton.encoder.engine.encoder_engine import EncoderEngine
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.reception import Reception as EncoderReception
 from hf_triton.encoder.runners.encoder_runner import Runner
-from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.task import EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.pipeline.options import Options as PipelineOptions
 from hf_triton.pipeline.pipeline_engine import PipelineEngine, PipelineInput
@@ -27,7 +27,7 @@ from hf_triton.pipeline.reception import Reception as PipelineReception
 from hf_triton.pipeline.request import Query, Row
 from hf_triton.runtime.errors import EngineError, RequestError, RuntimeModelError
 from hf_triton.runtime.request.request import Request
-from hf_triton.runtime.request.responder import attempt
+from hf_triton.runtime.request.responder import Array, attempt
 from hf_triton.runtime.request.tensors import RequestFields, text
 from tests.support.triton import eventually
 
