@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from .own_states import own_states
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class StateShape:
     (index 0) and values (1) of an encoder's source are (heads, longest source, dim).
     """
 
-    kind: str  # "conv", "recurrent" or "cross"; the model's "own"
+    kind: str  # "conv", "recurrent" or "cross"
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -101,17 +100,12 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     """
     from transformers import DynamicCache
 
-    cache, own = DynamicCache(config=model.config), own_states(model)
+    cache = DynamicCache(config=model.config)
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    arguments = {cache_argument(model): cache, **(own.arguments(None, 1) if own else {})}
-    output = model(input_ids=tokens, use_cache=True, **arguments)
+    model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
     shapes = [_layer_shape(cache, index, device) for index in range(len(cache))]
     while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
         shapes.pop()
-    if own:
-        states = own.read(output)
-        kept = [StateShape("own", at, tuple(t.shape[1:]), t.dtype) for at, t in enumerate(states)]
-        shapes.append(LayerShape(0, 0, 0, states[0].dtype, states[0].device, states=tuple(kept)))
     if not shapes:
         raise ValueError(
             "it keeps nothing of earlier tokens, but computes all of them at each step"

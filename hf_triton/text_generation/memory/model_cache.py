@@ -139,33 +139,14 @@ class PageLayer(CacheLayerMixin):
         return self.max_length
 
 
-class TableLayer:
-    """States of one layer: ``views`` of rows of tables, or copies that ``finish`` stores."""
+class StateLayer(LinearAttentionLayer):
+    """Convolution and recurrent states, which transformers updates in place: views of rows of
+    tables, or copies that ``finish`` stores.
+    """
 
     def __init__(self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor]) -> None:
         self.shapes, self.stored = shapes, stored
-        self.views: list[torch.Tensor] = []
         self._rows: TableRows = slice(0, 0)
-
-    def select(self, rows: Rows) -> None:
-        """Sets the rows of the next forward; states of sequences that begin are 0."""
-        for number, stored in enumerate(self.stored):
-            self._rows = rows.on(stored.device).table_rows
-            if not rows.num_past:
-                stored[self._rows] = 0
-            self.views[number : number + 1] = [stored[self._rows]]
-
-    def finish(self) -> None:
-        for stored, view in zip(self.stored, self.views, strict=True):
-            if isinstance(self._rows, torch.Tensor):
-                stored[self._rows.to(stored.device)] = view
-
-
-class StateLayer(TableLayer, LinearAttentionLayer):
-    """Convolution and recurrent states, which transformers updates in place."""
-
-    def __init__(self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor]) -> None:
-        TableLayer.__init__(self, shapes, stored)
         LinearAttentionLayer.__init__(
             self, number_of_states=1 + max(shape.index for shape in shapes)
         )
@@ -178,11 +159,21 @@ class StateLayer(TableLayer, LinearAttentionLayer):
                 self.is_recurrent_states_initialized[shape.index] = True
 
     def select(self, rows: Rows) -> None:
-        TableLayer.select(self, rows)
-        for shape, view in zip(self.shapes, self.views, strict=True):
-            kept = self.conv_states if shape.kind == "conv" else self.recurrent_states
-            kept[shape.index] = view
+        """Sets the rows of the next forward; states of sequences that begin are 0."""
+        self._rows = rows.on(self.stored[0].device).table_rows
+        for shape, stored in zip(self.shapes, self.stored, strict=True):
+            if not rows.num_past:
+                stored[self._rows] = 0
+            self._kept(shape)[shape.index] = stored[self._rows]
         self.has_previous_state = dict.fromkeys(self.has_previous_state, bool(rows.num_past))
+
+    def finish(self) -> None:
+        for shape, stored in zip(self.shapes, self.stored, strict=True):
+            if isinstance(self._rows, torch.Tensor):
+                stored[self._rows] = self._kept(shape)[shape.index]
+
+    def _kept(self, shape: StateShape) -> Any:
+        return self.conv_states if shape.kind == "conv" else self.recurrent_states
 
 
 class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
@@ -208,19 +199,17 @@ class ModelCache(Cache):
 
     def select(self, rows: Rows) -> None:
         for layer in self.layers:
-            if isinstance(layer, (PageLayer, TableLayer)):
+            if isinstance(layer, (PageLayer, StateLayer)):
                 layer.select(rows)
 
     def finish(self) -> None:
         for layer in self.layers:
-            if isinstance(layer, TableLayer):
+            if isinstance(layer, StateLayer):
                 layer.finish()
 
 
 def _layer(cache: PagedCache, index: int) -> Any:
     shape = cache.shapes[index]
-    if any(state.kind == "own" for state in shape.states):
-        return DummyLayer()  # the runner hands them on
     keys = cache.keys[index], cache.values[index], cache.indexer_keys[index]
     if shape.states and shape.num_kv_heads:
         return StateAndPageLayer(shape.states, cache.states[index], *keys)

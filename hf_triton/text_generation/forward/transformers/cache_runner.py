@@ -18,8 +18,7 @@ from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.media.decoder_entry import columns_of
 from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
-from hf_triton.text_generation.memory.model_cache import ModelCache, PageLayer, Rows, TableLayer
-from hf_triton.text_generation.memory.own_states import own_states
+from hf_triton.text_generation.memory.model_cache import ModelCache, PageLayer, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -42,9 +41,6 @@ class CacheRunner(Runner):
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
         self._has_states = keep_states(cache.shapes)
         self._counted = CountedPositions(model)
-        self._own = own_states(model)
-        own = (cache.shapes[-1].states, cache.states[-1]) if self._own else ((), [])
-        self._own_tables = TableLayer(*own)
         self._windows = sliding_windows(model.config.get_text_config())
         self._blocks: list[tuple[slice, slice]] = []  # rows of a chunk, columns that they see
 
@@ -108,7 +104,6 @@ class CacheRunner(Runner):
         """
         positions = rows.positions
         self._model_cache.select(rows)
-        self._own_tables.select(rows)
         inputs = {
             "input_ids": input_ids,
             "position_ids": positions,
@@ -118,18 +113,11 @@ class CacheRunner(Runner):
             "logits_to_keep": num_kept,
         }
         inputs = {name: value for name, value in inputs.items() if name in self._accepted}
-        if self._own is not None:
-            begun = self._own_tables.views if rows.num_past else None
-            inputs |= self._own.arguments(begun, len(positions))
         # What the model says of one row is right.
         counted = self._counted.given(positions) if len(positions) > 1 else nullcontext()
         with counted:
             output = self.model(**inputs)
-        if self._own is not None:
-            for state, new in zip(self._own_tables.views, self._own.read(output), strict=True):
-                state.copy_(new)
         self._model_cache.finish()
-        self._own_tables.finish()
         logits: torch.Tensor = output.logits
         return logits
 
