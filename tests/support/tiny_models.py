@@ -85,7 +85,6 @@ LATENT = {  # DeepSeek V3
     "moe_intermediate_size": 16,
     "first_k_dense_replace": 1,
 }
-# Layers that keep states, and keys of an indexer.
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("mamba", {"state_size": 8}),
     "mamba2": (
@@ -132,32 +131,6 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_dt_rank": 4,
         },
     ),
-    "minimax-m3": (
-        "minimax_m3_vl_text",
-        {
-            **_GROUPED,
-            "head_dim": 8,
-            "layer_types": [_FULL, "minimax_m3_sparse"],
-            "mlp_layer_types": ["dense", "sparse"],
-            "dense_intermediate_size": 64,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "index_n_heads": 2,
-            "index_head_dim": 8,
-            "index_block_size": 8,
-            "index_topk_blocks": 2,
-            "rotary_dim": 8,
-        },
-    ),
-    "deepseek-v3.2": (
-        "deepseek_v32",
-        {
-            **LATENT,
-            "index_head_dim": 16,
-            "index_n_heads": 16,  # fewer, and all scores of a token are often 0: a tie
-            "index_topk": 24,
-        },
-    ),
 }
 # Its tokens see each other within chunks, in every second layer; the others scale by position.
 LLAMA4 = {
@@ -182,6 +155,12 @@ GPT_NEO = {
 # What does not go in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 GPT = {"vocab_size": VOCAB_SIZE, "n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}
+INDEXED = {  # DeepSeek V3.2
+    **LATENT,
+    "index_head_dim": 16,
+    "index_n_heads": 16,  # fewer, and all scores of a token are often 0: a tie
+    "index_topk": 24,
+}
 MINIMAX = {
     **_SHAPE,
     **_GROUPED,

@@ -84,11 +84,11 @@ class Part:
             return 0
         return max(0, min(self.end, self.encoded.num_tokens) - self.start)
 
-    def positions(self, start: int, end: int, axes: int, device: Any) -> torch.Tensor:
-        """(axes, end - start), the tokens' numbers where the model gives no others."""
+    def positions(self, axes: int, device: torch.device) -> torch.Tensor:
+        """(axes, tokens), the tokens' numbers where the model gives no others."""
         if self.encoded is not None and self.encoded.positions is not None:
-            return self.encoded.positions_of(start, end).to(device)
-        return torch.arange(start, end, device=device).expand(axes, -1)
+            return self.encoded.positions_of(self.start, self.end).to(device)
+        return torch.arange(self.start, self.end, device=device).expand(axes, -1)
 
 
 def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
@@ -107,24 +107,13 @@ def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
     return changed
 
 
-def columns_of(parts: list[Part]) -> torch.Tensor | None:
-    """The positions before each part, (3, parts, longest); None where all are tokens' numbers."""
-    if all(part.encoded is None or part.encoded.positions is None for part in parts):
-        return None
-    found = torch.zeros(3, len(parts), max(part.start for part in parts), dtype=torch.int64)
-    for row, part in enumerate(parts):
-        found[:, row, : part.start] = part.positions(0, part.start, 3, "cpu")[-3:]
-    return found
-
-
 def _positions(parts: list[Part], device: torch.device) -> torch.Tensor | None:
     """(axes, tokens), None where all are the tokens' numbers."""
     known = [part.encoded.positions for part in parts if part.encoded is not None]
     axes = max((len(one) for one in known if one is not None), default=0)
     if not axes:
         return None
-    rows = [part.positions(part.start, part.end, axes, device) for part in parts]
-    return torch.cat(rows, dim=1)
+    return torch.cat([part.positions(axes, device) for part in parts], dim=1)
 
 
 def _placed(base: torch.Tensor, shape: Any, parts: list[Part], of: Any) -> torch.Tensor:

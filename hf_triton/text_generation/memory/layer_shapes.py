@@ -1,6 +1,5 @@
-"""What each layer of a model keeps of a sequence, read off the model itself: keys, values and keys
-of an indexer (DeepSeek Sparse Attention) for each token, and states of one size (Mamba, gated delta
-rules).
+"""What each layer of a model keeps of a sequence, read off the model itself: keys and values for
+each token, and states of one size (Mamba, gated delta rules).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-
 
 
 @dataclass(frozen=True)
@@ -36,14 +34,11 @@ class LayerShape:
     value_dim: int
     dtype: torch.dtype
     device: torch.device
-    indexer_dim: int = 0
     states: tuple[StateShape, ...] = ()
-    indexer_dtype: torch.dtype | None = None  # where it is another
 
     @property
     def bytes_per_token(self) -> int:
-        num_bytes = self.num_kv_heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
-        return num_bytes + self.indexer_dim * (self.indexer_dtype or self.dtype).itemsize
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
     @property
     def state_bytes(self) -> int:
@@ -58,13 +53,12 @@ class LayerShape:
     @property
     def is_plain(self) -> bool:
         """Whether it keeps keys and values alone."""
-        return bool(self.num_kv_heads) and not self.indexer_dim and not self.states
+        return bool(self.num_kv_heads) and not self.states
 
     @property
     def is_packed(self) -> bool:
         """Whether it keeps keys and values, convolution and recurrent states alone."""
-        are_plain = all(state.kind in ("conv", "recurrent") for state in self.states)
-        return are_plain and not self.indexer_dim
+        return all(state.kind in ("conv", "recurrent") for state in self.states)
 
 
 def keep_states(shapes: Iterable[LayerShape]) -> bool:
@@ -143,10 +137,11 @@ def _cross_layer_shape(own: Any, cross: Any) -> LayerShape:
 def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     layer = cache.layers[index] if index < len(cache.layers) else None
     is_foreign = layer is not None and type(layer).__module__ != "transformers.cache_utils"
-    if is_foreign and not hasattr(layer, "idx_keys"):
+    if is_foreign or hasattr(layer, "indexer_keys"):
+        kind = type(layer).__name__
         raise ValueError(
-            f"layer {index} keeps earlier tokens in a cache of the model's own, "
-            f"{type(layer).__name__}, which pages don't hold"
+            f"layer {index} keeps earlier tokens in a {kind}, which pages of keys and values "
+            "don't hold"
         )
     states = tuple(
         StateShape(kind, index, tuple(state.shape[1:]), state.dtype)
@@ -163,9 +158,5 @@ def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
             f"layer {index} keeps {keys.shape[2]} keys and {values.shape[2]} values for 2 tokens; "
             "pages hold one of each"
         )
-    # (rows, tokens, dim), or MiniMax M3's (rows, 1, tokens, dim)
-    indexer_keys = getattr(layer, "indexer_keys", getattr(layer, "idx_keys", None))
     sizes = (keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
-    if indexer_keys is None:
-        return LayerShape(*sizes, states=states)
-    return LayerShape(*sizes, indexer_keys.shape[-1], states, indexer_keys.dtype)
+    return LayerShape(*sizes, states=states)

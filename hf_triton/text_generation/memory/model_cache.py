@@ -71,20 +71,16 @@ class Rows:
 
 
 class PageLayer(CacheLayerMixin):
-    """Keys and values of one layer, and keys of its indexer, for the ``rows`` of a forward."""
+    """Keys and values of one layer, for the ``rows`` of a forward."""
 
     is_sliding = False
     rows: Rows
     max_length = 0
 
-    def __init__(
-        self, keys: torch.Tensor, values: torch.Tensor, indexer_keys: torch.Tensor | None = None
-    ) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.stored_keys, self.stored_values = keys, values
-        self.stored_indexer_keys = indexer_keys
         self.is_initialized = True
-        self.columns: torch.Tensor | None = None  # (3, rows, columns) their positions
 
     def select(self, rows: Rows) -> None:
         self.rows = rows
@@ -103,31 +99,6 @@ class PageLayer(CacheLayerMixin):
             return key_states, value_states
         keys, values = rows.read(self.stored_keys), rows.read(self.stored_values)
         return keys.transpose(1, 2), values.transpose(1, 2)
-
-    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
-        assert self.stored_indexer_keys is not None
-        rows = self.rows.on(self.stored_indexer_keys.device)
-        rows.write(self.stored_indexer_keys, indexer_key_states.to(self.stored_indexer_keys.dtype))
-        return rows.read(self.stored_indexer_keys)
-
-    def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
-        """MiniMax M3's layout, (rows, 1, tokens, dim)."""
-        return self.update_indexer(idx_k[:, 0]).unsqueeze(1)
-
-    @property
-    def indexer_position_ids(self) -> torch.Tensor | None:
-        """(3, rows, num_past): positions of earlier columns, for Qwen 4's (experimental) three
-        rotary axes.
-        """
-        rows = self.rows
-        if self.columns is not None and rows.num_past:
-            return self.columns[:, :, : rows.num_past]
-        past = torch.arange(rows.num_past, device=rows.positions.device)
-        return past.expand(3, len(rows.positions), -1) if rows.num_past else None
-
-    @indexer_position_ids.setter
-    def indexer_position_ids(self, position_ids: torch.Tensor) -> None:
-        """A column's position is its number, or one of ``columns``."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.rows.length, 0
@@ -210,7 +181,7 @@ class ModelCache(Cache):
 
 def _layer(cache: PagedCache, index: int) -> Any:
     shape = cache.shapes[index]
-    keys = cache.keys[index], cache.values[index], cache.indexer_keys[index]
+    keys = cache.keys[index], cache.values[index]
     if shape.states and shape.num_kv_heads:
         return StateAndPageLayer(shape.states, cache.states[index], *keys)
     if shape.states:

@@ -165,19 +165,14 @@ def _does_not_fit(
 
 class PagedCache:
     """Tensors on each layer's device: ``keys[layer]`` (num_pages, page size, kv_heads, key_dim),
-    ``values[layer]`` alike, ``indexer_keys[layer]`` (num_pages, page size, dim), and the tables
-    ``states[layer]``, (1 + rows, ...) each, row 0 padding's. ``source_lengths``: how much of each
-    row's encoder source is there.
+    ``values[layer]`` alike, and the tables ``states[layer]``, (1 + rows, ...) each, row 0
+    padding's. ``source_lengths``: how much of each row's encoder source is there.
     """
 
     def __init__(self, shapes: list[LayerShape], size: PagedSize) -> None:
         self.size, self.shapes = size, shapes
         self.keys = [_pages(shape, size, shape.key_dim) for shape in shapes]
         self.values = [_pages(shape, size, shape.value_dim) for shape in shapes]
-        pages = size.num_pages, size.page_size
-        self.indexer_keys = [
-            zeros((*pages, shape.indexer_dim), shape, shape.indexer_dtype) for shape in shapes
-        ]
         num_rows = 1 + size.max_num_seqs + size.num_prefix_rows
         self.states = [
             [zeros((num_rows, *state.shape), shape, state.dtype) for state in shape.states]
@@ -192,7 +187,7 @@ class PagedCache:
                 stored[copy.target] = stored[copy.source]
             if copy.page is not None:
                 source, target = copy.page
-                for pages in (*self.keys, *self.values, *self.indexer_keys):
+                for pages in (*self.keys, *self.values):
                     pages[target] = pages[source]
 
     def begin_source(self, row: int, length: int) -> None:

@@ -130,7 +130,7 @@ class Trial:
         num_pages = num * (num_pages_of(self.length, page_size) + 1) + 1  # none is preempted
         size = PagedSize(num_pages, self.length, num, num_bytes=0, page_size=page_size)
         cache = PagedCache(shapes, size)
-        for stored in chain(cache.keys, cache.values, cache.indexer_keys, *cache.states):
+        for stored in chain(cache.keys, cache.values, *cache.states):
             stored.fill_(torch.nan if stored.is_floating_point() else 1)
         runner = spec(self.model, cache, self.device)
         if self.model.config.is_encoder_decoder:  # else what is behind a source is not cleared

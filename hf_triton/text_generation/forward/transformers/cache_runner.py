@@ -8,21 +8,19 @@ position, old ones are gathered from its pages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.media.decoder_entry import columns_of
 from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
-from hf_triton.text_generation.memory.model_cache import ModelCache, PageLayer, Rows
+from hf_triton.text_generation.memory.model_cache import ModelCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .step_extras import parts_of
 from .transformers_runner import CountedPositions, Runner
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
@@ -55,30 +53,11 @@ class CacheRunner(Runner):
         return _joined([(part, forward(part)) for part in parts])
 
     def _forward(self, part: Step) -> torch.Tensor:
-        has_sources = any(sequence.encoded is not None for sequence in part.sequences)
-        with self._columns_at(part) if has_sources else nullcontext():
-            if part.decodes:
-                return self._decode(part.decodes)
-            (chunk,) = part.prefills
-            last = [chunk.end - 1] if chunk.is_last else []
-            return self._prefill(chunk, [*last, *chunk.scored])
-
-    @contextmanager
-    def _columns_at(self, part: Step) -> Iterator[None]:
-        """Gives indexers the positions of earlier columns, where they are not their numbers."""
-        positions = columns_of(parts_of(part))
-        every = [] if positions is None else self._model_cache.layers
-        layers = [layer for layer in every if isinstance(layer, PageLayer)]
-        for layer in layers:
-            layer.columns = positions
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.columns = None
-
-    def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        return self._run(*last_tokens(sequences, self.cache, self.device))[:, -1]
+        if part.decodes:
+            return self._run(*last_tokens(part.decodes, self.cache, self.device))[:, -1]
+        (chunk,) = part.prefills
+        last = [chunk.end - 1] if chunk.is_last else []
+        return self._prefill(chunk, [*last, *chunk.scored])
 
     def _prefill(self, chunk: PrefillChunk, wanted: list[int]) -> torch.Tensor:
         """-> logits (wanted, vocab) of the tokens at these positions."""

@@ -19,8 +19,10 @@ from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
     CPMANT,
     GPT,
+    INDEXED,
     MINIMAX,
     PHI3_LONG,
+    RWKV,
     T5,
     mixed_load,
     random_encoder_decoder,
@@ -43,8 +45,10 @@ def started(model: Any, **options: Any) -> Engine:
         (lambda: random_model("openai-gpt", **GPT), NOTHING_KEPT),
         (lambda: random_model("cpmant", **CPMANT), "layer 0 keeps 34 keys and 34 values"),
         (lambda: random_model("minimax", **MINIMAX), "MiniMax uses cache of its own"),
+        (lambda: random_model("deepseek_v32", **INDEXED), "layer 0 keeps earlier tokens in a"),
+        (lambda: random_model("rwkv", **RWKV), "?"),
     ],
-    ids=["openai-gpt", "cpmant", "minimax"],
+    ids=["openai-gpt", "cpmant", "minimax", "deepseek_v32", "rwkv"],
 )
 def test_what_cannot_be_held_goes_to_generate_with_one_line(
     make: Any, why: str, log_lines: list[str]

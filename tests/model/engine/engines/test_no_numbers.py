@@ -53,7 +53,6 @@ NOT_FUSED = {
     "bloom": "cache",
     "falcon-h1": "cache",
     "qwen3-next": "cache",
-    "deepseek-v3.2": "cache",
     "mamba": "cache, whole prompts",
 }
 IN_PAGES = {"llama": "packed", "gemma2": "packed", "qwen3-next": "packed, states"}

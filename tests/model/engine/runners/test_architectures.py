@@ -30,7 +30,6 @@ from tests.support.tiny_models import (
 )
 
 ASKED = mixed_load(10)
-COMPILED = STATES.keys() - {"minimax-m3", "deepseek-v3.2"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 
 
@@ -145,14 +144,14 @@ def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> 
         assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
 
 
-@pytest.mark.parametrize("name", sorted(COMPILED))
+@pytest.mark.parametrize("name", sorted(STATES))
 def test_models_that_keep_states_are_packed(name: str) -> None:
     model = tiny_model(name)
     assert_mixed(steps_of(model, "packed, states", varied_reference(model)))
 
 
 @pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True)
-@pytest.mark.parametrize("name", sorted(COMPILED))
+@pytest.mark.parametrize("name", sorted(STATES))
 def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)

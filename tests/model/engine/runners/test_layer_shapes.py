@@ -14,7 +14,7 @@ from hf_triton.text_generation.memory.layer_shapes import (
 from hf_triton.text_generation.memory.paged_cache import (
     spread_free_bytes,
 )
-from tests.support.tiny_models import RWKV, random_model, tiny_model
+from tests.support.tiny_models import tiny_model
 
 CPU = torch.device("cpu")
 KIB_LAYER = LayerShape(num_kv_heads=2, key_dim=32, value_dim=32, dtype=torch.float32, device=CPU)
@@ -35,12 +35,6 @@ def test_layer_shapes_are_read_off_the_model() -> None:
     expected = LayerShape(2, 8, 8, torch.bfloat16, CPU)
     assert layer_shapes(model, CPU) == [expected, expected]
     assert expected.bytes_per_token == 2 * 16 * 2
-
-
-def test_states_outside_of_the_cache_are_of_a_layer_of_their_own() -> None:
-    (shape,) = layer_shapes(random_model("rwkv", **RWKV), CPU)
-    assert [state.kind for state in shape.states] == ["own"] * 5
-    assert (shape.num_kv_heads, shape.is_plain) == (0, False)
 
 
 @pytest.mark.parametrize(
