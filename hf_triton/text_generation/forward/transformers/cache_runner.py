@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from contextlib import nullcontext
 from typing import Any
 
@@ -26,6 +27,7 @@ from .transformers_runner import CountedPositions, Runner
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
 _SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
+Block = tuple[slice, slice]  # tokens of a chunk, and the columns that they see
 
 
 class CacheRunner(Runner):
@@ -40,7 +42,6 @@ class CacheRunner(Runner):
         self._has_states = keep_states(cache.shapes)
         self._counted = CountedPositions(model)
         self._windows = sliding_windows(model.config.get_text_config())
-        self._blocks: list[tuple[slice, slice]] = []  # rows of a chunk, columns that they see
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -66,18 +67,17 @@ class CacheRunner(Runner):
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         size = self.cache.size.page_size
         rows = Rows([chunk.sequence], positions, chunk.start, chunk.end, size)
-        self._blocks = [
+        blocks = [
             (slice(max(0, first - chunk.start), max(0, end - chunk.start)), slice(first, end))
             for first, end in (chunk.sequence.encoded.blocks if chunk.sequence.encoded else ())
         ]
         num_kept = chunk.end - min(wanted, default=chunk.end - 1)
-        try:
-            logits = self._run(input_ids, rows, num_kept)
-        finally:
-            self._blocks = []
+        logits = self._run(input_ids, rows, num_kept, blocks)
         return logits[0, [position - chunk.end for position in wanted]]
 
-    def _run(self, input_ids: torch.Tensor, rows: Rows, num_kept: int = 1) -> torch.Tensor:
+    def _run(
+        self, input_ids: torch.Tensor, rows: Rows, num_kept: int = 1, blocks: Items[Block] = ()
+    ) -> torch.Tensor:
         """input_ids (rows, tokens) -> logits (rows, num_kept or more, vocab) of each row's last
         tokens.
         """
@@ -86,7 +86,7 @@ class CacheRunner(Runner):
         inputs = {
             "input_ids": input_ids,
             "position_ids": positions,
-            "attention_mask": self._mask(positions, rows.length),
+            "attention_mask": self._mask(positions, rows.length, blocks),
             self._cache_name: self._model_cache,
             "use_cache": True,
             "logits_to_keep": num_kept,
@@ -100,26 +100,17 @@ class CacheRunner(Runner):
         logits: torch.Tensor = output.logits
         return logits
 
-    def _mask(self, positions: torch.Tensor, length: int) -> Any:
+    def _mask(self, positions: torch.Tensor, length: int, blocks: Items[Block]) -> Any:
         """The model's ``attention_mask``: (rows, length) of 0 and 1 where all layers see all before
         them. Sliding windows follow each row's own position, which transformers takes from one
-        offset for all rows, so they get additive masks (rows, 1, tokens, length), one for each kind
-        of layer.
+        offset for all rows, so they get additive masks, one for each kind of layer.
         """
         if not self._attends:
             return None
-        columns = torch.arange(length, device=self.device).unsqueeze(0)
-        if not self._windows and not self._blocks:
+        if not self._windows and not blocks:
+            columns = torch.arange(length, device=self.device)
             return (columns <= positions[:, -1:]).to(torch.int64)
-        masks: dict[str, torch.Tensor | None] = {}
-        numbers, ends = columns.unsqueeze(1), positions.unsqueeze(-1)
-        for kind, window in (self._windows or {"full_attention": 0}).items():
-            hidden = numbers > ends  # (rows, tokens, length)
-            if window:
-                hidden = hidden | (numbers <= ends - window)
-            for tokens, seen in self._blocks:
-                hidden[:, tokens, seen] = False
-            masks[kind] = additive_mask(hidden, self.model.dtype)
+        masks = causal_masks(positions, length, self._windows, self.model.dtype, blocks)
         if self._has_states:
             return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
@@ -141,6 +132,28 @@ def last_tokens(
     input_ids, positions = to_device(torch.tensor(last), device)  # (rows, 1) each
     length = max(s.num_computed_tokens for s in sequences)
     return input_ids, Rows(sequences, positions, length - 1, length, cache.size.page_size)
+
+
+def causal_masks(
+    positions: torch.Tensor,
+    length: int,
+    windows: dict[str, int],
+    dtype: torch.dtype,
+    blocks: Items[Block] = (),
+) -> dict[str, torch.Tensor]:
+    """positions (rows, tokens) -> additive masks (rows, 1, tokens, length) by kind of layer, one
+    for a model without ``windows``. Tokens of ``blocks`` see each other.
+    """
+    columns, ends = torch.arange(length, device=positions.device), positions.unsqueeze(-1)
+    masks = {}
+    for kind, window in (windows or {"full_attention": 0}).items():
+        hidden = columns > ends  # (rows, tokens, length)
+        if window:
+            hidden = hidden | (columns <= ends - window)
+        for tokens, seen in blocks:
+            hidden[:, tokens, seen] = False
+        masks[kind] = additive_mask(hidden, dtype)
+    return masks
 
 
 def additive_mask(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -23,7 +23,7 @@ from hf_triton.text_generation.memory.model_cache import CrossCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
-from .cache_runner import additive_mask, last_tokens, sliding_windows
+from .cache_runner import additive_mask, causal_masks, last_tokens, sliding_windows
 from .transformers_runner import Runner
 
 _MOST_PADDING = 1.5  # columns that are computed, for each of the texts' own
@@ -128,23 +128,17 @@ class EncoderDecoderRunner(Runner):
         return logits
 
     def _own_masks(self, positions: torch.Tensor) -> Any:
-        """Additive masks (rows, 1, tokens, length) of the decoder's tokens, one for each kind of
-        layer with sliding windows; None for equal lengths, where all columns are visible.
+        """Masks of the decoder's own tokens, one for each kind of layer with sliding windows; None
+        for equal lengths, where all columns are visible.
         """
         if self._equal_lengths:
             return None
-        columns = torch.arange(self._model_cache.own[0].rows.length, device=self.device)
-        places = positions.unsqueeze(-1)  # (rows, tokens, 1)
-        masks = {}
-        for kind, window in (self._windows or {"": 0}).items():
-            hidden = columns > places
-            if window:
-                hidden = hidden | (columns <= places - window)
-            masks[kind] = additive_mask(hidden, self.model.dtype)
-        return masks if self._windows else masks[""]
+        length = self._model_cache.own[0].rows.length
+        masks = causal_masks(positions, length, self._windows, self.model.dtype)
+        return masks if self._windows else next(iter(masks.values()))
 
     def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """The same of the encoder's tokens, (rows, 1, tokens, longest source); for equal lengths
+        """The mask of the encoder's tokens, (rows, 1, tokens, longest source); for equal lengths
         (rows, longest source) of 0 and 1.
         """
         columns = torch.arange(max(lengths), device=self.device)
@@ -275,24 +269,16 @@ class Encoder:
 
     def _encode(self, sequences: list[Sequence]) -> list[torch.Tensor]:
         """-> (length, size) of each."""
-        if _shapes(sequences[0]) != _shapes(sequences[-1]):
-            return self._encode_padded(sequences)
         sources = [_inputs(sequence) for sequence in sequences]
-        inputs = {name: torch.cat([one[name] for one in sources]) for name in sources[0]}
+        inputs = {
+            name: pad_sequence([one[name][0] for one in sources], batch_first=True)
+            for name in sources[0]
+        }
+        ends: list[int | None] = [None] * len(sequences)
         if "input_ids" in inputs and "attention_mask" not in inputs:
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        return list(self._run(inputs))
-
-    def _encode_padded(self, sequences: list[Sequence]) -> list[torch.Tensor]:
-        texts = [_inputs(sequence)["input_ids"][0] for sequence in sequences]
-        lengths = [len(text) for text in texts]
-        input_ids = pad_sequence(texts, batch_first=True)
-        mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).to(torch.int64)
-        states = self._run({"input_ids": input_ids, "attention_mask": mask})
-        return [one[:length] for one, length in zip(states, lengths, strict=True)]
-
-    def _run(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """-> (rows, length, size)."""
+            ends[:] = lengths = [_length(sequence) for sequence in sequences]
+            columns = torch.arange(max(lengths))
+            inputs["attention_mask"] = (columns < torch.tensor(lengths)[:, None]).to(torch.int64)
         given = {
             name: to_device(
                 value.to(self._dtype) if value.is_floating_point() else value, self._device
@@ -302,8 +288,8 @@ class Encoder:
         }
         output = self._encoder(**given, return_dict=True)
         self._output_class = type(output)
-        states: torch.Tensor = output.last_hidden_state
-        return states
+        states: torch.Tensor = output.last_hidden_state  # (rows, length, size)
+        return [one[:end] for one, end in zip(states, ends, strict=True)]
 
 
 def _inputs(sequence: Sequence) -> dict[str, torch.Tensor]:
