@@ -101,9 +101,7 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
         shapes.pop()
     if not shapes:
-        raise ValueError(
-            "it keeps nothing of earlier tokens, but computes all of them at each step"
-        )
+        raise ValueError("it keeps nothing of earlier tokens in the cache that it is given")
     return shapes
 
 

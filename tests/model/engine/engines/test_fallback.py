@@ -31,7 +31,7 @@ from tests.support.tiny_models import (
     tiny_model,
 )
 
-NOTHING_KEPT = "it keeps nothing of earlier tokens, but computes all of them at each step"
+NOTHING_KEPT = "it keeps nothing of earlier tokens in the cache that it is given"
 INSTEAD = "use engine: generate or auto"
 
 
@@ -46,7 +46,7 @@ def started(model: Any, **options: Any) -> Engine:
         (lambda: random_model("cpmant", **CPMANT), "layer 0 keeps 34 keys and 34 values"),
         (lambda: random_model("minimax", **MINIMAX), "MiniMax uses cache of its own"),
         (lambda: random_model("deepseek_v32", **INDEXED), "layer 0 keeps earlier tokens in a"),
-        (lambda: random_model("rwkv", **RWKV), "?"),
+        (lambda: random_model("rwkv", **RWKV), NOTHING_KEPT),
     ],
     ids=["openai-gpt", "cpmant", "minimax", "deepseek_v32", "rwkv"],
 )
