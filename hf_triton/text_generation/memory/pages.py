@@ -333,6 +333,9 @@ class Pages:
         self._beginning[start].remove(content)
         if not self._beginning[start]:
             del self._beginning[start]
+        if content.page in self._idle:
+            del self._idle[content.page]
+            self._free.add(content.page)
         self._found.clear()
 
     def _extend(self, sequence: Sequence, num_more: int) -> None:
@@ -344,9 +347,7 @@ class Pages:
             sequence.pages.append(page)
 
     def _forget_oldest(self) -> None:
-        page, _ = self._idle.popitem(last=False)
-        self._forget(self._content_of[page])
-        self._free.add(page)
+        self._forget(self._content_of[next(iter(self._idle))])
 
     def _hold(self, page: int) -> None:
         if not self._num_holders[page]:

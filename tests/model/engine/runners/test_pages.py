@@ -286,6 +286,18 @@ def test_adapters_and_salts_share_with_themselves_alone(name: str) -> None:
     assert engine.run(sequence([*prompt, 7])) == [32]
 
 
+def test_what_is_not_trusted_any_more_is_free_for_others() -> None:
+    engine = Engine(num_pages=5)
+    engine.run(sequence(list(range(48))))
+    doubted = sequence([*range(40), 99, 98], 9)
+    engine.scheduler.add([doubted])
+    engine.step()
+    assert doubted.num_reused_tokens == 40  # of which 8 are copied from a page that nobody holds
+    engine.scheduler.expel([doubted])
+    assert engine.pages.num_kept == 0
+    assert engine.run(sequence([7] * 70), sequence([*range(48), 5])) == [0, 0]
+
+
 def test_pages_after_different_beginnings_are_different() -> None:
     engine = Engine()
     engine.run(sequence([1] * 16 + [5] * 16 + [9]))
