@@ -21,7 +21,6 @@ from typing import Generic, TypeVar
 
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE
-from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.tritonserver.child_process import ChildProcess
@@ -213,12 +212,11 @@ class HangWatch:
         answers: ServerAnswers,
         loader: ModelLoader,
         ports: ChildProcess,
-        health: Health,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._answers, self._loader = server, answers, loader
-        self._ports, self._health, self._say = ports, health, say
+        self._ports, self._say = ports, say
         self.hanging = HangingProcesses()
         self._heartbeats = Heartbeats(server.heartbeats, clock)
         self._num_looks = 0  # for loads, in which no process was on its way
@@ -246,7 +244,6 @@ class HangWatch:
                 self._loader.end_processes(stub.model, Cause.HUNG, reason)
         if ports and ports in reasons:
             self._say(self._ports.end_now(reasons[ports]))
-            self._health.set_ports(self._ports.why_not_up)
         for pid in servers:
             if pid in reasons:
                 self._say(f"tritonserver {reasons[pid]} and is killed")

@@ -13,11 +13,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Literal
 
+from generator.repository.served_record import LastApply
 from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import Listen, listening_socket
 
@@ -71,20 +73,8 @@ METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Sample:
-    family: str
-    labels: Mapping[str, str]
-    value: float
-
-    def __str__(self) -> str:
-        """A line of Prometheus' text format."""
-        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in self.labels.items())
-        return f"{self.family}{labels and f'{{{labels}}}'} {self.value!r}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+Sample = tuple[str, Mapping[str, str], float]
+"""A metric, its labels and its value."""
 
 
 @dataclass(frozen=True)
@@ -99,108 +89,83 @@ class ModelReport:
 
 @dataclass
 class Health:
-    """The state of one server. Every method may be called from any thread."""
+    """The state of one server. Its supervisor assigns what it knows; the port's thread reads."""
 
     clock: Callable[[], float] = time.monotonic
-    _phase: Phase = "starting"
+    phase: Phase = "starting"
+    models: Mapping[str, ModelReport] = field(default_factory=dict)
+    on_demand: Mapping[str, str] = field(default_factory=dict)
+    on_demand_samples: Sequence[Sample] = ()
+    why_no_ports: Callable[[], str] = str  # "" where the ports' process listens
+    num_server_restarts: int = 0
+    last_apply: LastApply | None = None
     _phase_reason: str = _PHASE_REASONS["starting"]
-    _models: Mapping[str, ModelReport] = field(default_factory=dict)
     _is_server_up: bool = False
     _answered_at_s: float | None = None
-    _why_no_ports: str = ""
-    _num_server_restarts: int = 0
-    _last_apply: tuple[bool, float] | None = None
-    _on_demand: dict[str, str] = field(default_factory=dict)
-    _on_demand_samples: list[Sample] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self, phase: Phase, reason: str = "") -> None:
         """Sets the phase of the server's life, and why it is not ready then where there is more to
         say than usual. There is no phase after stopping.
         """
-        with self._lock:
-            if self._phase != "stopping":
-                self._phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
-            self._answered_at_s = None if phase == "restarting" else self._answered_at_s
-
-    def set_models(self, models: Mapping[str, ModelReport]) -> None:
-        with self._lock:
-            self._models = models
-
-    def set_on_demand(self, states: Mapping[str, str], samples: Iterable[Sample]) -> None:
-        with self._lock:
-            self._on_demand, self._on_demand_samples = dict(states), list(samples)
+        if self.phase != "stopping":
+            self.phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
+        if phase == "restarting":
+            self._answered_at_s = None
 
     def set_server_up(self, is_up: bool) -> None:
         """Whether tritonserver has answered just now."""
-        with self._lock:
-            self._is_server_up = is_up
-            if is_up or self._answered_at_s is None:
-                self._answered_at_s = self.clock()
-
-    def set_ports(self, why_not_up: str) -> None:
-        """Why the ports' process does not listen, "" where it does."""
-        with self._lock:
-            self._why_no_ports = why_not_up
-
-    def server_restarted(self) -> None:
-        with self._lock:
-            self._num_server_restarts += 1
-
-    def applied(self, success: bool, at_s: float) -> None:
-        """How the last apply ended, and when, in seconds since 1970."""
-        with self._lock:
-            self._last_apply = (success, at_s)
+        self._is_server_up = is_up
+        if is_up or self._answered_at_s is None:
+            self._answered_at_s = self.clock()
 
     def given_up(self) -> list[str]:
         """The models that nobody tries to load again."""
-        with self._lock:
-            return [name for name, model in self._models.items() if model.is_given_up]
+        return [name for name, model in self.models.items() if model.is_given_up]
 
     def is_live(self) -> bool:
         """False where tritonserver should answer and has not for a minute: it hangs."""
-        with self._lock:
-            since = self._answered_at_s
-            return since is None or self.clock() - since < _HUNG_AFTER_S
+        since = self._answered_at_s
+        return since is None or self.clock() - since < _HUNG_AFTER_S
 
     def readiness(self) -> dict[str, Any]:
         """The body of ``/ready``."""
-        with self._lock:
-            not_ready = {name: model.reason for name, model in self._models.items() if model.reason}
-            reason = self._phase_reason
-            if not reason and not self._is_server_up:
-                reason = "tritonserver does not answer"
-            reason = reason or self._why_no_ports
-            found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self._phase}
-            if reason:
-                found["reason"] = reason
-            found["not_ready"] = not_ready
-            return {**found, "on_demand": dict(self._on_demand)} if self._on_demand else found
+        not_ready = {name: model.reason for name, model in self.models.items() if model.reason}
+        silent = "" if self._is_server_up else "tritonserver does not answer"
+        reason = self._phase_reason or silent or self.why_no_ports()
+        found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self.phase}
+        if reason:
+            found["reason"] = reason
+        found["not_ready"] = not_ready
+        return {**found, "on_demand": self.on_demand} if self.on_demand else found
 
     def metrics_text(self) -> str:
         """Everything in Prometheus' text format, version 0.0.4."""
-        with self._lock:
-            samples = list(self._samples())
+        by_metric = defaultdict[str, list[str]](list)
+        for name, labels, value in (*self._samples(), *self.on_demand_samples):
+            shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            by_metric[name].append(f"{name}{shown and f'{{{shown}}}'} {value!r}")
         lines = []
         for name, (kind, help_text) in METRICS.items():
-            own = [str(sample) for sample in samples if sample.family == name]
-            if own:
-                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *own]
+            if name in by_metric:
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *by_metric[name]]
         return "".join(f"{line}\n" for line in lines)
 
     def _samples(self) -> Iterator[Sample]:
-        for name, model in self._models.items():
+        for name, model in self.models.items():
             labels, is_up = {"model": name}, not model.reason and self._is_server_up
-            yield Sample("hf_triton_model_up", labels, int(is_up))
-            yield Sample("hf_triton_model_deaths_total", labels, model.num_deaths)
-            yield Sample("hf_triton_model_restarts_total", labels, model.num_restarts)
-            yield Sample("hf_triton_model_given_up", labels, int(model.is_given_up))
-        yield from self._on_demand_samples
-        yield Sample("hf_triton_server_up", {}, int(self._is_server_up))
-        yield Sample("hf_triton_server_restarts_total", {}, self._num_server_restarts)
-        if self._last_apply:
-            yield Sample("hf_triton_last_apply_success", {}, int(self._last_apply[0]))
-            yield Sample("hf_triton_last_apply_timestamp_seconds", {}, self._last_apply[1])
+            yield "hf_triton_model_up", labels, int(is_up)
+            yield "hf_triton_model_deaths_total", labels, model.num_deaths
+            yield "hf_triton_model_restarts_total", labels, model.num_restarts
+            yield "hf_triton_model_given_up", labels, int(model.is_given_up)
+        yield "hf_triton_server_up", {}, int(self._is_server_up)
+        yield "hf_triton_server_restarts_total", {}, self.num_server_restarts
+        if applied := self.last_apply:
+            yield "hf_triton_last_apply_success", {}, int(applied.is_good)
+            yield "hf_triton_last_apply_timestamp_seconds", {}, applied.at_s
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 @contextlib.contextmanager
@@ -265,18 +230,16 @@ class HealthPort:
 
     def _response(self, method: str, path: str) -> tuple[HTTPStatus, str, str]:
         """Status, content type and body."""
+        status = HTTPStatus.OK
         if method not in ("GET", "HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, _JSON, '{"error": "allowed: GET and HEAD"}\n'
         if path == "/metrics":
-            return HTTPStatus.OK, _TEXT, self._health.metrics_text()
-        if path == "/ready":
-            found = self._health.readiness()
-            return _status(found["ready"]), _JSON, json.dumps(found, indent=2) + "\n"
-        if path == "/live":
-            is_live = self._health.is_live()
-            return _status(is_live), _JSON, json.dumps({"live": is_live}) + "\n"
-        return HTTPStatus.NOT_FOUND, _JSON, '{"error": "there are /live, /ready and /metrics"}\n'
-
-
-def _status(is_fine: bool) -> HTTPStatus:
-    return HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE
+            return status, _TEXT, self._health.metrics_text()
+        if path not in ("/ready", "/live"):
+            text = '{"error": "there are /live, /ready and /metrics"}\n'
+            return HTTPStatus.NOT_FOUND, _JSON, text
+        is_live = {"live": self._health.is_live()}
+        found = self._health.readiness() if path == "/ready" else is_live
+        if not found[path[1:]]:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        return status, _JSON, json.dumps(found, indent=2 if path == "/ready" else None) + "\n"

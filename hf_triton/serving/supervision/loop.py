@@ -81,12 +81,13 @@ class Supervisor:
     ) -> None:
         self._server, self._served, self._health = server, served, health
         self._options, self._ports = options, ports
+        health.why_no_ports = lambda: ports.process.why_not_up
         api, ends = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S), StubEnds()
         deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
         self.states = ModelStates(options.policy)
         self.loader = ModelLoader(api, deaths, served, self.states, say, server.log_tail)
         self._answers = ServerAnswers(api)
-        self._hangs = HangWatch(server, self._answers, self.loader, ports.process, health, say)
+        self._hangs = HangWatch(server, self._answers, self.loader, ports.process, say)
         self._on_demand = OnDemandModels(
             server, served, self.loader, self.states, options.on_demand, say
         )
@@ -121,7 +122,6 @@ class Supervisor:
     def _revive_ports(self) -> None:
         if message := self._ports.process.revive():
             say(message)
-            self._health.set_ports(self._ports.process.why_not_up)
 
     def begin_to_load(self) -> None:
         """Begins to load all models; after a restart also those that somebody had loaded."""
@@ -194,10 +194,8 @@ class Supervisor:
     def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
         names = self._served.names()
-        applied = self._served.last_apply()
-        if applied:
-            self._health.applied(applied.is_good, applied.at_s)
-        self._health.set_models({name: self._report(name) for name in names})
+        self._health.last_apply = self._served.last_apply() or self._health.last_apply
+        self._health.models = {name: self._report(name) for name in names}
         models = {part: model for name in names for part, model in self._for_ports(name)}
         self._ports.process.tell(line_of(models))
 
@@ -335,7 +333,7 @@ class Supervisor:
                 words = f"tritonserver did not start: {error.strerror or error}"
         self._answers.server_started()
         self._health.enter("restarting")
-        self._health.server_restarted()
+        self._health.num_server_restarts += 1
         self._health.set_server_up(True)
         self.loader.server_started()
         self.begin_to_load()

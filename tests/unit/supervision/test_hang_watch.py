@@ -12,7 +12,6 @@ import pytest
 
 from hf_triton.serving.supervision import hang_watch
 from hf_triton.serving.supervision.hang_watch import Activity, HangingProcesses, HangWatch
-from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.tritonserver.child_process import ChildProcess
@@ -80,7 +79,7 @@ class Ward:
     def __init__(self, folder: Path) -> None:
         self.server = Server(f"{folder}/beat_")
         self.models, self.answers, self.ports = Models(), Answers(), Ports()
-        self.health, self.said = Health(), list[str]()
+        self.said = list[str]()
         self.stopped: set[int] = set()
         self.is_starting = False  # a process that is not a model's yet
         self.now_s = 0.0
@@ -89,7 +88,6 @@ class Ward:
             cast(ServerAnswers, self.answers),
             cast(ModelLoader, self.models),
             cast(ChildProcess, self.ports),
-            self.health,
             self.said.append,
             lambda: self.now_s,
         )
@@ -161,10 +159,6 @@ def test_the_ports_process_is_ended_where_it_is_silent(ward: Ward) -> None:
         ward.ports.silent_s = float(second)
         ward.look(1)
     assert ward.said == ["the ports' process has not answered for 8 s"]
-    assert ward.health.readiness()["reason"] == "models are being loaded"
-    ward.health.enter("serving")
-    ward.health.set_server_up(True)
-    assert ward.health.readiness()["reason"] == ward.ports.why_not_up
 
 
 def test_a_model_that_says_so_is_not_ready_and_is_ended_after_a_minute(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from generator.errors import ServerError
+from generator.repository.served_record import LastApply
 from hf_triton.cli.main import make_parser
 from hf_triton.cli.verbs.serve import addresses_of, settle
 from hf_triton.serving.supervision import health as served_over_http
@@ -47,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
 
 def serve(health: Health, **reasons: str) -> None:
     health.set_server_up(True)
-    health.set_models({name: ModelReport(reason) for name, reason in reasons.items()})
+    health.models = {name: ModelReport(reason) for name, reason in reasons.items()}
     health.enter("serving")
 
 
@@ -67,6 +68,9 @@ def test_ready_is_only_what_serves_every_model(told: Told) -> None:
     assert told.status("/ready") == 200
     told.health.set_server_up(False)
     assert get(f"{told.url}/ready").body["reason"] == "tritonserver does not answer"
+    told.health.set_server_up(True)
+    told.health.why_no_ports = lambda: "the ports' process died"
+    assert get(f"{told.url}/ready").body["reason"] == "the ports' process died"
 
 
 def test_a_stop_is_not_ready_and_nothing_ends_that(told: Told) -> None:
@@ -91,11 +95,12 @@ def test_live_is_all_but_a_server_that_hangs(told: Told) -> None:
 
 def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
     serve(told.health)
-    told.health.set_models(
-        {'na"me\\': ModelReport(), "b": ModelReport("is being loaded", 1, 1, True)}
-    )
-    told.health.server_restarted()
-    told.health.applied(True, 1700000000.5)
+    told.health.models = {
+        'na"me\\': ModelReport(),
+        "b": ModelReport("is being loaded", 1, 1, True),
+    }
+    told.health.num_server_restarts = 1
+    told.health.last_apply = LastApply(True, 1700000000.5)
     answer = get(f"{told.url}/metrics")
     samples = [line for line in answer.body.splitlines() if not line.startswith("#")]
     assert samples == [

@@ -118,8 +118,8 @@ class OnDemandModels:
 
     def report(self, health: Health) -> None:
         """Tells probes and metrics how each model is."""
-        states = {name: model.state for name, model in self.models.items()}
-        health.set_on_demand(states, self._samples() if states else ())
+        health.on_demand = {name: model.state for name, model in self.models.items()}
+        health.on_demand_samples = [*self._samples()] if self.models else []
 
     def _samples(self) -> Iterator[Sample]:
         for name, model in self.models.items():
@@ -131,14 +131,13 @@ class OnDemandModels:
                 ("hf_triton_model_waiting_requests", model.demand.waiting),
                 ("hf_triton_model_load_wait_seconds_total", model.waited_s),
             ):
-                yield Sample(family, own, value)
+                yield family, own, value
             for why, count in model.num_evictions.items():
-                yield Sample("hf_triton_model_put_out_total", {**own, "reason": why}, count)
+                yield "hf_triton_model_put_out_total", {**own, "reason": why}, count
             for device, size in self._sizes.of(name).items():
-                family = "hf_triton_on_demand_memory_bytes"
-                yield Sample(family, {**own, "device": device}, size)
+                yield "hf_triton_on_demand_memory_bytes", {**own, "device": device}, size
         for device, limit in self._sizes.limits().items():
-            yield Sample("hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit)
+            yield "hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit
 
     def _folders(self, name: str) -> list[str]:
         """Of an entry and its arms, in the order in which they are loaded."""
