@@ -18,7 +18,6 @@ _MEMORY_LIMITS = (
 # Some programs go through all that they may have.
 _MOST_DESCRIPTORS = 1 << 20
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
-_MEMORY = Path("/proc/meminfo")
 _STRICT = "2"  # Linux' Documentation/mm/overcommit-accounting.rst
 
 
@@ -42,20 +41,14 @@ def shortage_of_memory() -> str:
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
             found.append(
-                f"{what} limited to {_gib(soft)} for each process (ulimit -{letter}), used or not: "
-                "lift that limit, and limit memory by a container or systemd's MemoryMax= instead"
+                f"{what} limited to {soft / 2**30:.1f} GiB for each process (ulimit -{letter}), "
+                "used or not: lift that limit, and limit memory by a container or systemd's "
+                "MemoryMax= instead"
             )
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError):
         if _OVERCOMMIT.read_text(encoding="ascii").strip() == _STRICT:
-            lines = dict(line.split(":", 1) for line in _MEMORY.read_text("ascii").splitlines())
-            names = ("CommitLimit", "Committed_AS")
-            most, taken = (int(lines[name].split()[0]) << 10 for name in names)
             found.append(
-                f"this machine promises {_gib(most)} of memory at most (vm.overcommit_memory is "
-                f"2), of which {_gib(taken)} are promised, used or not: set it to 0, or add swap"
+                "this machine promises no more memory than it has, used or not "
+                "(vm.overcommit_memory is 2): set it to 0, or add swap"
             )
     return "; ".join(found)
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"
