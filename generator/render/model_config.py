@@ -126,6 +126,14 @@ def instance_groups(config_file: Path) -> list[dict[str, Any]]:
     return list(_as_dict(_read(config_file)).get("instance_group", ()))
 
 
+def output_types(config_file: Path) -> dict[str, str]:
+    return {tensor.name: type_word(tensor) for tensor in _read(config_file).output}
+
+
+def is_decoupled(config_file: Path) -> bool:
+    return bool(_read(config_file).model_transaction_policy.decoupled)
+
+
 def steps_of(config_file: Path) -> list[str]:
     return [step.model_name for step in _read(config_file).ensemble_scheduling.step]
 
@@ -133,7 +141,7 @@ def steps_of(config_file: Path) -> list[str]:
 def _read(config_file: Path) -> Any:
     try:
         return _parsed(config_file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, TemplateError):
+    except (OSError, ValueError, TemplateError):
         return parse("")  # Triton says what is wrong with it
 
 

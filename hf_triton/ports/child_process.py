@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from generator.python_modules import run_module
 from hf_triton.ports.settings import EVERYBODY, Access, OpenAiPort, ProxySettings
@@ -17,11 +18,13 @@ def proxy(
     policy: RestartPolicy | None = None,
     admin_key: str = "",
     openai: OpenAiPort | None = None,
+    repository: Path = Path(),
 ) -> ChildProcess:
     """Triton's ports, in front of the sockets in ``listen.sockets`` where there are any, and
     OpenAI's.
     """
-    settings = ProxySettings(listen, openai, listen.abandoned_requests, access, admin_key)
+    left = listen.abandoned_requests
+    settings = ProxySettings(listen, openai, left, access, admin_key, repository)
     flags = [*(listen.triton_ports() if listen.sockets else ()), *["--openai-port"] * bool(openai)]
     return ChildProcess(
         "the ports' process",

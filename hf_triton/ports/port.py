@@ -10,16 +10,20 @@ import contextlib
 import resource
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from generator.errors import ServerError
+from generator.render import model_config
+from generator.render.manifest import CONFIG_FILE
 from generator.spec.access import Tls
 from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
+from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
@@ -116,14 +120,19 @@ class Shared:
     retries: RetryCoordinator
     bodies: Bodies
     admin_key: str = ""
+    repository: Path = Path()
 
 
 def shared(
-    access: Access = EVERYBODY, admin_key: str = "", retries: RetryCoordinator | None = None
+    access: Access = EVERYBODY,
+    admin_key: str = "",
+    retries: RetryCoordinator | None = None,
+    repository: Path = Path(),
 ) -> Shared:
     """The shared state of a process that has served nothing yet."""
     callers, bodies = Callers(access), Bodies(access.max_body_mib)
-    return Shared(access, callers, retries or RetryCoordinator(), bodies, admin_key)
+    retries = retries or RetryCoordinator()
+    return Shared(access, callers, retries, bodies, admin_key, repository)
 
 
 class Port:
@@ -134,7 +143,7 @@ class Port:
         self.retries, self.bodies = shared.retries, shared.bodies
         self.is_stopping = False
         self.now: Callable[[], float] = time.monotonic
-        self._admin_key = shared.admin_key
+        self._admin_key, self._repository = shared.admin_key, shared.repository
         self.connections = Connections(max_connections())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -143,6 +152,22 @@ class Port:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def config_file(self, model: str) -> Path:
+        return self._repository / model / CONFIG_FILE
+
+    # 24.10 only: from 25.08 on Triton refuses it.
+    def check_classified(self, model: str, outputs: Iterable[str]) -> None:
+        """Raises RefusedError for an output that is text, whose classes are asked for: Triton
+        divides by the size of one of its elements, which is 0, and ends.
+        """
+        types = model_config.output_types(self.config_file(model)) if outputs else {}
+        for name in outputs:
+            kind = types.get(name, "")
+            if kind in ("", "TYPE_STRING"):
+                got = "of type BYTES" if kind else "that the model does not have"
+                text = f"classification: got output '{name[:64]}' {got}; allowed: numbers"
+                raise RefusedError(400, text)
 
     def sweep(self) -> None:
         now = self.now()

@@ -27,7 +27,7 @@ async def serve_ports(
     Raises ServerError where a port can't be listened on, or a Triton elsewhere can't be reached.
     """
     retries = retries or RetryCoordinator(settings.abandoned_requests)
-    common = shared(settings.access, settings.admin_key, retries)
+    common = shared(settings.access, settings.admin_key, retries, settings.repository)
     listeners: list[Listener] = []
     async with AsyncExitStack() as stack:
         listen = settings.listen

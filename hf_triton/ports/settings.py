@@ -72,7 +72,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     """The ports of one process: Triton's in front of the sockets of ``listen``, where it has some,
     and OpenAI's. Without ``admin_key`` Triton's admin APIs are open. The files by which models
     learn who has left have paths that begin with ``abandoned_requests``, empty where Triton is
-    elsewhere.
+    elsewhere; ``repository`` is that of one on this machine.
     """
 
     listen: Listen
@@ -80,3 +80,4 @@ class ProxySettings(msgspec.Struct, frozen=True):
     abandoned_requests: str = ""
     access: Access = EVERYBODY
     admin_key: str = ""
+    repository: Path = Path()

@@ -113,7 +113,7 @@ def door(folder: Path, access: Access | None = None) -> Iterator[Door]:
         )
         with server:
             server.wait_ready(["text", "number", "stream"])
-            with _proxy(listen, access or Access()) as proxy, _channel(listen) as channel:
+            with _proxy(server, access or Access()) as proxy, _channel(listen) as channel:
                 yield Door(server, proxy, channel, folder)
             assert server.exit_code() is None, server.exit_message("the server died")
 
@@ -131,8 +131,8 @@ def _write_model(repository: Path, name: str, datatype: str, num_answers: int) -
 
 
 @contextlib.contextmanager
-def _proxy(listen: Listen, access: Access) -> Iterator[ChildProcess]:
-    proxy = proxy_of(listen, access)
+def _proxy(server: TritonServer, access: Access) -> Iterator[ChildProcess]:
+    proxy = proxy_of(server.listen, access, repository=server.repository)
     try:
         proxy.start()
         yield proxy

@@ -285,7 +285,7 @@ def run(args: argparse.Namespace) -> int:
             own = repository, listen.metrics_socket
             openai = _openai(args, listen.triton_grpc, openai_caller, *own)
         ports = PublicPorts(
-            proxy(listen, access, policy, admin_key, openai),
+            proxy(listen, access, policy, admin_key, openai, repository.absolute()),
             api_of(openai, listen, access) if openai else None,
             access,
         )

@@ -12,23 +12,19 @@ from functools import partial
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from generator.render import model_config
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
-from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.port import GRACE_S, Listener, Shared, tls_context
 from hf_triton.ports.refusal import RefusedError, refusal_of
-from hf_triton.ports.retries import UNREACHABLE, InFlight
 from hf_triton.ports.triton_calls import (
     LEFT,
-    QUESTION_TIMEOUT_S,
     STREAM,
     Asked,
     Metadata,
     TritonCalls,
-    is_unreachable,
     parameter,
     triton_channel,
 )
@@ -63,7 +59,7 @@ async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listene
     channel = triton_channel(listen.triton_grpc)
     calls = TritonCalls(channel, shared.retries)
     port = GrpcPort(shared)
-    handlers = Handlers(port, channel, calls)
+    handlers = Handlers(port, calls)
     server_socket = f"{listen.grpc_socket}.port"
     server = grpc.aio.server(handlers=(handlers,), options=_options(port.bodies.max_bytes))
     port.stop_server = partial(server.stop, GRACE_S)
@@ -102,9 +98,8 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     at the gRPC server.
     """
 
-    def __init__(self, port: GrpcPort, channel: Any, calls: TritonCalls) -> None:
+    def __init__(self, port: GrpcPort, calls: TritonCalls) -> None:
         self.port, self.calls = port, calls
-        self.triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         self.by_peer: dict[str, ClientConnection] = {}
 
     def service(self, details: Any) -> Any:
@@ -178,19 +173,17 @@ class _Call:
         account: Account | None,
         metadata: Metadata,
     ) -> None:
-        self._port, self._triton, self._calls = handlers.port, handlers.triton, handlers.calls
+        self._port, self._calls = handlers.port, handlers.calls
         self._method, self._context, self._metadata = method, context, metadata
         self._connection, self._account = connection, account
         self._writing = asyncio.Lock()
-        self._are_decoupled: dict[str, bool] = {}  # models
 
     async def answer(self, message: bytes) -> bytes:
         """Raises RefusedError, AioRpcError with Triton's status."""
         message = self._taken(message)
-        model, classified = self._port.check(self._method, message)
+        model = self._port.check(self._method, message)
         answer = self._port.own_answer(self._method, message)
         if answer is None:
-            await self._check_classified(model, classified)
             with self._buffered(message, model) as asked:
                 answer = await self._calls.unary(self._method, asked, self._metadata)
         return answer
@@ -224,11 +217,10 @@ class _Call:
 
     async def _answer_one(self, message: bytes, before: Sequence[asyncio.Task[None]]) -> None:
         """Sends the responses to one request of a stream, of which others came ``before``."""
-        model, classified = self._port.check(self._method, message)
-        await self._check_classified(model, classified)
+        model = self._port.check(self._method, message)
         if before and _SEQUENCE in message:
             await asyncio.wait(before)
-        must_wait = before and not await self._is_decoupled(model)
+        must_wait = before and not model_config.is_decoupled(self._port.config_file(model))
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         with self._buffered(message, model) as asked:
@@ -248,16 +240,6 @@ class _Call:
         async with self._writing:
             await self._context.write(response)
 
-    async def _is_decoupled(self, model: str) -> bool:
-        """Whether a model may answer a request several times; so may one that nobody knows."""
-        if model not in self._are_decoupled:
-            request = service_pb2.ModelConfigRequest(name=model)
-            answer = await self._asked(model, self._triton.ModelConfig, request)
-            self._are_decoupled[model] = answer is None or bool(
-                answer.config.model_transaction_policy.decoupled
-            )
-        return self._are_decoupled[model]
-
     async def _read(self) -> bytes | None:
         message = await self._context.read()
         return None if message is grpc.aio.EOF else self._taken(message)
@@ -265,43 +247,6 @@ class _Call:
     def _taken(self, message: bytes) -> bytes:
         self._connection.take_message(len(message))
         return self._port.expanded(message)
-
-    # 24.10 only: from 25.08 on Triton refuses it.
-    async def _check_classified(self, model: str, classified: Sequence[Output]) -> None:
-        """Raises RefusedError for an output that is text: Triton divides by the size of one of its
-        elements, which is 0, and ends.
-        """
-        for output in classified:
-            request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
-            answer = await self._asked(model, self._triton.ModelMetadata, request)
-            if answer is None:
-                raise RefusedError(400, "classification: tritonserver says nothing of this model")
-            datatypes = {found.name: found.datatype for found in answer.outputs}
-            datatype = datatypes.get(output.name, "")
-            if datatype in ("", "BYTES"):
-                got = f"of type {datatype}" if datatype else "that the model does not have"
-                text = f"classification: got output '{output.name[:64]}' {got}; allowed: numbers"
-                raise RefusedError(400, text)
-
-    async def _asked(self, model: str, ask: Any, request: Any) -> Any:
-        """What tritonserver says of a model, for which it is waited; None where it refuses the
-        question. Raises RefusedError.
-        """
-        question = InFlight(self._port.retries, model, lambda: None)
-        try:
-            if self._port.retries.model(model).is_asleep:
-                await question.wait_until_sendable()
-            while True:
-                try:
-                    return await ask(request, timeout=QUESTION_TIMEOUT_S)
-                except grpc.aio.AioRpcError as error:
-                    if not is_unreachable(error):
-                        return None
-                    if not question.is_retryable(UNREACHABLE):
-                        raise RefusedError(503, UNREACHABLE) from None
-                await question.wait_until_sendable()
-        finally:
-            question.end()
 
     @contextlib.contextmanager
     def _buffered(self, message: bytes, model: str) -> Iterator[Asked]:

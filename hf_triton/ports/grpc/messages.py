@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
@@ -36,16 +35,7 @@ _NOT_ONE = "got bytes that are no ModelInferRequest"
 _RATHER_RAW = "; send its data as raw_input_contents"
 
 
-@dataclass(frozen=True)
-class Output:
-    """An output of a model; the version is "" for the latest."""
-
-    model: str
-    version: str
-    name: str
-
-
-def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]]:
+def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[str]]:
     """The model that a ModelInferRequest asks, and the outputs that it wants classified. Raises
     RefusedError for a request that tritonserver could fail at, and unless it may, for one that says
     itself who sends it.
@@ -67,9 +57,7 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]
     for index, output in enumerate(request.outputs):
         _check_count(len(output.parameters), f"outputs[{index}].parameters")
     return request.model_name, [
-        Output(request.model_name, request.model_version, output.name)
-        for output in request.outputs
-        if "classification" in output.parameters
+        output.name for output in request.outputs if "classification" in output.parameters
     ]
 
 

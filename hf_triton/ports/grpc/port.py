@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.bodies import SMALL_BYTES, expanded
 from hf_triton.ports.callers import Account
-from hf_triton.ports.grpc.messages import Output, checked, model_of
+from hf_triton.ports.grpc.messages import checked, model_of
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError, needs_admin_key
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
@@ -95,17 +95,17 @@ class GrpcPort(Port):
         is_compressed = is_zlib or message[:2] == b"\x1f\x8b"
         return expanded(message, self.bodies.max_bytes, "message") if is_compressed else message
 
-    def check(self, method: str, message: bytes) -> tuple[str, list[Output]]:
-        """The model that must be there, and the outputs to be classified. Raises RefusedError for
-        what does not go on.
-        """
+    def check(self, method: str, message: bytes) -> str:
+        """The model that must be there. Raises RefusedError for what does not go on."""
         if method in (INFER, STREAM):
             # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
-            return checked(message, may_name_caller=not self.callers.have_keys)
+            model, classified = checked(message, may_name_caller=not self.callers.have_keys)
+            self.check_classified(model, classified)
+            return model
         if method != _LOAD and len(message) > SMALL_BYTES:
             raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
         name = model_of(message) if method in (_MODEL_METADATA, _CONFIG) else ""
-        return (name if self.retries.model(name).is_asleep else ""), []
+        return name if self.retries.model(name).is_asleep else ""
 
     def own_answer(self, method: str, message: bytes) -> bytes | None:
         """What is answered without asking tritonserver: a model that its next request has loaded

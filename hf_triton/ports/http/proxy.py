@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from http import HTTPStatus
-from urllib.parse import quote
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
@@ -20,10 +17,9 @@ from hf_triton.ports.http.json_bodies import (
     checked_object,
 )
 from hf_triton.ports.http.request import ADMIN_HEADER, Request
-from hf_triton.ports.http.upstream import LeftAnswer, Pool, Question, Upstream
+from hf_triton.ports.http.upstream import LeftAnswer, Pool, Upstream
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, needs_admin_key
-from hf_triton.tritonserver.http_api import error_in
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _TOLD_BY_LOADED = ("", "config")  # "" is its metadata
@@ -87,15 +83,14 @@ class HttpProxy(Port):
         request.num_buffered, request.body = 0, b""
 
     def checked(self, request: Request) -> Payload:
-        """The request as it goes on to tritonserver; later where that must be asked first, or where
-        others would wait while it is read. Raises RefusedError.
+        """The request as it goes on to tritonserver; later where others would wait while it is
+        read. Raises RefusedError.
         """
         self._choose_model(request)
         body, request.body = bytes(request.body), b""
         if len(body) > _LARGE_BYTES or (body and request.encoding in ENCODINGS):
             return partial(self._checked_aside, request, body)
-        ready, classified = self._written(request, body)
-        return partial(self._checked_later, request, ready, classified) if classified else ready
+        return self._written(request, body)
 
     def _choose_model(self, request: Request) -> None:
         """Notes which model is to answer, and how it knows the request."""
@@ -120,18 +115,18 @@ class HttpProxy(Port):
             request.num_buffered = 0
             self.bodies.take(len(body), len(body))
             request.num_buffered = len(body)
-        ready, classified = await asyncio.to_thread(self._written, request, body)
-        return await self._checked_later(request, ready, classified) if classified else ready
+        return await asyncio.to_thread(self._written, request, body)
 
-    def _written(self, request: Request, body: bytes) -> tuple[bytes, list[str]]:
-        """The request for tritonserver, and the outputs to be classified. Raises RefusedError."""
+    def _written(self, request: Request, body: bytes) -> bytes:
+        """The request for tritonserver. Raises RefusedError."""
         head_length = request.head_length(len(body))
         alias = request.account.alias if request.account else ""
-        endpoint, classified = request.endpoint, list[str]()
+        endpoint = request.endpoint
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             call = first_text(request.call_name, streams=False)
             head, classified = checked_infer(body[:end], len(body), alias, call)
+            self.check_classified(request.model, classified)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif endpoint in _GENERATE and (body or request.method == b"POST"):
@@ -144,24 +139,7 @@ class HttpProxy(Port):
             else:  # others have no body to be read
                 body = checked_object(body) if _ADMIN_PATH.match(request.path) else b""
         with_key = not self.callers.have_keys
-        return request.bytes_for_triton(body, head_length, with_key), classified
-
-    # 24.10 only: from 25.08 on Triton refuses it.
-    async def _checked_later(self, request: Request, ready: bytes, classified: list[str]) -> bytes:
-        """Refuses a classified output that is text: Triton divides by the size of an element, which
-        a string has not, and dies.
-        """
-        model = request.path.rpartition("/")[0]
-        status, body = await Question(self.pool).get(quote(model, safe="/%"))
-        if status != HTTPStatus.OK:
-            text = error_in(body) or f"tritonserver does not describe the model: status {status}"
-            raise RefusedError(status, text)
-        datatypes = {output["name"]: output["datatype"] for output in json.loads(body)["outputs"]}
-        for name in classified:
-            if datatypes.get(name, "BYTES") == "BYTES":
-                text = f"output '{name[:64]}': got classification, but it has no numbers"
-                raise RefusedError(400, text)
-        return ready
+        return request.bytes_for_triton(body, head_length, with_key)
 
     def begin_stop(self) -> None:
         self.pool.close()

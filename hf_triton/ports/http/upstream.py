@@ -186,30 +186,3 @@ class LeftAnswer(Asker):
 
     def lose_answer(self, upstream: Upstream) -> None:
         self.end_answer(upstream)
-
-
-class Question(Asker):
-    """A GET of the proxy's own."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._data = bytearray()
-        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """The status and the body of the answer. Raises OSError."""
-        upstream = self._pool.take() or await self._pool.connect()
-        upstream.ask(self, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        status = await self._status
-        return status, bytes(self._data.partition(b"\r\n\r\n")[2])
-
-    def take_answer(self, data: bytes) -> None:
-        self._data += data
-
-    def end_answer(self, upstream: Upstream) -> None:
-        if not self._status.done():  # else its client has gone
-            self._status.set_result(upstream.status)
-
-    def lose_answer(self, _upstream: Upstream) -> None:
-        if not self._status.done():
-            self._status.set_exception(ConnectionError("tritonserver has gone"))

@@ -61,11 +61,6 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             yield service_pb2.ModelStreamInferResponse(infer_response=answer)
             await self._wait(request)
 
-    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        answer = service_pb2.ModelConfigResponse()
-        answer.config.model_transaction_policy.decoupled = request.name == "m_stream"
-        return answer
-
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         if error := await self._error(request):
             await context.abort(grpc.StatusCode.INTERNAL, error)
@@ -166,10 +161,14 @@ async def grpc_port(
     server, triton.abandoned_requests = grpc.aio.server(), f"{folder}/left_"
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     server.add_insecure_port(f"unix:{folder}/fake")
+    (folder / "m_stream").mkdir(exist_ok=True)
+    (folder / "m_stream" / "config.pbtxt").write_text(
+        "model_transaction_policy { decoupled: true }"
+    )
     await server.start()
     triton.relay = Relay(f"{folder}/fake")
     relaying = await asyncio.start_unix_server(triton.relay.serve, listen.grpc_socket)
-    settings = ProxySettings(listen, None, triton.abandoned_requests, access, admin_key)
+    settings = ProxySettings(listen, None, triton.abandoned_requests, access, admin_key, folder)
     ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
     triton.supervisor = Supervisor(retries := RetryCoordinator(triton.abandoned_requests))
     serving = asyncio.create_task(serve_ports(settings, triton.stop, ready.set, retries))

@@ -246,7 +246,8 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        together = shared(access, admin_key, RetryCoordinator(f"{folder}/left_"))
+        retries = RetryCoordinator(f"{folder}/left_")
+        together = shared(access, admin_key, retries, Path(folder))
         proxy = HttpProxy(together, path)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 
 import pytest
 
 from hf_triton.ports.settings import MIB
 from tests.unit.ports.http_ports import (
-    CLASSIFIED,
     GENERATE,
-    INFER,
     ONE_AT_ONCE,
     Client,
     FakeTriton,
-    Message,
     Port,
     answer,
     answering,
@@ -40,25 +36,17 @@ async def test_a_client_that_goes_ends_its_request(has_begun: bool) -> None:
 
 
 async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() -> None:
-    go = asyncio.Event()
-
-    async def script(request: Message, writer: asyncio.StreamWriter) -> None:
-        await go.wait()
-        await echo(request, writer)
-
-    async with open_port(ONE_AT_ONCE, script=script) as port:
-        client = await port.client()
-        client.post(INFER, json.dumps(CLASSIFIED).encode())
-        await port.until(lambda: len(port.triton.asked) == 1)
-        client.writer.transport.abort()
-        await port.until(lambda: len(port.proxy.connections) == 0)
-        go.set()
-        assert (await port.get("/v2")).status == 200
-        assert len(port.triton.asked) == 2
-        client = await port.client()  # goes before the check has begun
-        client.post(INFER, json.dumps(CLASSIFIED).encode())
-        client.writer.close()
-        await port.until(lambda: len(port.proxy.connections) == 1)
+    large = b'{"text_input": "' + b"x" * (1 << 19) + b'"}'  # checked by a thread
+    async with open_port(ONE_AT_ONCE) as port:
+        for _ in range(3):
+            client = await port.client()
+            client.post(GENERATE, large)
+            client.writer.close()
+            await port.until(lambda: len(port.proxy.connections) == 0)
+            assert (await port.get("/v2")).status == 200
+            for one in port.clients:
+                one.writer.close()
+            await port.until(lambda: len(port.proxy.connections) == 0)
 
 
 async def test_clients_may_go_at_any_byte() -> None:

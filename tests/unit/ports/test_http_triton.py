@@ -1,4 +1,4 @@
-"""The HTTP port before a tritonserver that is busy, that dies, or that must be asked first."""
+"""The HTTP port before a tritonserver that is busy or dies."""
 
 from __future__ import annotations
 
@@ -95,35 +95,20 @@ async def test_more_at_once_than_tritonserver_accepts_at_once_are_served() -> No
 
 
 @pytest.mark.parametrize(
-    "body, expected",
+    "output, told",
     [
-        (b'{"error": "unknown model"}', "unknown model"),
-        *((body, "status 503") for body in (b"", b"{}", b"[]", b"<html>")),
+        ('name: "y" data_type: TYPE_FP32', ""),
+        ('name: "y" data_type: TYPE_STRING', "got output 'y' of type BYTES; allowed: numbers"),
+        ('name: "z" data_type: TYPE_FP32', "got output 'y' that the model does not have"),
     ],
 )
-async def test_an_error_of_tritonservers_is_one_whatever_it_says(
-    body: bytes, expected: str
-) -> None:
-    script = answering(answer(body, status="503 Service Unavailable"))
-    async with open_port(ONE_AT_ONCE, script=script) as port:
-        refused = await port.post(INFER, json.dumps(CLASSIFIED).encode())
-        assert refused.status == 503
-        assert expected in refused.error
-
-
-@pytest.mark.parametrize("kind, status", [("FP32", 200), ("BYTES", 400)])
-async def test_classes_are_of_numbers(kind: str, status: int) -> None:
-    async def script(request: Message, writer: asyncio.StreamWriter) -> None:
-        if request.first.startswith("GET"):
-            found = {"inputs": [], "outputs": [{"name": "y", "datatype": kind}]}
-            writer.write(answer(json.dumps(found).encode()))
-        else:
-            await echo(request, writer)
-
-    async with open_port(ONE_AT_ONCE, script=script) as port:
-        client = await port.client()
-        for _ in range(2):
-            client.post(INFER, json.dumps(CLASSIFIED).encode())
-            assert (await client.answer()).status == status
-        assert port.triton.asked[0].first == "GET /v2/models/m HTTP/1.1"
-        assert port.triton.num_connections == 1
+async def test_classes_are_of_numbers(output: str, told: str) -> None:
+    async with open_port(ONE_AT_ONCE) as port:
+        (port.folder / "m").mkdir()
+        (port.folder / "m" / "config.pbtxt").write_text(f"output [ {{ {output} }} ]")
+        for path in (INFER, "/v2/models/m/versions/1/infer"):
+            answered = await port.post(path, json.dumps(CLASSIFIED).encode())
+            assert answered.status == (400 if told else 200)
+            assert told in (answered.error if told else "")
+        unknown = await port.post("/v2/models/%00/infer", json.dumps(CLASSIFIED).encode())
+        assert unknown.status == 400
