@@ -7,12 +7,13 @@ only.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from generator.render import model_config
 from generator.render.memory import CPU, weight_bytes
@@ -53,11 +54,10 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     shortages: dict[str, Shortage] = {}
     one_by_one: set[str] = set()
     left: dict[str, float] = {}
-    samples = list(_samples(metrics))
     for group in plan.groups:
         if group.refusal:
             continue
-        needed, free, load_s = _of_group(group, samples)
+        needed, free, load_s = _of_group(group, metrics)
         left = {**free, **left}
         short = [device for device in needed if needed[device] > free[device]]
         if short:
@@ -70,9 +70,7 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     return replace(plan, shortages=shortages, one_by_one=frozenset(one_by_one))
 
 
-def _of_group(
-    group: GroupChange, samples: list[_Sample]
-) -> tuple[dict[str, float], dict[str, float], float]:
+def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[str, float], float]:
     """What a second copy needs and what is free, by device; how long the last load took."""
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
@@ -83,7 +81,7 @@ def _of_group(
             continue
         # An engine publishes under the name that models.yaml gives the model.
         names = {folder.name} if folder is group.folders[0] else {folder.name, group.name}
-        copy = _running_copy(samples, names, max(folder.served.ready))
+        copy = running_copy(metrics, names, max(folder.served.ready))
         if copy is not None:
             for device, count in _needed_bytes(folder, copy).items():
                 needed[device] += int(count) * copies
@@ -94,8 +92,8 @@ def _of_group(
 
 def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     """Empty where it is not known; at least the cache where only the weights' size is not."""
-    old, new = _values(folder, old=True), _values(folder, old=False)
-    if _placed(folder, old, old=True) != _placed(folder, new, old=False):
+    old, new = (_values(folder, old=is_old) for is_old in (True, False))
+    if _placed(old, folder.config_before) != _placed(new, folder.config):
         return {}
     gpus = [device for device in copy.loaded if device != CPU]
     devices = gpus or [CPU]
@@ -114,10 +112,9 @@ def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     return {one: size * (grown if one in devices else 1) for one, size in copy.loaded.items()}
 
 
-def _placed(folder: FolderChange, values: Mapping[str, Any], *, old: bool) -> tuple[Any, ...]:
+def _placed(values: Mapping[str, Any], config: bytes) -> tuple[Any, ...]:
     """What decides on which devices, how often and by what a model is computed."""
-    text = folder.config_before if old else folder.config
-    groups = model_config.as_dict(text.decode()).get("instance_group") if text else None
+    groups = model_config.as_dict(config.decode()).get("instance_group")
     return values.get("device_map"), values["options"].get("engine"), groups
 
 
@@ -128,46 +125,35 @@ def _values(folder: FolderChange, *, old: bool) -> dict[str, Any]:
     return {**values, "options": values.get("options") or {}}
 
 
-class _Sample(NamedTuple):
-    name: str
-    labels: Mapping[str, str]
-    value: float
+@functools.lru_cache(maxsize=1)
+def _samples(metrics: str) -> list[tuple[str, dict[str, str], float]]:
+    found = _SAMPLE.findall(metrics)
+    return [(name, dict(_LABEL.findall(labels)), float(value)) for name, labels, value in found]
 
 
-def _samples(metrics: str) -> Iterable[_Sample]:
-    for name, labels, value in _SAMPLE.findall(metrics):
-        yield _Sample(name, dict(_LABEL.findall(labels)), float(value))
-
-
-def _running_copy(samples: list[_Sample], names: set[str], version: int) -> RunningCopy | None:
-    """What the instances of a version publish; None where they publish nothing of their memory."""
+def running_copy(
+    metrics: str, names: Collection[str], version: int | None = None
+) -> RunningCopy | None:
+    """What the instances of models of these names publish, of one version or of all; None where
+    they publish nothing of their memory.
+    """
     loaded: Counter[str] = Counter()
     free: dict[str, float] = {}
     cache = load_s = 0.0
     instances = set()
-    for one in samples:
-        labels = one.labels
-        if labels.get("model") not in names or labels.get("version") != str(version):
+    for name, labels, value in _samples(metrics):
+        is_wanted = version is None or labels.get("version") == str(version)
+        if not is_wanted or labels.get("model") not in names:
             continue
-        if one.name == "hf_triton_kv_cache_bytes":
-            cache += one.value
-        elif one.name == "hf_triton_load_seconds":
-            load_s = max(load_s, one.value)
-        elif one.name == "hf_triton_memory_bytes" and labels["kind"] == "free":
-            free[labels["device"]] = min(one.value, free.get(labels["device"], one.value))
-        elif one.name == "hf_triton_memory_bytes":
-            loaded[labels["device"]] += int(one.value)
+        if name == "hf_triton_kv_cache_bytes":
+            cache += value
+        elif name == "hf_triton_load_seconds":
+            load_s = max(load_s, value)
+        elif name == "hf_triton_memory_bytes" and labels["kind"] == "free":
+            free[labels["device"]] = min(value, free.get(labels["device"], value))
+        elif name == "hf_triton_memory_bytes":
+            loaded[labels["device"]] += int(value)
             instances.add(labels["instance"])
     if not any(loaded.values()):
         return None
     return RunningCopy(loaded, free, cache, load_s, len(instances))
-
-
-def loaded_bytes(metrics: str, names: Collection[str]) -> dict[str, float]:
-    """What the running copies of models of these names publish that they took, by device."""
-    found: Counter[str] = Counter()
-    for one in _samples(metrics):
-        is_loaded = one.name == "hf_triton_memory_bytes" and one.labels["kind"] == "loaded"
-        if is_loaded and one.labels.get("model") in names:
-            found[one.labels["device"]] += int(one.value)
-    return dict(found)

@@ -28,7 +28,7 @@ from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.runtime.regular_file import read_json
-from hf_triton.serving.apply.memory import loaded_bytes
+from hf_triton.serving.apply.memory import running_copy
 from hf_triton.tritonserver.stubs import Stub
 
 MEMORY_FILE = ".hf-triton-memory.json"
@@ -100,8 +100,9 @@ class Sizes:
         """An entry has been loaded: what it published of its GPUs counts from now on."""
         self._measured_at_s = 0.0
         self._estimates.pop(name, None)  # its files are here now
-        published = loaded_bytes(self._metrics(), {name, *self._folders_of(name)})
-        self._published[name] = {one: size for one, size in published.items() if one != CPU}
+        copy = running_copy(self._metrics(), {name, *self._folders_of(name)})
+        loaded = copy.loaded if copy else {}
+        self._published[name] = {one: size for one, size in loaded.items() if one != CPU}
 
     def note_unloaded(self, name: str) -> None:
         """An entry goes: what it took at last is what it takes."""
