@@ -37,22 +37,12 @@ from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.restrictions import refuse_clashes
 
 HEALTH_PORT = 8003  # used if it is free
-# Options of a tritonserver that is started here, and so refused with --triton-url; their defaults.
-_OF_OWN_SERVER: dict[str, object] = {
-    "http_port": 8000,
-    "grpc_port": 8001,
-    "metrics_port": 8002,
-    "health_port": None,
-    "load_timeout_s": None,
-    "max_restarts": 5,
-    "drain_s": 0.0,
-    "watch": False,
-    "verbose": False,
-    "admin_key_file": None,
-    "open_admin_apis": False,
-    "given_repository": None,
-    "arguments": [],
-}
+# Options of a tritonserver that is started here, and so refused with --triton-url.
+_OF_OWN_SERVER = (
+    *("http_port", "grpc_port", "metrics_port", "health_port", "load_timeout_s", "max_restarts"),
+    *("drain_s", "watch", "verbose", "admin_key_file", "open_admin_apis"),
+    *("given_repository", "arguments"),
+)
 _FLAGS = {"given_repository": "--repository", "arguments": "arguments for tritonserver"}
 
 
@@ -64,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; 0.0.0.0: all interfaces (default: 127.0.0.1)",
     )
     for flag, usual in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
-        parser.add_argument(flag, type=port, metavar="PORT", help=f"default: {usual}")
+        told = f"default: {usual}"
+        parser.add_argument(flag, type=port, default=usual, metavar="PORT", help=told)
     _add_callers(parser)
     _add_openai(parser)
     _add_admin(parser)
@@ -125,6 +116,7 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-restarts",
         type=whole(0, 1000),
+        default=RestartPolicy.max_restarts,
         metavar="N",
         help="stop loading a model after more failures in a row, and serve the others; crashes of "
         "ready models don't count. Where tritonserver dies more often in a row before all models "
@@ -140,6 +132,7 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drain-s",
         type=zero_or_more,
+        default=0.0,
         metavar="SECONDS",
         help="after a stop signal, report not ready for this long before stopping, so that load "
         "balancers stop sending (default: 0)",
@@ -227,7 +220,7 @@ def run(args: argparse.Namespace) -> int:
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
-    settle(args)
+    _refuse_ignored(args)
     # Imported here: --help needs no processes.
     from hf_triton.ports.child_process import proxy
     from hf_triton.serving.apply.file_watch import WatchedFiles
@@ -363,8 +356,8 @@ def _report(outcome: Outcome, repository: str) -> None:
         print(f"hf-triton: {note}", file=sys.stderr)
 
 
-def settle(args: argparse.Namespace) -> None:
-    """Fills in defaults. Raises UsageError for options that would be ignored."""
+def _refuse_ignored(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that would be ignored."""
     for flag, value in (
         ("--triton-url", args.triton_url),
         ("--openai-key-file", args.openai_key_file),
@@ -373,14 +366,18 @@ def settle(args: argparse.Namespace) -> None:
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
-    values = {name: getattr(args, name) for name in _OF_OWN_SERVER}
-    # All but argparse's own defaults; 0 counts as given.
-    given = [name for name, one in values.items() if one not in (None, []) and one is not False]
-    if args.triton_url and given:
-        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given)
+    if not args.triton_url:
+        return
+    usual = argparse.ArgumentParser()
+    add_arguments(usual)
+    given = [
+        _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        for name in _OF_OWN_SERVER
+        if getattr(args, name) not in (usual.get_default(name), [])
+    ]
+    if given:
+        flags = ", ".join(given)
         raise UsageError(f"with --triton-url no tritonserver is started: leave out {flags}")
-    for name in _OF_OWN_SERVER.keys() - given:
-        setattr(args, name, _OF_OWN_SERVER[name])
 
 
 def _origins(text: str) -> tuple[str, ...]:

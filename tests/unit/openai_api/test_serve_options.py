@@ -11,8 +11,8 @@ from hf_triton.cli import main as cli
 PORT = ("--openai-port", "9000")
 ELSEWHERE = (*PORT, "--triton-url", "x:1")
 IGNORED = (
-    *(("--verbose",), ("--watch",), ("--open-admin-apis",), ("--http-port", "8000")),
-    *(("--drain-s", "0"), ("--max-restarts", "0"), ("--health-port", "0"), ("--repository", "x")),
+    *(("--verbose",), ("--watch",), ("--open-admin-apis",), ("--http-port", "8100")),
+    *(("--drain-s", "1"), ("--max-restarts", "0"), ("--health-port", "0"), ("--repository", "x")),
     *(("--load-timeout-s", "9"), ("--admin-key-file", "x")),
 )
 

@@ -12,7 +12,7 @@ import pytest
 from generator.errors import ServerError
 from generator.repository.served_record import LastApply
 from hf_triton.cli.main import make_parser
-from hf_triton.cli.verbs.serve import addresses_of, settle
+from hf_triton.cli.verbs.serve import addresses_of
 from hf_triton.serving.supervision import health as served_over_http
 from hf_triton.serving.supervision.health import Health, ModelReport, health_port
 from hf_triton.tritonserver.listen import Listen
@@ -189,7 +189,6 @@ def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
         words = ["serve", f"--http-port={ports.http_port}", f"--grpc-port={ports.grpc_port}"]
         words += [f"--metrics-port={ports.metrics_port}"]
         args = make_parser(words).parse_args(words)
-        settle(args)
         listen = addresses_of(args)
         assert listen.health_port not in (0, port, *listen.triton_ports().values())
         told = (
@@ -198,6 +197,5 @@ def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
         assert capsys.readouterr().err == f"hf-triton: {told}\n"
         for flag in ("--health-port", "--http-port"):
             args = make_parser(words).parse_args([*words, f"{flag}={port}"])
-            settle(args)
             with pytest.raises(ServerError, match=f"port {port} is in use; choose .* {flag}"):
                 addresses_of(args)
