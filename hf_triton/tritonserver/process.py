@@ -30,6 +30,7 @@ from hf_triton.tritonserver import restrictions
 from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi, patiently
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
 from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
+from hf_triton.tritonserver.system_calls import signal_name, start_thread
 from hf_triton.tritonserver.triton_texts import Loads
 
 _START_TIMEOUT_S = 60.0
@@ -54,8 +55,8 @@ class TritonServer:
     an exception ends the block.
     """
 
-    _process: subprocess.Popen[str]  # from ``start`` on, as is its reader
-    _reader: threading.Thread
+    _process: subprocess.Popen[str]  # from ``start`` on
+    _reader: threading.Thread | None
 
     def __init__(
         self,
@@ -125,10 +126,9 @@ class TritonServer:
             # Its stubs import from there first; a model.json of vLLM's has paths that start there.
             cwd=self.repository if model_data.is_used_in(self.repository) else ROOT_FOLDER,
         )
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
-        self._is_cleared_away = False
-        self._reader.start()
+        self._is_cleared_away, self._reader = False, None
         try:
+            self._reader = start_thread(self._read_log, self._process)
             self._write_to_guard(f"{self.api.admin_key}\n")
             self._wait_live(time.monotonic() + timeout_s)
             # Its arguments are read: the key can go from its command line.
@@ -231,8 +231,8 @@ class TritonServer:
         code, how = self.exit_code(), ""
         if code is not None:
             self._kill_group()  # stubs that compute outlive a killed guard, and hold the log open
-            self._reader.join(_LAST_LINES_TIMEOUT_S)  # its last lines may still be on their way
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self._read_last_lines()
+            how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             how = f" ({how})"
         lines = "".join(f"\n    {line}" for line in self.log_tail())
         return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
@@ -253,7 +253,7 @@ class TritonServer:
         self._kill_group()
         code = self._process.wait()
         _reap_group(self.pid)
-        self._reader.join(_LAST_LINES_TIMEOUT_S)
+        self._read_last_lines()
         if self._process.stdin:
             self._process.stdin.close()
         for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
@@ -270,6 +270,11 @@ class TritonServer:
         if not self._is_cleared_away:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+    def _read_last_lines(self) -> None:
+        """They may still be on their way."""
+        if self._reader:
+            self._reader.join(_LAST_LINES_TIMEOUT_S)
 
     def _read_log(self, process: subprocess.Popen[str]) -> None:
         with cast(IO[str], process.stdout) as pipe:  # only closed here, where it is read

@@ -11,7 +11,6 @@ import math
 import os
 import select
 import signal
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from hf_triton.tritonserver.model_state import Cause
+from hf_triton.tritonserver.system_calls import signal_name, start_thread
 
 _STUB = "triton_python_backend_stub"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -119,7 +119,7 @@ class StubEnds:
         self._watched: dict[int, tuple[int, Stub]] = {}  # by process: descriptor
         self._ends: dict[int, tuple[float, Stub, End]] = {}
         self._num_out_of_memory = num_out_of_memory()
-        threading.Thread(target=self._note, daemon=True).start()
+        start_thread(self._note)
 
     def watched(self, stubs: Iterable[Stub]) -> frozenset[Stub]:
         """Follows these stubs from now on, and returns them."""
@@ -185,7 +185,7 @@ def how_it_ended(pid: int, is_memory: bool | None) -> End:
     if not os.WIFSIGNALED(status):
         return End(Cause.CRASHED, f"exit code {os.WEXITSTATUS(status)}")
     number = os.WTERMSIG(status)
-    text = f"killed by {signal.Signals(number).name}"
+    text = f"killed by {signal_name(number)}"
     if number not in _OF_OTHERS:
         return End(Cause.CRASHED, text)
     if number != signal.SIGKILL or is_memory is False:

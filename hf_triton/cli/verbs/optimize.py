@@ -27,6 +27,7 @@ from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.python_env.find_environment import LIBRARY_PATH
 from hf_triton.serving.python_env import ensure_environments, folder_of
+from hf_triton.tritonserver.system_calls import signal_name
 from hf_triton.version import pip_install
 
 ENGINES = ("torch", "onnxruntime", "onnxruntime-int8")
@@ -129,8 +130,7 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
             process.wait()
         signal.signal(signal.SIGTERM, before)
     if code < 0:
-        name = signal.Signals(-code).name
-        raise ModelError(f"the comparison was ended by {name} (out of memory?)")
+        raise ModelError(f"the comparison was ended by {signal_name(-code)} (out of memory?)")
     return code
 
 

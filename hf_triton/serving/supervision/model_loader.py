@@ -24,6 +24,7 @@ from hf_triton.serving.supervision.stub_deaths import Death, StubDeaths
 from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, State
 from hf_triton.tritonserver.stubs import Stub
+from hf_triton.tritonserver.system_calls import start_thread
 from hf_triton.tritonserver.triton_texts import READY
 
 # The other processes of an unloaded model end at once, unless they still answer requests: they may,
@@ -71,9 +72,15 @@ class ModelLoader:
         for model in models:
             for state in self._states.of(self._served.folders(model)):
                 state.load()
-        args = (iter([*models]), time.monotonic(), self._ended)
-        for _ in range(min(NUM_LOADERS, len(models))):
-            threading.Thread(target=self._load_each, args=args, daemon=True).start()
+        work = partial(self._load_each, iter([*models]), time.monotonic(), self._ended)
+        num_threads = 0
+        try:
+            while num_threads < min(NUM_LOADERS, len(models)):
+                start_thread(work)
+                num_threads += 1
+        except OSError:
+            if not num_threads:  # else those load them all
+                work()
 
     def look(self, sweep: bool = False, find: bool = False) -> None:
         """Starts to reload the models whose processes have died since the last call."""
@@ -84,7 +91,7 @@ class ModelLoader:
                 self._states[death.folder].died(cause, reason)
                 try:
                     self._start(death.folder, partial(self._bring_back, death), self._ended)
-                except RuntimeError:  # too many threads on this machine: the next sweep tries again
+                except OSError:  # the next sweep tries again
                     self._states[death.folder].ready()
 
     @property
@@ -119,8 +126,7 @@ class ModelLoader:
     def _start(
         self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
     ) -> None:
-        args = (folder, work, ended)
-        threading.Thread(target=self._run, args=args, daemon=True).start()
+        start_thread(self._run, folder, work, ended)
 
     def _run(
         self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
@@ -142,7 +148,7 @@ class ModelLoader:
                 again = partial(self._load_again, model, Pids(), delay_s)
                 try:
                     self._start(model, again, ended)
-                except RuntimeError:  # too many threads on this machine
+                except OSError:
                     self._run(model, again, ended)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
@@ -185,8 +191,10 @@ class ModelLoader:
             # Triton never answers the requests of the process that died, and so keeps the old
             # version and its other processes: they are killed later.
             if survivors:
-                args = (folder, survivors)
-                threading.Thread(target=self._end_later, args=args, daemon=True).start()
+                try:
+                    start_thread(self._end_later, folder, survivors)
+                except OSError:
+                    self.kill(folder, survivors)
             self._note_loaded(folder, time.monotonic() - since_s)
             return None
         self.kill(folder, survivors)  # there may be no room beside them

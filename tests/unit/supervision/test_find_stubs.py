@@ -66,6 +66,7 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
         (9, [None, None], End(Cause.OUT_OF_MEMORY, "killed by SIGKILL: out of memory?")),
         (15, [7, 7], End(Cause.KILLED, "killed by SIGTERM")),
         (11, [7, 7], End(Cause.CRASHED, "killed by SIGSEGV")),
+        (40, [7, 7], End(Cause.CRASHED, "killed by signal 40")),
     ],
 )
 def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,7 @@ from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 from hf_triton.tritonserver.stubs import End
+from hf_triton.tritonserver.system_calls import start_thread
 from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 from tests.support.triton import eventually
 from tests.unit.supervision.fake_server import FakeEnds, FakeServer, deaths_of
@@ -326,6 +328,36 @@ def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
         clinic.loader.end()
     assert eventually(lambda: threading.active_count() <= threads)
     assert server.calls == []
+
+
+def test_a_machine_that_has_no_thread_left_for_a_while_loses_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("b", counts={"b": 2})
+    clinic = Clinic(tmp_path, server, "a", "b")
+    with monkeypatch.context() as patch:
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", start)
+        clinic.loader.begin(["a"])
+        assert clinic.state("a") is State.READY
+        server.kill("b")
+        clinic.loader.look(sweep=True)
+        assert server.calls == ["load a"]
+    killed: list[frozenset[int]] = []
+
+    def start_none(work: Callable[..., object], *args: object) -> threading.Thread:
+        if "later" in work.__name__:
+            raise OSError
+        return start_thread(work, *args)
+
+    monkeypatch.setattr(model_loader, "start_thread", start_none)
+    monkeypatch.setattr(ModelLoader, "kill", lambda _, folder, pids: killed.append(pids))
+    clinic.heal()
+    assert clinic.state("b") is State.READY
+    assert killed, "what still answers of it is ended at once"
 
 
 def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:

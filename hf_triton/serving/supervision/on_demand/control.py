@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
@@ -25,6 +24,7 @@ from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedMod
 from hf_triton.text_generation.memory.cache_budget import budgets_file
 from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.system_calls import start_thread
 from hf_triton.tritonserver.triton_texts import READY, UNLOADING
 
 _POLL_S = 0.1
@@ -145,8 +145,11 @@ class OnDemandModels:
 
     def _load(self, name: str) -> None:
         if self._sizes.unknown_sources(name):
-            args = (name, self._server.pid)
-            threading.Thread(target=self._ask_size, args=args, daemon=True).start()
+            pid = self._server.pid
+            try:
+                start_thread(self._ask_size, name, pid)
+            except OSError:  # it is asked, and waits, again
+                self._unloaded.put((name, pid))
             return
         self._began_s[name] = time.monotonic()
         self._tell_budgets()
@@ -176,7 +179,7 @@ class OnDemandModels:
 
     def _evict(self, name: str) -> None:
         self._sizes.note_unloaded(name)
-        threading.Thread(target=self._unload, args=(name,), daemon=True).start()
+        start_thread(self._unload, name)
 
     def _unload(self, name: str) -> None:
         """Unloads an entry's folders, each once its requests are answered, and waits until their

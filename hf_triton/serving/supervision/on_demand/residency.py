@@ -229,12 +229,12 @@ class Residency:
         return (is_idle and has_begun) or now - model.loaded_at_s > stay_s
 
     def _leave(self, model: Resident, why: str) -> None:
+        self._evict(model.name)  # where that fails, it is tried again
         model.state, model.closed = "leaving", True
         model.num_evictions[why] += 1
         if why == "room":
             model.made_room_at_s = self._clock()
             self._say(f"model '{model.name}' is unloaded to make room for '{model.made_room_for}'")
-        self._evict(model.name)
 
     def _fail(self, model: Resident, why: str) -> None:
         now = self._clock()

@@ -9,7 +9,6 @@ import contextlib
 import json
 import shutil
 import subprocess
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.serving.apply.memory import running_copy
 from hf_triton.tritonserver.stubs import Stub
+from hf_triton.tritonserver.system_calls import start_thread
 
 MEMORY_FILE = ".hf-triton-memory.json"
 _CACHE_OF_WEIGHTS = 0.25
@@ -162,7 +162,7 @@ class Sizes:
         elif self._settings.memory_gib is None and time.monotonic() >= self._ask_gpus_at_s:
             # It takes up to a second, in which nobody would look after the models.
             self._ask_gpus_at_s = time.monotonic() + _ASK_GPUS_EVERY_S
-            threading.Thread(target=self._ask_gpus, daemon=True).start()
+            start_thread(self._ask_gpus)
         return {CPU: (psutil.virtual_memory().total, free_cpu_bytes()), **self._gpus}
 
     def _ask_gpus(self) -> None:

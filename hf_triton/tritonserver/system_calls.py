@@ -1,0 +1,29 @@
+"""Threads and signals, also where the machine has no thread left, or the signal no name."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def start_thread(work: Callable[..., object], *args: Any) -> threading.Thread:
+    """Starts a thread that does not outlive the process. Raises OSError where there is none left,
+    as in a container that is limited to some hundreds.
+    """
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from None
+    return thread
+
+
+def signal_name(number: int) -> str:
+    """Such as ``SIGKILL``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return f"signal {number}"
