@@ -28,7 +28,7 @@ from generator.errors import GeneratorError, RepositoryError, ServerError
 from generator.render import model_config
 from generator.render.manifest import DIGEST_PARAMETER
 from generator.repository import writing as writer
-from generator.repository.compare import ModelPlan, compare
+from generator.repository.compare import ModelPlan, compare, readable_errors
 from generator.repository.version_folders import (
     add_version,
     drop_last_version,
@@ -93,11 +93,8 @@ def update_model(
     gap: bool = False,
 ) -> Outcome:
     outcome = Outcome(plans[0].name, gap=gap)
-    try:
-        with locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
-            _Update(target, settings, outcome).change(plans, obsolete)
-    except GeneratorError as error:
-        outcome.failure = str(error)
+    with _failing(outcome, [plan.folder for plan in plans]):
+        _Update(target, settings, outcome).change(plans, obsolete)
     return outcome
 
 
@@ -109,14 +106,21 @@ def remove_model(
     began = time.monotonic()
     # Locking would make a folder again that was pruned.
     existing = [repository / name for name in folders if (repository / name).is_dir()]
-    try:
-        with locked_folders(existing, BY_OTHERS_S):
-            for name in folders:
-                _Update(target, settings, outcome).unload(name)
-    except GeneratorError as error:
-        outcome.failure = str(error)
+    with _failing(outcome, existing):
+        for name in folders:
+            _Update(target, settings, outcome).unload(name)
     outcome.drained_s = time.monotonic() - began
     return outcome
+
+
+@contextlib.contextmanager
+def _failing(outcome: Outcome, folders: Iterable[Path]) -> Iterator[None]:
+    """Locks the folders; notes why what is done in them fails."""
+    try:
+        with locked_folders(folders, BY_OTHERS_S), readable_errors():
+            yield
+    except GeneratorError as error:
+        outcome.failure = str(error)
 
 
 @contextlib.contextmanager

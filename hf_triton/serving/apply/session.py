@@ -190,32 +190,37 @@ class Session:
                     batches.append([job])
                 else:
                     batches[0].append(job)
-        for batch in batches:
-            if not self._stopping.is_set():
-                self._run_jobs(batch)
-        for group in going:
-            if not self._stopping.is_set() and group.name not in applied.failures:
-                self._write_rest(group)
-        if plan.removed and not self._stopping.is_set():
-            record(plan.removed)  # else the supervisor would load again what is unloaded
-            if applied.routing:  # else requests would be routed to a model being unloaded
-                self._stopping.wait(ROUTING_IS_READ_S)
-            common = (self._repository, self._target, settings)
-            removed = plan.removed.values()
-            self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
-        record([one.model for one in applied.outcomes if one.is_removal])
+        try:
+            for batch in batches:
+                if not self._stopping.is_set():
+                    self._run_jobs(batch)
+            for group in going:
+                if not self._stopping.is_set() and group.name not in applied.failures:
+                    self._write_rest(group)
+            if plan.removed and not self._stopping.is_set():
+                record(plan.removed)  # else the supervisor would load again what is unloaded
+                if applied.routing:  # else requests would be routed to a model being unloaded
+                    self._stopping.wait(ROUTING_IS_READ_S)
+                common = (self._repository, self._target, settings)
+                removed = plan.removed.values()
+                self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
+        finally:
+            record([one.model for one in applied.outcomes if one.is_removal])
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
         way are finished; a second one is raised.
         """
-        waiting, done = iter(jobs), queue.SimpleQueue[Outcome]()
+        waiting, done = iter(jobs), queue.SimpleQueue[Outcome | Exception]()
 
         def work() -> None:
-            for job in waiting:
-                if self._stopping.is_set():
-                    return
-                done.put(job())
+            try:
+                for job in waiting:
+                    if self._stopping.is_set():
+                        return
+                    done.put(job())
+            except Exception as error:  # noqa: BLE001, a bug of ours is raised where it is seen
+                done.put(error)
 
         count = min(NUM_LOADERS, len(jobs))
         threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
@@ -229,7 +234,7 @@ class Session:
             self._collect(threads, done)
 
     def _collect(
-        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[Outcome]
+        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[Outcome | Exception]
     ) -> None:
         remind_at = time.monotonic() + _REMIND_EVERY_S
         while any(thread.is_alive() for thread in threads) or not done.empty():
@@ -240,6 +245,9 @@ class Session:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
                     self._warn("still working: models load, or answer their last requests")
                 continue
+            if isinstance(outcome, Exception):
+                self.stop()
+                raise outcome
             self._applied.outcomes.append(outcome)
             if outcome.failure:
                 self._fail(outcome.model, outcome.failure)

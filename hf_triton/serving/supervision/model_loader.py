@@ -261,6 +261,8 @@ class ModelLoader:
     def _note_loaded(self, folder: str, seconds: float) -> None:
         model, parts = self._served.model_of(folder), self._parts(folder)
         own = [folder, *(one for one in parts if not self._threads[one])]
+        for one in own:  # of processes that were killed while they loaded
+            self._reasons.pop(one, None)
         if model is None:
             for one in own:
                 self._states[one].unloaded()

@@ -456,6 +456,32 @@ def test_a_full_disk_leaves_what_was_served(made: Bench, monkeypatch: pytest.Mon
     assert made.ready("a") == {1}
 
 
+@pytest.mark.parametrize(
+    "error, code, told",
+    [
+        (
+            PermissionError(13, "Permission denied", "x"),
+            1,
+            "model 'a' failed: x: Permission denied",
+        ),
+        (ZeroDivisionError(), 3, "this is a bug in hf-triton"),
+    ],
+)
+def test_whatever_ends_a_change_is_told_and_no_success(
+    made: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, told: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    made.say(CHANGED)
+    monkeypatch.setattr(model_update, "decide_group", fail)
+    ran = made.apply()
+    assert (ran.code, told in ran.err) == (code, True), ran
+    applied = recorded(made).applied
+    assert applied is not None
+    assert not applied.is_good
+
+
 def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench) -> None:
     made.say(CHANGED)
 

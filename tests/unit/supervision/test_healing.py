@@ -316,6 +316,18 @@ def test_what_no_longer_answers_is_named_so(
     clinic.heal()
     assert killed[0] == before
     assert clinic.said[0].startswith("model 'a': it said that it is not ready; it is loaded again")
+    load = server.load
+
+    def load_and_be_ended(name: str) -> str | None:
+        clinic.loader.end_processes(name, Cause.HUNG, "it was stopped")
+        return load(name)
+
+    monkeypatch.setattr(server, "load", load_and_be_ended)
+    monkeypatch.setattr(ModelLoader, "kill", lambda *_: None)
+    for _ in range(2):
+        server.kill("a")
+        clinic.heal()
+        assert clinic.states["a"].last_death.reason == "its Python process died"
 
 
 def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
