@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.util
 import sys
@@ -21,6 +22,8 @@ from generator.spec.triton_models import (
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+_LACKED_HERE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # by this process: the file may be good
 
 
 @functools.lru_cache(maxsize=4096)
@@ -141,8 +144,12 @@ def steps_of(config_file: Path) -> list[str]:
 def _read(config_file: Path) -> Any:
     try:
         return _parsed(config_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TemplateError):
-        return parse("")  # Triton says what is wrong with it
+    except OSError as error:
+        if error.errno in _LACKED_HERE:
+            raise
+    except (ValueError, TemplateError):
+        pass
+    return parse("")  # Triton says what is wrong with it
 
 
 @functools.lru_cache(maxsize=16)

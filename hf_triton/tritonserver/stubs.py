@@ -23,6 +23,8 @@ from hf_triton.tritonserver.system_calls import signal_name, start_thread
 
 _STUB = "triton_python_backend_stub"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+# Of any other error, such as one for lack of file descriptors, nobody is to take it for dead.
+_HAS_ENDED = (FileNotFoundError, ProcessLookupError, psutil.Error)
 _VMSTAT = Path("/proc/vmstat")
 # No process sends itself one of these.
 _OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -65,10 +67,11 @@ def still_alive(stubs: Iterable[Stub]) -> frozenset[Stub]:
 def cpu_seconds(group: int) -> dict[int, float]:
     """What each process of the group has used of the processor so far, in seconds."""
     found = {}
-    for process in _processes(group):
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            found[process.pid] = times.user + times.system
+    with contextlib.suppress(OSError):  # the rest is not known now
+        for process in _processes(group):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
     return found
 
 
@@ -89,7 +92,7 @@ class End:
 
 def started_s(pid: int) -> float:
     """When a process began, on the machine's clock (CLOCK_BOOTTIME), in hundredths."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
+    with contextlib.suppress(*_HAS_ENDED, IndexError, ValueError):
         return int(stat_fields(Path(f"/proc/{pid}"))[19]) / os.sysconf("SC_CLK_TCK")
     return -math.inf
 
@@ -165,7 +168,7 @@ def num_out_of_memory() -> int | None:
 
 def _processes(group: int) -> Iterator[psutil.Process]:
     for pid in psutil.pids():
-        with contextlib.suppress(OSError, psutil.Error):
+        with contextlib.suppress(*_HAS_ENDED):
             if os.getpgid(pid) == group:
                 yield psutil.Process(pid)
 

@@ -47,7 +47,7 @@ def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
     size = folder.f_blocks * folder.f_frsize
     used: set[str] = set()
     for pid in living:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
             used |= {line.split(maxsplit=5)[-1] for line in lines}
     num_processes = num_bytes = 0

@@ -109,7 +109,7 @@ class Health:
         """
         if self.phase != "stopping":
             self.phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
-        if phase == "restarting":
+        if phase in ("restarting", "stopping"):  # nobody asks it
             self._answered_at_s = None
 
     def set_server_up(self, is_up: bool) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from generator.render import model_config
+from hf_triton.serving.supervision.dead_process_memory import left_behind
 from hf_triton.tritonserver import stubs
 from hf_triton.tritonserver.model_state import Cause
-from hf_triton.tritonserver.stubs import End, Stub, StubEnds, find_stubs
+from hf_triton.tritonserver.stubs import End, Stub, StubEnds, cpu_seconds, find_stubs, started_s
 from tests.support.triton import eventually
 
 REAPS = """
@@ -56,6 +61,28 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
             assert Path(f"/proc/{fork}").exists()
         finally:
             os.killpg(server.pid, signal.SIGKILL)
+
+
+def test_a_process_that_can_not_be_looked_at_now_has_not_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lack(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    group = os.getpgid(0)
+    monkeypatch.setattr(psutil, "Process", lack)
+    with pytest.raises(OSError, match="Too many"):
+        find_stubs(group)
+    assert cpu_seconds(group) == {}
+    monkeypatch.setattr(Path, "read_text", lack)
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: started_s(os.getpid()),
+        lambda: left_behind("hf_triton_none_", [os.getpid()]),
+        lambda: model_config.load_of(Path("config.pbtxt")),
+    )
+    for look in looks:
+        with pytest.raises(OSError, match="Too many"):
+            look()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from generator.models_yaml.server_settings import OnDemand
+from generator.repository.writing import locked_model
 from generator.spec.triton_models import IDLE_PARAMETER, LOAD_PARAMETER
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
@@ -36,6 +37,7 @@ class Home:
     """One model that is loaded on demand, and may go when nobody asks it for a second."""
 
     def __init__(self, repository: Path) -> None:
+        self.repository = repository
         (repository / "a").mkdir()
         keys = {LOAD_PARAMETER: "on_demand", IDLE_PARAMETER: "1"}
         lines = [
@@ -73,6 +75,24 @@ def test_a_request_loads_a_model_again_each_time_after_it_was_idle(home: Home) -
         assert home.states["a"].state is State.ASLEEP, "a load that begins now is not over"
     assert home.triton.calls == ["load a", "unload a"] * 2
     assert home.models.models["a"].num_loads == 2
+
+
+def test_one_that_triton_does_not_unload_is_there_still(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert home.becomes("loaded", WAITS)
+    asked: list[str] = []
+
+    def refuse(name: str) -> str:
+        asked.append(name)
+        return "not now"
+
+    monkeypatch.setattr(home.triton, "unload", refuse)
+    assert home.becomes("leaving", {})
+    assert home.becomes("loaded", {})
+    assert asked == ["a"]
+    with locked_model(home.repository / "a", 20):
+        pass
 
 
 def test_a_failed_load_is_told_to_those_who_wait_and_tried_again_later(home: Home) -> None:

@@ -68,6 +68,8 @@ class OnDemandModels:
         self._entries = self._served.on_demand()
         self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
         residency.set_entries({name: entry.idle_s for name, entry in self._entries.items()})
+        for name in self._began_s.keys() - self._entries.keys():  # an apply has taken it away
+            del self._began_s[name]
         if not residency.models:
             return
         while not self._unloaded.empty():  # before their states are looked at
@@ -193,7 +195,8 @@ class OnDemandModels:
             self._served.look_again()
             entry = self._served.on_demand().get(name)
             for folder in (entry.folders if entry else folders)[::-1]:  # a front before its engine
-                self._server.api.unload(folder)
+                if self._server.api.unload(folder) is not None:
+                    break
                 while self._server.pid == pid and self._is_there(folder):
                     time.sleep(_POLL_S)
                 if self._server.pid == pid:
