@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, NoRoomError
@@ -64,15 +64,6 @@ class ApplyOptions:
     allow_gap: bool = False
 
 
-@dataclass
-class ApplyResult:
-    outcomes: list[Outcome] = field(default_factory=list)
-    routing: dict[str, str | None] = field(default_factory=dict)
-    adapters: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    interrupted: bool = False
-
-
 def tell(line: str) -> None:
     print(line, flush=True)
 
@@ -98,8 +89,11 @@ class Session:
     ) -> None:
         self._repository, self._target, self._options = repository, target, options
         self._tell, self._warn = tell, warn
-        self._stopping = threading.Event()
-        self._applied = ApplyResult()
+        self._stopping = threading.Event()  # set: the apply is interrupted
+        self._outcomes: list[Outcome] = []
+        self._failures: dict[str, str] = {}
+        self._routing: dict[str, str | None] = {}  # what each file was before
+        self._adapters: dict[str, str] = {}
 
     def apply(self, config: Path) -> int:
         options, repository = self._options, self._repository
@@ -115,9 +109,7 @@ class Session:
             wanted = plan_apply(plan, repository, self._target, force=options.force)
             wanted = self._look_for_room(wanted)
             if wanted.is_nothing and not options.dry_run:
-                before = served_record.read(repository) or ServedRecord()
-                found = _record(wanted, self._applied, before, (), is_whole=True)
-                served_record.write(repository, found)
+                self._record(wanted, (), is_whole=True)
             if wanted.is_nothing or options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             specs = {spec.name: spec for spec in plan.specs}
@@ -146,7 +138,6 @@ class Session:
 
     def stop(self) -> None:
         """Starts no further model; the apply counts as interrupted. From any thread."""
-        self._applied.interrupted = True
         self._stopping.set()
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -165,16 +156,6 @@ class Session:
         return plan
 
     def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool) -> None:
-        applied = self._applied
-        before = served_record.read(self._repository) or ServedRecord()
-
-        def record(removed: Collection[str]) -> None:
-            found = _record(plan, applied, before, removed, is_whole=is_whole)
-            try:
-                served_record.write(self._repository, found)
-            except GeneratorError as error:  # such as a full disk
-                self._warn(f"{error}: a rollback will know nothing of this")
-
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
@@ -195,17 +176,19 @@ class Session:
                 if not self._stopping.is_set():
                     self._run_jobs(batch)
             for group in going:
-                if not self._stopping.is_set() and group.name not in applied.failures:
+                if not self._stopping.is_set() and group.name not in self._failures:
                     self._write_rest(group)
             if plan.removed and not self._stopping.is_set():
-                record(plan.removed)  # else the supervisor would load again what is unloaded
-                if applied.routing:  # else requests would be routed to a model being unloaded
+                # Else the supervisor would load again what is unloaded.
+                self._record(plan, plan.removed, is_whole=is_whole)
+                if self._routing:  # else requests would be routed to a model being unloaded
                     self._stopping.wait(ROUTING_IS_READ_S)
                 common = (self._repository, self._target, settings)
                 removed = plan.removed.values()
                 self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
         finally:
-            record([one.model for one in applied.outcomes if one.is_removal])
+            gone = [one.model for one in self._outcomes if one.is_removal]
+            self._record(plan, gone, is_whole=is_whole)
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
@@ -248,7 +231,7 @@ class Session:
             if isinstance(outcome, Exception):
                 self.stop()
                 raise outcome
-            self._applied.outcomes.append(outcome)
+            self._outcomes.append(outcome)
             if outcome.failure:
                 self._fail(outcome.model, outcome.failure)
             elif not outcome.written:
@@ -259,7 +242,7 @@ class Session:
                 self._tell(f"{draining} still answers requests, and goes when they end")
 
     def _fail(self, model: str, reason: str) -> None:
-        self._applied.failures[model] = reason
+        self._failures[model] = reason
         self._warn(f"model '{model}' failed: {reason}")
 
     def _write_rest(self, group: GroupChange) -> None:
@@ -282,23 +265,22 @@ class Session:
         if adapters.changes_adapters(plan):
             served = self._target.served([one.name for one in group.folders])
             if any(one.ready for one in served.values()):
-                self._applied.adapters[folder.name] = adapters.change(plan, group.name)
+                self._adapters[folder.name] = adapters.change(plan, group.name)
                 self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
                 return
-            self._applied.adapters[folder.name] = current_files(folder)[ADAPTERS_FILE].decode()
+            self._adapters[folder.name] = current_files(folder)[ADAPTERS_FILE].decode()
         before = read_file(folder / ROUTING_FILE)
         writer.apply(plan)
         if before == read_file(folder / ROUTING_FILE):
             self._tell(f"{folder.name}: written, nothing to load")
         else:
-            self._applied.routing[folder.name] = None if before is None else before.decode()
+            self._routing[folder.name] = None if before is None else before.decode()
             self._tell(f"{folder.name}: its routing is written, the running model takes it up")
 
     def _report_orphans(self, plan: Plan) -> None:
         """Prunes or reports the folders on disk that no model needs any more."""
-        is_good = not (self._applied.failures or self._applied.interrupted)
         for orphan in plan.orphans:
-            if self._options.prune and is_good:
+            if self._options.prune and self._is_good:
                 writer.remove(orphan)
                 self._tell(f"{orphan.folder}: pruned")
             else:
@@ -306,23 +288,78 @@ class Session:
                 self._warn(f"{orphan.folder}: {message}")
 
     def _end(self, plan: ApplyPlan) -> int:
-        applied = self._applied
-        good = [one for one in applied.outcomes if one.is_change and not one.failure]
+        good = [one for one in self._outcomes if one.is_change and not one.failure]
         kept = [one for one in good if one.model not in plan.removed]
         counts = {
             "changed": sum(not one.is_addition for one in kept),
             "added": sum(one.is_addition for one in good),
             "removed": len(good) - len(kept),
-            "routed": len(applied.routing),
-            "with other adapters": len(applied.adapters),
+            "routed": len(self._routing),
+            "with other adapters": len(self._adapters),
             "unchanged": sum(group.is_nothing for group in plan.groups),
-            "failed": len(applied.failures),
+            "failed": len(self._failures),
         }
         summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         self._tell(f"{self._target.name}: {summary or 'nothing done'}")
-        if applied.interrupted:
+        if self._stopping.is_set():
             return EXIT_INTERRUPTED
-        return EXIT_INPUT if applied.failures else EXIT_OK
+        return EXIT_INPUT if self._failures else EXIT_OK
+
+    @property
+    def _is_good(self) -> bool:
+        return not (self._failures or self._stopping.is_set())
+
+    @cached_property
+    def _before(self) -> ServedRecord:
+        """The record as this apply has found it."""
+        return served_record.read(self._repository) or ServedRecord()
+
+    def _record(self, plan: ApplyPlan, removed: Collection[str], *, is_whole: bool) -> None:
+        """Writes what is served now, and what a rollback undoes: one that undid everything can't be
+        undone itself. ``removed``: models that go, or have gone; an interrupt leaves others of the
+        plan's loaded. ``is_whole``: the plan names every wanted model; otherwise models that it
+        does not name stay in the record.
+        """
+        models = self._served_now(plan, is_whole=is_whole) - set(removed)
+        last = self._before.last
+        if is_whole:
+            change = self._last_change(plan, models)
+            last = last if change.is_empty else change
+        elif self._is_good:
+            last = LastChange()
+        applied = LastApply(self._is_good, round(time.time(), 3))
+        found = ServedRecord(tuple(sorted(models)), last, applied)
+        try:
+            served_record.write(self._repository, found)
+        except GeneratorError as error:  # such as a full disk
+            self._warn(f"{error}: a rollback will know nothing of this")
+
+    def _served_now(self, plan: ApplyPlan, *, is_whole: bool) -> set[str]:
+        loaded = {name for outcome in self._outcomes for name in outcome.loaded}
+        groups = {group.name: group for group in plan.groups}
+        kept = set(self._before.models)
+        if is_whole:
+            kept &= groups.keys() | plan.removed.keys()
+        return kept | {
+            name
+            for name, group in groups.items()
+            if name in loaded
+            or group.folders[0].served.ready
+            or (group.is_loaded_later and name not in self._failures)
+        }
+
+    def _last_change(self, plan: ApplyPlan, models: set[str]) -> LastChange:
+        """What a rollback would undo, also of models that came and went without a load."""
+        good = [outcome for outcome in self._outcomes if not outcome.failure]
+        changed = {name: version for one in good for name, version in one.before.items()}
+        added = {name for one in good for name in one.loaded} - set(changed)
+        removed = {name for one in self._outcomes for name in one.unloaded}
+        known = set(self._before.models)
+        new = [one for one in plan.groups if one.name in models - known] if known else []
+        added |= {folder.name for one in new if one.is_loaded_later for folder in one.folders}
+        removed |= known - models - plan.removed.keys()
+        routing, adapters = dict(self._routing), dict(self._adapters)
+        return LastChange(changed, routing, adapters, tuple(sorted(added)), tuple(sorted(removed)))
 
 
 def _result_line(outcome: Outcome) -> str:
@@ -339,70 +376,3 @@ def _result_line(outcome: Outcome) -> str:
         return f"{outcome.model}: {versions} ready, after {outcome.ready_s:.1f} s without an answer"
     drained = "" if outcome.draining else f", what ran before gone {outcome.drained_s:.1f} s later"
     return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"
-
-
-def _record(
-    plan: ApplyPlan,
-    applied: ApplyResult,
-    before: ServedRecord,
-    removed: Collection[str],
-    *,
-    is_whole: bool,
-) -> ServedRecord:
-    """What is served now, and what a rollback undoes: one that undid everything can't be undone
-    itself. ``removed``: models that go, or have gone; an interrupt leaves others of the plan's
-    loaded. ``is_whole``: the plan names every wanted model; otherwise models that it does not name
-    stay in the record.
-    """
-    models = _served_now(plan, applied, before, removed, is_whole=is_whole)
-    is_good, last = not (applied.failures or applied.interrupted), before.last
-    if is_whole:
-        change = _last_change(plan, applied, before, models)
-        last = last if change.is_empty else change
-    elif is_good:
-        last = LastChange()
-    return ServedRecord(tuple(sorted(models)), last, LastApply(is_good, round(time.time(), 3)))
-
-
-def _served_now(
-    plan: ApplyPlan,
-    applied: ApplyResult,
-    before: ServedRecord,
-    removed: Collection[str],
-    *,
-    is_whole: bool,
-) -> set[str]:
-    loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
-    groups = {group.name: group for group in plan.groups}
-    kept = set(before.models)
-    if is_whole:
-        kept &= groups.keys() | plan.removed.keys()
-    served = {
-        name
-        for name, group in groups.items()
-        if name in loaded
-        or group.folders[0].served.ready
-        or (group.is_loaded_later and name not in applied.failures)
-    }
-    return (kept | served) - set(removed)
-
-
-def _last_change(
-    plan: ApplyPlan, applied: ApplyResult, before: ServedRecord, models: set[str]
-) -> LastChange:
-    """What a rollback would undo, also of models that came and went without a load or unload."""
-    good = [outcome for outcome in applied.outcomes if not outcome.failure]
-    changed = {name: version for one in good for name, version in one.before.items()}
-    added = {name for one in good for name in one.loaded} - set(changed)
-    removed = {name for one in applied.outcomes for name in one.unloaded}
-    known = set(before.models)
-    new = [one for one in plan.groups if one.name in models - known] if known else []
-    added |= {folder.name for one in new if one.is_loaded_later for folder in one.folders}
-    removed |= known - models - plan.removed.keys()
-    return LastChange(
-        changed,
-        dict(applied.routing),
-        dict(applied.adapters),
-        tuple(sorted(added)),
-        tuple(sorted(removed)),
-    )
