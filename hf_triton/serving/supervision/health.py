@@ -109,7 +109,7 @@ class Health:
         """
         if self.phase != "stopping":
             self.phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
-        if phase in ("restarting", "stopping"):  # nobody asks it
+        if phase == "restarting":
             self._answered_at_s = None
 
     def set_server_up(self, is_up: bool) -> None:
@@ -124,7 +124,7 @@ class Health:
 
     def is_live(self) -> bool:
         """False where tritonserver should answer and has not for a minute: it hangs."""
-        since = self._answered_at_s
+        since = None if self.phase == "stopping" else self._answered_at_s
         return since is None or self.clock() - since < _HUNG_AFTER_S
 
     def readiness(self) -> dict[str, Any]:

@@ -75,7 +75,11 @@ def serve(
             server.start()
             health.set_server_up(True)
             with _state_file(server, options.config):
-                return _serve_until_stopped(server, models, options, health, ports)
+                served = ServedModels(server.repository, models)
+                with contextlib.suppress(RepositoryError):  # told when the state file was written
+                    served.record()
+                supervisor = Supervisor(server, served, health, options, ports)
+                return _serve_until_stopped(supervisor, options)
     except ServerError as error:
         why = f"\n  perhaps for lack of memory: {shortage}" if shortage else ""
         raise ServerError(f"{error}{why}") from None
@@ -111,20 +115,11 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
         remove_state(server.repository, listen.http_port)
 
 
-def _serve_until_stopped(
-    server: TritonServer,
-    models: Sequence[str],
-    options: ServeOptions,
-    health: Health,
-    ports: PublicPorts,
-) -> int:
-    served = ServedModels(server.repository, models)
-    with contextlib.suppress(RepositoryError):  # reported when the state file was written
-        served.record()
-    supervisor = Supervisor(server, served, health, options, ports)
+def _serve_until_stopped(supervisor: Supervisor, options: ServeOptions) -> int:
+    server = supervisor.server
     try:
         supervisor.begin_to_load()
-        ports.process.wait_until_it_listens()
+        supervisor.ports.process.wait_until_it_listens()
         with contextlib.ExitStack() as stack:
             if options.watched:
                 watch = Watch(
@@ -139,7 +134,7 @@ def _serve_until_stopped(
                 stack.callback(watch.stop)
             supervisor.run()
     except StopRequested:
-        code = _stop(server, health, supervisor, options.drain_s, ports)
+        code = _stop(supervisor, options.drain_s)
         return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
         supervisor.loader.end()
@@ -147,21 +142,18 @@ def _serve_until_stopped(
         raise
 
 
-def _stop(
-    server: TritonServer,
-    health: Health,
-    supervisor: Supervisor,
-    drain_s: float,
-    ports: PublicPorts,
-) -> int:
+def _stop(supervisor: Supervisor, drain_s: float) -> int:
+    server, health, ports = supervisor.server, supervisor.health, supervisor.ports.process
     health.enter("stopping")
     after = f", in {drain_s:g} s" if drain_s else ""
     say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
     loader, states, is_stuck = supervisor.loader, supervisor.states, False
     try:
-        time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
+        with contextlib.suppress(ServerError):  # nothing is left to drain
+            # Load balancers see that we are not ready, and stop sending.
+            supervisor.run(time.monotonic() + drain_s)
         loader.end()
-        ports.process.begin_stop()
+        ports.begin_stop()
         only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)
         ends_s = time.monotonic() + _ONLY_LOADS_S if only_loads else math.inf
         idleness = IdleTime(server.pid)
@@ -173,11 +165,11 @@ def _stop(
             """
             nonlocal is_stuck
             is_idle = idleness.seconds() > _IDLE_S
-            is_stuck = is_idle and (loader.has_deaths or ports.process.has_ended)
+            is_stuck = is_idle and (loader.has_deaths or ports.has_ended)
             return is_stuck or time.monotonic() > ends_s
 
         code = server.stop(waits_in_vain)
-        ports.process.end(time.monotonic() + STOP_TIMEOUT_S)
+        ports.end(time.monotonic() + STOP_TIMEOUT_S)
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED

@@ -5,12 +5,12 @@ has died. Never returns by itself; knows neither signals nor how the server is s
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -79,8 +79,8 @@ class Supervisor:
         options: ServeOptions,
         ports: PublicPorts,
     ) -> None:
-        self._server, self._served, self._health = server, served, health
-        self._options, self._ports = options, ports
+        self.server, self._served, self.health = server, served, health
+        self._options, self.ports = options, ports
         health.why_no_ports = lambda: ports.process.why_not_up
         api, ends = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S), StubEnds()
         deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
@@ -99,20 +99,20 @@ class Supervisor:
         self._loading: list[str] = []  # of those, what is waited for
         self._ask_at_s = self._lack_told_at_s = self._count_leftovers_at_s = 0.0
 
-    def run(self) -> NoReturn:
-        """Looks after what ``begin_to_load`` began. Raises ServerError if no model is left to
-        serve, or a server that has never served dies too often.
+    def run(self, until_s: float = math.inf) -> None:
+        """Looks after what ``begin_to_load`` began, until a time of ``time.monotonic``. Raises
+        ServerError if no model is left to serve, or a server that has never served dies too often.
         """
-        while True:
+        while time.monotonic() < until_s:
             self.states.changed.wait(_LOOK_EVERY_S)
             self.states.changed.clear()
             try:
-                if (code := self._server.exit_code()) is None:
+                if (code := self.server.exit_code()) is None:
                     self._look()
                     self._revive_ports()
                 else:
                     cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
-                    self._restart(self._server.exit_message("tritonserver died"), cause)
+                    self._restart(self.server.exit_message("tritonserver died"), cause)
             except OSError as error:  # the machine lacks something, such as file descriptors
                 now = time.monotonic()
                 if now >= self._lack_told_at_s:
@@ -120,7 +120,7 @@ class Supervisor:
                     say(f"can't look after the models: {error.strerror or error}; trying again")
 
     def _revive_ports(self) -> None:
-        if message := self._ports.process.revive():
+        if message := self.ports.process.revive():
             say(message)
 
     def begin_to_load(self) -> None:
@@ -163,20 +163,20 @@ class Supervisor:
         # A process that is loading is to be known before it dies: how it does is its load's cause.
         self.loader.look(sweep=is_due and self._answers.answered_last, find=is_loading)
         if is_due:
-            self._server.keep_memory_private()
+            self.server.keep_memory_private()
         if self.loader.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             living = {stub.pid for stub in self.loader.stubs}
-            left = left_behind(self._server.shared_memory_prefix, living)
+            left = left_behind(self.server.shared_memory_prefix, living)
             if left.are_too_many:
                 processes = f"{left.num_processes} processes that died"
                 self._renew_server(f"it keeps what {processes} have left behind")
         # What is free is known once those are loaded that always are.
-        demand = demand_of(self._ports.process.said)
+        demand = demand_of(self.ports.process.said)
         self._on_demand.look(demand, may_begin=not self._loading)
         self._report_states()
         if is_due:
-            self._on_demand.report(self._health)
+            self._on_demand.report(self.health)
         for model in self._begun:
             if self.states.are_ready(self._served.folders(model)):
                 self._print_curl_lines(model)
@@ -187,17 +187,17 @@ class Supervisor:
         for name in self._served.names():
             self._states_of(name)
         since, seen = self.states.num_changes, self._answers.states()
-        self._health.set_server_up(self._answers.is_up if seen is None else True)
+        self.health.set_server_up(self._answers.is_up if seen is None else True)
         if seen is not None:
             self.states.see(seen, since)
 
     def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
         names = self._served.names()
-        self._health.last_apply = self._served.last_apply() or self._health.last_apply
-        self._health.models = {name: self._report(name) for name in names}
+        self.health.last_apply = self._served.last_apply() or self.health.last_apply
+        self.health.models = {name: self._report(name) for name in names}
         models = {part: model for name in names for part, model in self._for_ports(name)}
-        self._ports.process.tell(line_of(models))
+        self.ports.process.tell(line_of(models))
 
     def _for_ports(self, name: str) -> Iterator[tuple[str, Model]]:
         """What ports are told of an entry's folders: a front needs its engine too."""
@@ -269,7 +269,7 @@ class Supervisor:
         """Once for each model."""
         if model not in self._has_curl_lines:
             self._has_curl_lines.add(model)
-            self._ports.print_curl_lines(self._server, model)
+            self.ports.print_curl_lines(self.server, model)
 
     def _loaded(self) -> None:
         """Every model is ready, has failed, or is no longer waited for."""
@@ -279,11 +279,11 @@ class Supervisor:
             raise ServerError("no model is ready, so there is nothing to serve")
         is_first, self.has_served = not self.has_served, True
         self._restarts.lives()
-        self._health.enter("serving")
+        self.health.enter("serving")
         if is_first:
             for model in self._on_demand.models:
                 self._print_curl_lines(model)
-            self._ports.tell_serving(self._server, self._served, num_ready)
+            self.ports.tell_serving(self.server, self._served, num_ready)
 
     def _end_where_nothing_is_left(self) -> None:
         entries = {name: self._states_of(name) for name in self._served.names()}
@@ -301,18 +301,18 @@ class Supervisor:
     def _renew_server(self, why: str) -> None:
         """Ends a server, to be started again."""
         say(f"tritonserver is ended, after the requests in flight: {why}")
-        self._health.enter("restarting", f"tritonserver is started again: {why}")
+        self.health.enter("restarting", f"tritonserver is started again: {why}")
         self.loader.end()
         self.states.server_ended()
         self._report_states()
         deadline = time.monotonic() + _RENEW_AFTER_S
-        self._server.stop(lambda: time.monotonic() > deadline)
+        self.server.stop(lambda: time.monotonic() > deadline)
         self._start_again("tritonserver has ended")
 
     def _restart(self, words: str, cause: Cause) -> None:
         self.loader.end()
-        self._health.enter("restarting")
-        self._health.set_server_up(False)
+        self.health.enter("restarting")
+        self.health.set_server_up(False)
         self.states.server_died(cause, words.partition(";")[0])
         self._report_states()
         self._start_again(words)
@@ -322,19 +322,19 @@ class Supervisor:
         ServerError where it ends too often before it has ever served.
         """
         while True:
-            self._server.kill()
+            self.server.kill()
             self._wait_to_start(words)
             try:
-                self._server.start()
+                self.server.start()
                 break
             except ServerError as error:
                 words = str(error)
             except OSError as error:  # the machine lacks memory, processes, file descriptors
                 words = f"tritonserver did not start: {error.strerror or error}"
         self._answers.server_started()
-        self._health.enter("restarting")
-        self._health.num_server_restarts += 1
-        self._health.set_server_up(True)
+        self.health.enter("restarting")
+        self.health.num_server_restarts += 1
+        self.health.set_server_up(True)
         self.loader.server_started()
         self.begin_to_load()
 
@@ -351,7 +351,7 @@ class Supervisor:
         again = f"is started again{when} ({self._restarts.count})"
         say(words)
         say(f"tritonserver {again}")
-        self._health.enter("restarting", f"{words.partition(';')[0]} and {again}")
+        self.health.enter("restarting", f"{words.partition(';')[0]} and {again}")
         deadline = time.monotonic() + delay_s
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_EVERY_S))

@@ -112,6 +112,8 @@ def test_not_ready_comes_before_the_stop_and_a_second_signal_forces_it(tmp_path:
         assert eventually(lambda: get(health).status == 503)
         assert get(health).body["phase"] == "stopping"
         assert served.generate("plain", "x").status == 200, "requests on their way are answered"
+        os.kill(served.stub_pid("plain"), signal.SIGKILL)
+        assert eventually(lambda: served.generate("plain", "x").status == 200), "it heals still"
         served.signal(signal.SIGINT)
         assert served.exit_code() == 130
         assert served.leaves_nothing()

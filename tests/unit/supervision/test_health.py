@@ -91,8 +91,8 @@ def test_live_is_all_but_a_server_that_hangs(told: Told) -> None:
     told.health.enter("restarting")
     told.clock.now_s += 100
     assert told.status("/live") == 200, "the supervisor is at it"
-    told.health.set_server_up(True)
     told.health.enter("stopping")
+    told.health.set_server_up(True)
     told.clock.now_s += 600
     assert told.status("/live") == 200, "it drains, or answers its last requests"
 
