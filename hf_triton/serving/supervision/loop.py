@@ -193,16 +193,25 @@ class Supervisor:
 
     def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
-        names = self._served.names()
         self.health.last_apply = self._served.last_apply() or self.health.last_apply
-        self.health.models = {name: self._report(name) for name in names}
-        models = {part: model for name in names for part, model in self._for_ports(name)}
+        reports, models = dict[str, ModelReport](), dict[str, Model]()
+        for name in self._served.names():
+            states, on_demand = self._states_of(name), self._on_demand.for_ports(name)
+            reports[name] = ModelReport(
+                self._reason(name, states, on_demand),
+                sum(one.num_deaths for one in states),
+                sum(one.num_restarts for one in states),
+                any(one.state is State.GIVEN_UP for one in states),
+            )
+            models.update(self._for_ports(name, on_demand, reports[name].reason))
+        self.health.models = reports
         self.ports.process.tell(line_of(models))
 
-    def _for_ports(self, name: str) -> Iterator[tuple[str, Model]]:
+    def _for_ports(
+        self, name: str, on_demand: Model | None, reason: str
+    ) -> Iterator[tuple[str, Model]]:
         """What ports are told of an entry's folders: a front needs its engine too."""
-        folders, on_demand = self._served.folders(name), self._on_demand.for_ports(name)
-        is_ours = self._served.is_ours(name)
+        folders, is_ours = self._served.folders(name), self._served.is_ours(name)
         for part in folders:
             needed = folders if part == name else [part]
             states = self.states.of(needed)
@@ -222,29 +231,19 @@ class Supervisor:
                     why=death.reason,
                     cause=death.cause,
                     state=worst.state,
-                    reason=self._reason(name, states) if part == name else "",
+                    reason=reason if part == name else "",
                     others_live=death.others_live,
                     is_ours=is_ours,
                 ),
             )
 
-    def _report(self, name: str) -> ModelReport:
-        states = self._states_of(name)
-        return ModelReport(
-            self._reason(name, states),
-            sum(one.num_deaths for one in states),
-            sum(one.num_restarts for one in states),
-            any(one.state is State.GIVEN_UP for one in states),
-        )
-
-    def _reason(self, model: str, states: Sequence[ModelState]) -> str:
-        on_demand = self._on_demand.for_ports(model)
+    def _reason(self, name: str, states: Sequence[ModelState], on_demand: Model | None) -> str:
         if on_demand and on_demand.is_coming:
             return on_demand.failure
         worst = _worst(states)
-        if self._served.load(model) == "manual" and worst.state in _OF_SOMEBODY:
+        if self._served.load(name) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
-        unready = (one for one in self._served.folders(model) if one in self._hangs.not_ready)
+        unready = (one for one in self._served.folders(name) if one in self._hangs.not_ready)
         said = (f"{folder} says that it is not ready" for folder in unready)
         return worst.told or next(said, "")
 
