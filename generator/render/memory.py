@@ -34,12 +34,19 @@ Listed = Mapping[Key, Mapping[str, int]]
 
 
 def folder_bytes(
-    folder: Path, values: Mapping[str, Any], gpus: Sequence[str] = (), listed: Listed | None = None
+    folder: Path,
+    values: Mapping[str, Any],
+    gpus: Sequence[str] = (),
+    listed: Listed | None = None,
+    groups: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, float]:
+    """``groups`` are its instance groups, if they are not those of its config.pbtxt."""
     if not values:
         return {CPU: FRONT_BYTES}
+    if groups is None:
+        groups = model_config.instance_groups(folder / "config.pbtxt")
     size: dict[str, float] = {CPU: 0.0}
-    for device, count in copies(model_config.instance_groups(folder / "config.pbtxt"), gpus):
+    for device, count in copies(groups, gpus):
         weights = weight_bytes(folder, values, listed, on_gpu=device != CPU)
         size[device] = size.get(device, 0.0) + weights * count
         size[CPU] += PROCESS_BYTES * max(1, round(count))

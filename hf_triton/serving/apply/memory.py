@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.render import model_config
-from generator.render.memory import CPU, weight_bytes
+from generator.render.memory import CPU, folder_bytes, weight_bytes
 from hf_triton.serving.apply.model_update import switches_at_once
 from hf_triton.serving.apply.planning import (
     ApplyPlan,
@@ -91,11 +91,15 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
 
 
 def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
-    """Empty where it is not known; at least the cache where only the weights' size is not."""
+    """At least the weights, by their files, where it is computed elsewhere, by more instances or
+    by another engine; at least the cache where the weights' size is not known.
+    """
     old, new = (_values(folder, old=is_old) for is_old in (True, False))
-    if _placed(old, folder.config_before) != _placed(new, folder.config):
-        return {}
     gpus = [device for device in copy.loaded if device != CPU]
+    placed = _placed(new, folder.config)
+    if _placed(old, folder.config_before) != placed:
+        estimate = folder_bytes(folder.plan.folder, new, gpus, groups=placed[-1] or ())
+        return {device: size for device, size in estimate.items() if device in copy.free}
     devices = gpus or [CPU]
     total = sum(copy.loaded[device] for device in devices)
     # On the CPU it is taken as it is written. With less free than the cache's share leaves, it

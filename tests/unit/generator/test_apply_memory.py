@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from generator.render.memory import unknown_source, weight_bytes
+from generator.render.memory import PROCESS_BYTES, unknown_source, weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.planning import (
@@ -161,6 +161,16 @@ def test_other_weights_count_as_their_files_do(tmp_path: Path) -> None:
     assert found.needed / GIB == pytest.approx(50)
     half = change(folder=tmp_path, model="org/larger", dtype="bfloat16", options=options)
     assert shortage(HALF_CARD, half) is None
+
+
+def test_more_instances_need_at_least_their_weights(tmp_path: Path) -> None:
+    weights(tmp_path / "model", 3 * GIB)
+    metrics = published("chat", "cpu", loaded=3.3, free=10)
+    local = {"model": "../model", "local": True, "folder": tmp_path, "old": 'name: "chat"'}
+    for count, needed in ((2, None), (4, 4 * (3 + PROCESS_BYTES / GIB))):
+        config = f'name: "chat" instance_group {{ count: {count} kind: KIND_CPU }}'
+        found = shortage(metrics, change(config=config, **local))
+        assert (found and found.needed / GIB) == (needed and pytest.approx(needed))
 
 
 def test_weights_in_parts_are_those_that_the_index_names(tmp_path: Path) -> None:
