@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -101,22 +101,23 @@ class Target:
     def wait_gone(self, folder: str, versions: Iterable[int], timeout_s: float) -> set[int]:
         """Waits until the versions are unloaded; returns those that still have requests."""
         going = set(versions)
-        deadline = time.monotonic() + timeout_s
-        while left := self.active_versions(folder) & going:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
-        return left
+        return self._wait(lambda: self.active_versions(folder) & going, timeout_s)
 
-    def wait_loaded(self, folders: Iterable[str], timeout_s: float) -> str:
+    def wait_loaded(self, folders: Sequence[str], timeout_s: float) -> str:
         """Waits until none of the folders is being loaded; returns one that still is, or empty."""
-        deadline = time.monotonic() + timeout_s
-        while True:
+
+        def busy() -> list[str]:
             found = self._folders()
-            busy = [name for name in folders if found.get(name, _UNKNOWN).versions(LOADING)]
-            if not busy or time.monotonic() > deadline:
-                return busy[0] if busy else ""
+            return [name for name in folders if found.get(name, _UNKNOWN).versions(LOADING)]
+
+        return next(iter(self._wait(busy, timeout_s)), "")
+
+    def _wait(self, left: Callable[[], _Found], timeout_s: float) -> _Found:
+        """Waits until nothing is ``left``; returns what is after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (found := left()) and time.monotonic() <= deadline:
             time.sleep(_POLL_S)
+        return found
 
     def _folders(self) -> dict[str, ServedFolder]:
         """Every Triton model in the server's index, without digests."""
