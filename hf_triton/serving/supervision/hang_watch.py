@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -160,52 +160,11 @@ class _Beat:
     is_ready: bool
 
 
-class Heartbeats:
-    """The last beats of models' processes: each writes a file once a second, and in it whether its
-    model is ready. A process of a model that is not ours has none. ``prefix`` is what the paths of
-    the files begin with.
+class HangWatch:
+    """A model's process writes a file once a second, and in it whether its model is ready; one of a
+    model that is not ours has none.
     """
 
-    def __init__(self, prefix: str, clock: Callable[[], float]) -> None:
-        self._prefix, self._clock = prefix, clock
-        self._last: dict[int, _Beat] = {}
-
-    def look(self, pids: Iterable[int]) -> None:
-        """Reads the beats of these processes; those of others are forgotten."""
-        pids = set(pids)
-        for ended in self._last.keys() - pids:
-            with contextlib.suppress(OSError):
-                Path(f"{self._prefix}{ended}").unlink(missing_ok=True)
-        beats = {pid: self._beat(pid) for pid in pids}
-        self._last = {pid: beat for pid, beat in beats.items() if beat}
-
-    def silent_s(self, pid: int) -> float:
-        """Seconds since it last beat; 0 of one that has not begun to, or has ended."""
-        beat = self._last.get(pid)
-        return self._clock() - beat.seen_at_s if beat else 0.0
-
-    def has_begun(self, pid: int) -> bool:
-        """Whether it beats, as it does once its model has loaded."""
-        return pid in self._last
-
-    def not_ready(self) -> set[int]:
-        """The processes whose models said so with their last beat."""
-        return {pid for pid, beat in self._last.items() if not beat.is_ready}
-
-    def _beat(self, pid: int) -> _Beat | None:
-        path, last = Path(f"{self._prefix}{pid}"), self._last.get(pid)
-        try:
-            written_ns = path.stat().st_mtime_ns
-            if last and last.written_ns == written_ns:
-                return last
-            return _Beat(written_ns, self._clock(), path.read_bytes() != b"0")
-        except FileNotFoundError:
-            return None
-        except OSError:
-            return last
-
-
-class HangWatch:
     def __init__(
         self,
         server: TritonServer,
@@ -216,9 +175,9 @@ class HangWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._answers, self._loader = server, answers, loader
-        self._ports, self._say = ports, say
+        self._ports, self._say, self._clock = ports, say, clock
         self.hanging = HangingProcesses()
-        self._heartbeats = Heartbeats(server.heartbeats, clock)
+        self._beats: dict[int, _Beat] = {}  # the last one of each process
         self._num_looks = 0  # for loads, in which no process was on its way
         self._loads = Silence[_Load](lambda: self._num_looks)
         self._loaded = Silence[_Load](clock)
@@ -229,8 +188,9 @@ class HangWatch:
     def look(self, is_loading: bool) -> None:
         """Ends what hangs. ``is_loading``: a load may keep threads of the server's busy."""
         servers, stubs, ports = self._server_processes(), self._loader.stubs, self._ports.pid
-        self._heartbeats.look(stub.pid for stub in stubs)
-        silent_s = {stub.pid: self._heartbeats.silent_s(stub.pid) for stub in stubs}
+        self._read_beats({stub.pid for stub in stubs})
+        now, silent_s = self._clock(), dict.fromkeys((stub.pid for stub in stubs), 0.0)
+        silent_s |= {pid: now - beat.seen_at_s for pid, beat in self._beats.items()}
         server_silent_s = self._answers.silent_s
         if is_loading and server_silent_s < SILENT_THOUGH_BUSY_S:
             server_silent_s = 0.0
@@ -249,8 +209,28 @@ class HangWatch:
                 self._say(f"tritonserver {reasons[pid]} and is killed")
                 self._server.kill()
                 return
-        not_ready = self._heartbeats.not_ready()
+        not_ready = {pid for pid, beat in self._beats.items() if not beat.is_ready}
         self.not_ready = {stub.model for stub in stubs if stub.pid in not_ready}
+
+    def _read_beats(self, pids: Set[int]) -> None:
+        for ended in self._beats.keys() - pids:
+            with contextlib.suppress(OSError):
+                Path(f"{self._server.heartbeats}{ended}").unlink(missing_ok=True)
+        beats = {pid: self._beat(pid) for pid in pids}
+        self._beats = {pid: beat for pid, beat in beats.items() if beat}
+
+    def _beat(self, pid: int) -> _Beat | None:
+        """None of one that has not begun to, as it does once its model has loaded."""
+        path, last = Path(f"{self._server.heartbeats}{pid}"), self._beats.get(pid)
+        try:
+            written_ns = path.stat().st_mtime_ns
+            if last and last.written_ns == written_ns:
+                return last
+            return _Beat(written_ns, self._clock(), path.read_bytes() != b"0")
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return last
 
     def end_unready(self, repository: Path) -> None:
         """Ends the processes of models that have said for a minute that they are not ready. Never
@@ -278,7 +258,7 @@ class HangWatch:
         unnoticed = [
             load
             for load, pids in processes.items()
-            if load not in lacking and pids and all(map(self._heartbeats.has_begun, pids))
+            if load not in lacking and pids and pids <= self._beats.keys()
         ]
         for load in self._loaded.longer_than(_LOADED_S, unnoticed):
             self._say(f"model '{load[0]}' has loaded unnoticed by Triton: its process is ended")
