@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hf_triton.tritonserver.listen import SHARED_MEMORY
@@ -25,24 +24,11 @@ _MOST_PROCESSES = 24
 _MOST_OF_SHARED_MEMORY = 0.25
 
 
-@dataclass(frozen=True)
-class Leftovers:
-    """The number of processes that died and left their shared memory, and the part of all shared
-    memory that no living process of a model uses.
+def left_behind(prefix: str, living: Iterable[int]) -> tuple[int, float]:
+    """How many processes that died have left their shared memory, and the part of all shared memory
+    that no living process of a model uses. ``prefix`` is that of a server's regions, ``living`` are
+    its models' processes.
     """
-
-    num_processes: int
-    part_of_shared_memory: float
-
-    @property
-    def are_too_many(self) -> bool:
-        """Whether the server will soon lack threads or shared memory."""
-        is_memory_short = self.part_of_shared_memory > _MOST_OF_SHARED_MEMORY
-        return self.num_processes >= _MOST_PROCESSES or (self.num_processes > 0 and is_memory_short)
-
-
-def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
-    """``prefix`` is that of a server's regions, ``living`` are its models' processes."""
     folder = os.statvfs(SHARED_MEMORY)
     size = folder.f_blocks * folder.f_frsize
     used: set[str] = set()
@@ -58,7 +44,13 @@ def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
                 is_process = _OF_PROCESS.fullmatch(region.name.removeprefix(prefix)) is not None
                 num_processes += is_process and time.time() - seen.st_mtime > _NEW_S
                 num_bytes += seen.st_blocks * 512
-    return Leftovers(num_processes, num_bytes / size if size else 0.0)
+    return num_processes, num_bytes / size if size else 0.0
+
+
+def are_too_many(num_processes: int, part_of_shared_memory: float) -> bool:
+    """Whether a server with such leftovers will soon lack threads or shared memory."""
+    is_memory_short = num_processes > 0 and part_of_shared_memory > _MOST_OF_SHARED_MEMORY
+    return num_processes >= _MOST_PROCESSES or is_memory_short
 
 
 def remove_of_dead_servers() -> None:

@@ -18,7 +18,7 @@ from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.retries import Model, demand_of, line_of
 from hf_triton.serving.apply.file_watch import WatchedFiles
-from hf_triton.serving.supervision.dead_process_memory import left_behind
+from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.model_loader import ModelLoader
@@ -167,10 +167,9 @@ class Supervisor:
         if self.loader.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             living = {stub.pid for stub in self.loader.stubs}
-            left = left_behind(self.server.shared_memory_prefix, living)
-            if left.are_too_many:
-                processes = f"{left.num_processes} processes that died"
-                self._renew_server(f"it keeps what {processes} have left behind")
+            num_dead, part = left_behind(self.server.shared_memory_prefix, living)
+            if are_too_many(num_dead, part):
+                self._renew_server(f"it keeps what {num_dead} processes that died have left behind")
         # What is free is known once those are loaded that always are.
         demand = demand_of(self.ports.process.said)
         self._on_demand.look(demand, may_begin=not self._loading)

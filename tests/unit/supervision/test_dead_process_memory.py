@@ -13,7 +13,7 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.serving.supervision import dead_process_memory, lifecycle, limits
-from hf_triton.serving.supervision.dead_process_memory import Leftovers, left_behind
+from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 
 
 @pytest.fixture
@@ -36,19 +36,19 @@ def test_regions_that_no_living_process_uses_are_counted_also_without_zombies(pr
         os.utime(region, None if region == new else (0, 0))
     size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert left_behind(prefix, [os.getpid()]) == Leftovers(1, (4 << 20) / size)
-        assert left_behind(prefix, []) == Leftovers(2, (5 << 20) / size)
+        assert left_behind(prefix, [os.getpid()]) == (1, (4 << 20) / size)
+        assert left_behind(prefix, []) == (2, (5 << 20) / size)
 
 
 @pytest.mark.threat("leftovers-of-deaths")
 @pytest.mark.parametrize(
-    "num, part, are_too_many",
+    "num, part, expected",
     [(0, 0.9, False), (1, 0.2, False), (1, 0.3, True), (23, 0.0, False), (24, 0.0, True)],
 )
 def test_too_many_are_what_a_container_has_no_room_for(
-    num: int, part: float, are_too_many: bool
+    num: int, part: float, expected: bool
 ) -> None:
-    assert Leftovers(num, part).are_too_many == are_too_many
+    assert are_too_many(num, part) is expected
 
 
 @pytest.mark.threat("leftovers-of-deaths")
