@@ -38,7 +38,6 @@ class Binary:
     """A tritonserver that can be run: the start of its command line, what its environment adds."""
 
     command: tuple[str, ...]
-    origin: str
     environment: dict[str, str] = field(default_factory=dict)
 
     def full_environment(self) -> dict[str, str]:
@@ -59,7 +58,7 @@ def find(scratch: str = "") -> Binary:
     """
     on_path = shutil.which("tritonserver")
     if on_path:
-        return Binary((on_path,), on_path, _python_environment())
+        return Binary((on_path,), _python_environment())
     return embedded(scratch)
 
 
@@ -87,7 +86,7 @@ def embedded(scratch: str = "") -> Binary:
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         NUMPY_VARIABLE: _NUMPY_BELOW,
     }
-    return Binary((str(server), *flags), f"{_WHEEL} {wheel.version}", environment)
+    return Binary((str(server), *flags), environment)
 
 
 # An embedded Python looks for ``python3`` on PATH to find out where it is installed, and reads the

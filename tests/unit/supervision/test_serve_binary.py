@@ -47,7 +47,6 @@ def backends(binary: server_binary.Binary) -> Path:
 def test_the_wheel_is_used_where_path_has_none(wheel: Path) -> None:
     binary = server_binary.find()
     assert binary.command[0] == str(wheel / "bin" / "tritonserver")
-    assert binary.origin == "nvidia-pytriton 0.7.0"
     assert binary.environment["LD_LIBRARY_PATH"].startswith("/lib/python:")
     assert binary.full_environment()["PYTHONUTF8"] == "1"
     assert binary.environment["PATH"].startswith(str(Path(sys.executable).parent))
