@@ -54,4 +54,4 @@ def description() -> str:
     ):
         version = server.api.metadata()["version"]
     beside = f"Python {platform.python_version()}, numpy {metadata.version('numpy')}"
-    return f"tritonserver {version} ({binary.find().origin}), {beside}"
+    return f"tritonserver {version} ({binary.find().command[0]}), {beside}"

@@ -15,11 +15,10 @@ from importlib.metadata import version
 from typing import Any, Literal, cast
 
 import msgspec
-from aiohttp import web
+from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.http.upstream import Pool, Question
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
 from hf_triton.ports.openai.routes import speech, tgi
 from hf_triton.ports.openai.routes.answers import Endpoint
@@ -179,15 +178,16 @@ class About:
     async def _metrics(self, _request: web.Request) -> web.Response:
         if not self._metrics_socket:
             raise ApiError(404, "metrics: Triton is elsewhere; ask its own metrics port")
-        pool = Pool(self._metrics_socket)
+        connector = UnixConnector(self._metrics_socket)
         try:
-            async with timeout(QUESTION_TIMEOUT_S):
-                status, text = await Question(pool).get("/metrics")
-            return web.Response(text=text.decode(), status=status)
-        except (OSError, asyncio.TimeoutError):
+            async with (
+                timeout(QUESTION_TIMEOUT_S),
+                ClientSession(connector=connector) as session,
+                session.get("http://localhost/metrics") as answer,
+            ):
+                return web.Response(text=await answer.text(), status=answer.status)
+        except (ClientError, OSError, asyncio.TimeoutError):
             raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
-        finally:
-            pool.close()
 
     async def _models(self, request: web.Request) -> web.Response:
         if "model" in request.match_info:

@@ -132,7 +132,8 @@ def _serve_until_stopped(supervisor: Supervisor, options: ServeOptions) -> int:
                 say(f"watching {options.watched.config}: it is applied whenever it is saved")
                 watch.start()
                 stack.callback(watch.stop)
-            supervisor.run()
+            while True:
+                supervisor.look()
     except StopRequested:
         code = _stop(supervisor, options.drain_s)
         return code if supervisor.has_served else EXIT_INTERRUPTED
@@ -151,7 +152,9 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
     try:
         with contextlib.suppress(ServerError):  # nothing is left to drain
             # Load balancers see that we are not ready, and stop sending.
-            supervisor.run(time.monotonic() + drain_s)
+            ends_s = time.monotonic() + drain_s
+            while time.monotonic() < ends_s:
+                supervisor.look()
         loader.end()
         ports.begin_stop()
         only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)

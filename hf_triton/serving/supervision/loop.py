@@ -1,11 +1,10 @@
 """Supervises a started server: loads its models, and checks four times a second whether a process
-has died. Never returns by itself; knows neither signals nor how the server is stopped.
+has died. Knows neither signals nor how the server is stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -99,25 +98,24 @@ class Supervisor:
         self._loading: list[str] = []  # of those, what is waited for
         self._ask_at_s = self._lack_told_at_s = self._count_leftovers_at_s = 0.0
 
-    def run(self, until_s: float = math.inf) -> None:
-        """Looks after what ``begin_to_load`` began, until a time of ``time.monotonic``. Raises
-        ServerError if no model is left to serve, or a server that has never served dies too often.
+    def look(self) -> None:
+        """Waits a moment, and looks after what ``begin_to_load`` began. Raises ServerError if no
+        model is left to serve, or a server that has never served dies too often.
         """
-        while time.monotonic() < until_s:
-            self.states.changed.wait(_LOOK_EVERY_S)
-            self.states.changed.clear()
-            try:
-                if (code := self.server.exit_code()) is None:
-                    self._look()
-                    self._revive_ports()
-                else:
-                    cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
-                    self._restart(self.server.exit_message("tritonserver died"), cause)
-            except OSError as error:  # the machine lacks something, such as file descriptors
-                now = time.monotonic()
-                if now >= self._lack_told_at_s:
-                    self._lack_told_at_s = now + _REMIND_EVERY_S
-                    say(f"can't look after the models: {error.strerror or error}; trying again")
+        self.states.changed.wait(_LOOK_EVERY_S)
+        self.states.changed.clear()
+        try:
+            if (code := self.server.exit_code()) is None:
+                self._look_at_models()
+                self._revive_ports()
+            else:
+                cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
+                self._restart(self.server.exit_message("tritonserver died"), cause)
+        except OSError as error:  # the machine lacks something, such as file descriptors
+            now = time.monotonic()
+            if now >= self._lack_told_at_s:
+                self._lack_told_at_s = now + _REMIND_EVERY_S
+                say(f"can't look after the models: {error.strerror or error}; trying again")
 
     def _revive_ports(self) -> None:
         if message := self.ports.process.revive():
@@ -145,7 +143,7 @@ class Supervisor:
     def _states_of(self, name: str) -> list[ModelState]:
         return self.states.of(self._served.folders(name))
 
-    def _look(self) -> None:
+    def _look_at_models(self) -> None:
         now, names = time.monotonic(), self._served.names()
         folders = [self._served.folders(name) for name in names]
         if folders != self._folders:  # an apply has changed them

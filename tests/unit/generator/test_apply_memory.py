@@ -166,10 +166,10 @@ def test_other_weights_count_as_their_files_do(tmp_path: Path) -> None:
 def test_more_instances_need_at_least_their_weights(tmp_path: Path) -> None:
     weights(tmp_path / "model", 3 * GIB)
     metrics = published("chat", "cpu", loaded=3.3, free=10)
-    local = {"model": "../model", "local": True, "folder": tmp_path, "old": 'name: "chat"'}
     for count, needed in ((2, None), (4, 4 * (3 + PROCESS_BYTES / GIB))):
         config = f'name: "chat" instance_group {{ count: {count} kind: KIND_CPU }}'
-        found = shortage(metrics, change(config=config, **local))
+        local = change("chat", tmp_path, config, 'name: "chat"', model="../model", local=True)
+        found = shortage(metrics, local)
         assert (found and found.needed / GIB) == (needed and pytest.approx(needed))
 
 
