@@ -17,7 +17,7 @@ _MEMORY_LIMITS = (
 )
 # Some programs go through all that they may have.
 _MOST_DESCRIPTORS = 1 << 20
-_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 _STRICT = "2"  # Linux' Documentation/mm/overcommit-accounting.rst
 
 
@@ -46,7 +46,7 @@ def shortage_of_memory() -> str:
                 "MemoryMax= instead"
             )
     with contextlib.suppress(OSError):
-        if _OVERCOMMIT.read_text(encoding="ascii").strip() == _STRICT:
+        if OVERCOMMIT.read_text(encoding="ascii").strip() == _STRICT:
             found.append(
                 "this machine promises no more memory than it has, used or not "
                 "(vm.overcommit_memory is 2): set it to 0, or add swap"

@@ -49,7 +49,7 @@ def test_a_limit_that_may_be_raised_is_raised() -> None:
 
 
 def test_strict_overcommit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_OVERCOMMIT", tmp_path / "overcommit")
+    monkeypatch.setattr(limits, "OVERCOMMIT", tmp_path / "overcommit")
     for setting, is_named in (("2\n", True), ("0\n", False)):
         (tmp_path / "overcommit").write_text(setting)
         assert ("(vm.overcommit_memory is 2)" in limits.shortage_of_memory()) is is_named
