@@ -93,7 +93,7 @@ def update_model(
     gap: bool = False,
 ) -> Outcome:
     outcome = Outcome(plans[0].name, gap=gap)
-    with _failing(outcome, [plan.folder for plan in plans]):
+    with _failing(outcome), locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
         _Update(target, settings, outcome).change(plans, obsolete)
     return outcome
 
@@ -106,7 +106,7 @@ def remove_model(
     began = time.monotonic()
     # Locking would make a folder again that was pruned.
     existing = [repository / name for name in folders if (repository / name).is_dir()]
-    with _failing(outcome, existing):
+    with _failing(outcome), locked_folders(existing, BY_OTHERS_S):
         for name in folders:
             _Update(target, settings, outcome).unload(name)
     outcome.drained_s = time.monotonic() - began
@@ -114,10 +114,10 @@ def remove_model(
 
 
 @contextlib.contextmanager
-def _failing(outcome: Outcome, folders: Iterable[Path]) -> Iterator[None]:
-    """Locks the folders; notes why what is done in them fails."""
+def _failing(outcome: Outcome) -> Iterator[None]:
+    """Notes why a change fails."""
     try:
-        with locked_folders(folders, BY_OTHERS_S), readable_errors():
+        with readable_errors():
             yield
     except GeneratorError as error:
         outcome.failure = str(error)

@@ -66,7 +66,7 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
 def test_a_process_that_can_not_be_looked_at_now_has_not_died(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def lack(*_: object) -> None:
+    def lack(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     group = os.getpgid(0)
