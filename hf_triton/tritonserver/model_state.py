@@ -119,7 +119,7 @@ class ModelState:
         self.state, self.cause, self.reason = State.ASLEEP, Cause.NONE, NOT_LOADED
         self.generation = self.num_changes = self.num_deaths = self.num_restarts = 0
         self.last_death = LastDeath()
-        self.in_hand = False
+        self.in_hand = self._is_counted = False  # a death: others that are told may be none
         self.restarts = restarts
         self._lock, self._numbers, self._changed = lock, numbers, changed
         self._what = self._retry = ""  # said before and after the reason
@@ -163,8 +163,9 @@ class ModelState:
             if self.state is not State.READY:
                 has_died = self.state is State.HEALING and self.cause is not Cause.SERVER_ENDED
                 self.generation += 1
-                self.num_restarts += has_died
+                self.num_restarts += has_died and self._is_counted
                 self.restarts.lives()
+            self._is_counted = False
             self._take(Event.READY, Cause.NONE, "")
 
     def died(self, cause: Cause, reason: str) -> None:
@@ -178,6 +179,7 @@ class ModelState:
         """Its version was unloaded because of that: seconds until it is loaded."""
         with self._lock:
             self.num_deaths += 1
+            self._is_counted = True
             number = next(self._numbers)
             self.last_death = LastDeath(number, self.cause, self.reason, others_live)
             return self.restarts.died()

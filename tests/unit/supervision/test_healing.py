@@ -251,6 +251,7 @@ def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(
     assert eventually(lambda: not clinic.is_healing())
     assert server.calls == ["unload a", "load a"], "not once more"
     assert clinic.said == []
+    assert (clinic.states["a"].num_deaths, clinic.states["a"].num_restarts) == (0, 0)
 
 
 def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path: Path) -> None:
