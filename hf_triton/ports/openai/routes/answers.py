@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -79,6 +80,7 @@ class Choice:
     of_prompt: dict[str, Any] = field(default_factory=dict)  # of the prompt, in vLLM's names
     ids: list[int] | UnsetType = UNSET  # of tokens, where they are asked for
     timed_out: bool = False
+    reader: AnswerReader | None = field(default=None, repr=False)  # of a chat's answer so far
 
     @property
     def has_news(self) -> bool:
@@ -99,7 +101,6 @@ class Answer:
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)  # where they may be told
-    readers: dict[int, AnswerReader] = field(default_factory=dict)
     num_bytes: int = 0  # that were read of the model's lists
 
     async def read(self, prompt: int, chunk: Chunk) -> list[Choice]:
@@ -141,23 +142,18 @@ class Answer:
             if prompt_ids := json.loads(chunk.prompt_token_ids):
                 new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
-            self._take_calls(new, chunk.chat_format)
+            reader = known.reader = known.reader or AnswerReader(
+                self.asked.tools, read_format(chunk.chat_format)
+            )
+            read = reader.read(text, ends=new.finish_reason is not None)
+            new.reasoning, new.text, new.calls = read.reasoning, read.text, read.calls
+            new.finish_reason = reader.finish_reason(new.finish_reason)
             known.reasoning = known.reasoning or new.reasoning
             counts = read_counts(chunk.chat_format) if known.reasoning else []
             known.num_reasoning_tokens = counts[position] if counts else 0
         known.finish_reason = new.finish_reason
         known.num_tokens += new.num_tokens
         return new
-
-    def _take_calls(self, new: Choice, chat_format: str) -> None:
-        """Takes reasoning and calls out of a choice's new text."""
-        reader = self.readers.get(new.index)
-        if reader is None:
-            reader = AnswerReader(self.asked.tools, read_format(chat_format))
-            self.readers[new.index] = reader
-        read = reader.read(new.text, ends=new.finish_reason is not None)
-        new.reasoning, new.text, new.calls = read.reasoning, read.text, read.calls
-        new.finish_reason = reader.finish_reason(new.finish_reason)
 
     def check_complete(self) -> None:
         """Raises ApiError where a choice did not come to its end."""
@@ -270,7 +266,7 @@ class ChoicesWriter(Writer):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
-        self._parts: dict[int, list[Choice]] = {}
+        self._choices: list[Choice] = []
         head = {"id": answer.answer_id, "created": answer.created, "model": self.asked.model}
         self._head: dict[str, Any] = {**head, "object": self.object[0]}
         self._chunk_head: dict[str, Any] = {**head, "object": self.object[1]}
@@ -304,34 +300,16 @@ class ChoicesWriter(Writer):
         return sse(event) if event else _DONE
 
     def take(self, added: Sequence[Choice]) -> None:
-        for new in added:
-            self._parts.setdefault(new.index, []).append(new)
+        self._choices += added  # each is whole: only a stream has several chunks of a prompt
 
     def result(self) -> Struct:
-        choices = [_joined(self._parts[index]) for index in sorted(self._parts)]
+        choices = sorted(self._choices, key=attrgetter("index"))
         return self.answer_type(
             **self._head,
             choices=[self.write(choice) for choice in choices],
             usage=self.answer.usage(),
             **self.beside(choices[0]),
         )
-
-
-def _joined(parts: list[Choice]) -> Choice:
-    first, last = parts[0], parts[-1]
-    positions = None
-    if first.positions is not None:
-        positions = [position for part in parts for position in part.positions or ()]
-    return Choice(
-        first.index,
-        "".join(part.text for part in parts),
-        positions,
-        finish_reason=last.finish_reason,
-        calls=[call for part in parts for call in part.calls],
-        reasoning="".join(part.reasoning for part in parts),
-        of_prompt=first.of_prompt,
-        ids=UNSET if first.ids is UNSET else [one for part in parts for one in part.ids or ()],
-    )
 
 
 def sse(event: Any) -> bytes:
