@@ -42,31 +42,17 @@ from hf_triton.ports.openai.sending import json_response
 from hf_triton.ports.openai.triton.catalog import Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import (
+    FORMATS,
     ServedModel,
     add_input,
     new_request,
     outputs_of,
-    pack_texts,
-    read_texts,
+    pack,
+    unpack,
 )
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.tritonserver.model_state import State
 
-# Of struct, little-endian.
-_FORMATS = {
-    "BOOL": "?",
-    "FP16": "e",
-    "FP32": "f",
-    "FP64": "d",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-}
 ReadBody = Callable[[web.Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[Any]]
 _HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
 _FOLDER = Path(__file__).with_name("page")
@@ -241,27 +227,25 @@ def _answer(response: Any) -> dict[str, Any]:
 
 
 def _packed(name: str, of_type: str, elements: list[Any]) -> bytes:
-    if of_type == "BYTES":
-        for element in elements:
-            if not isinstance(element, str):
-                raise bad_field(name, kind_of(element), "a text or a list of texts")
-        return pack_texts(elements)
-    if of_type not in _FORMATS:
+    if of_type not in ("BYTES", *FORMATS):
         raise ApiError(400, f"{name}: {of_type} can't be sent as JSON, use gRPC", name)
-    allowed = int | float if of_type.startswith("FP") else int  # a bool is one too
+    numbers: Any = int | float if of_type.startswith("FP") else int
+    allowed = {"BYTES": str, "BOOL": bool}.get(of_type, numbers)
     for element in elements:
-        if not isinstance(element, allowed) or isinstance(element, bool) != (of_type == "BOOL"):
-            raise bad_field(name, kind_of(element), f"{of_type}, or a list of them")
+        # A bool is an int too.
+        if not isinstance(element, allowed) or isinstance(element, bool) != (allowed is bool):
+            what = (
+                "a text or a list of texts" if allowed is str else f"{of_type}, or a list of them"
+            )
+            raise bad_field(name, kind_of(element), what)
     try:
-        return struct.pack(f"<{len(elements)}{_FORMATS[of_type]}", *elements)
+        return pack(of_type, elements)
     except (struct.error, OverflowError):
         raise bad_field(name, "a number beyond it", f"what {of_type} holds") from None
 
 
 def _unpacked(of_type: str, data: bytes) -> list[Any]:
-    if of_type == "BYTES":
-        return read_texts(data)
-    if of_type not in _FORMATS:
+    if of_type not in ("BYTES", *FORMATS):
         raise ApiError(501, f"the answer has {of_type}, which JSON can't show; use gRPC")
-    values = [value for (value,) in struct.iter_unpack("<" + _FORMATS[of_type], data)]
-    return [value if math.isfinite(value) else None for value in values]
+    values = unpack(of_type, data)
+    return [None if isinstance(one, float) and not math.isfinite(one) else one for one in values]

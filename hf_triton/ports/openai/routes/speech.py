@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -29,7 +28,7 @@ from hf_triton.ports.openai.schema.body import (
 )
 from hf_triton.ports.openai.schema.errors import Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
-from hf_triton.ports.openai.triton.tensors import outputs_of, read_texts
+from hf_triton.ports.openai.triton.tensors import outputs_of, unpack
 
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
@@ -190,8 +189,8 @@ def read_sound(data: bytes, model: str) -> SpeechRequest:
 def write(asked: SpeechRequest, response: Any) -> Heard | Transcript | str:
     """What a ModelInferResponse says in OpenAI's or the Hub's object, or as a text."""
     data = outputs_of(response, OUTPUTS)
-    [text], [listed], [language] = (read_texts(data[name]) for name in OUTPUTS[:3])
-    (duration,) = struct.unpack("<f", data["duration"])
+    [text], [listed], [language] = (unpack("BYTES", data[name]) for name in OUTPUTS[:3])
+    [duration] = unpack("FP32", data["duration"])
     text, segments, form = text.strip(), json.loads(listed), asked.response_format
     if form == _HUB:
         chunks = [Chunk(one["text"], [one["start"], one["end"]]) for one in segments]

@@ -26,6 +26,10 @@ from hf_triton.ports.openai.schema.request import USER, TensorValue
 from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 
 _PARAMETERS = (USER, CACHE_SALT, CALLER, TOKENIZER_QUESTION)
+# Of struct, little-endian.
+_INTEGERS = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+FORMATS = dict(zip(("BOOL", "FP16", "FP32", "FP64", *_INTEGERS), "?efdbhiqBHIQ", strict=True))
+_DATATYPES = {bool: "BOOL", int: "INT32", float: "FP32", str: "BYTES", bytes: "BYTES"}
 OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
 
 
@@ -88,13 +92,13 @@ def read_chunk(response: Any) -> Chunk:
     return Chunk(
         read_texts(data["text_output"]),
         read_texts(data["finish_reason"]),
-        sum(counts(data["num_input_tokens"])),
-        counts(data["num_output_tokens"]),
+        sum(unpack("UINT32", data["num_input_tokens"])),
+        unpack("UINT32", data["num_output_tokens"]),
         read_texts(data.get("logprobs", b"")),
         "".join(read_texts(data.get("prompt_logprobs", b""))),
         "".join(read_texts(data.get("prompt_token_ids", b""))),
         read_texts(data.get("token_ids", b"")),
-        sum(counts(data["num_cached_tokens"])) if "num_cached_tokens" in data else None,
+        sum(unpack("UINT32", data["num_cached_tokens"])) if "num_cached_tokens" in data else None,
         "".join(read_texts(data.get("chat_format", b""))),
     )
 
@@ -113,16 +117,23 @@ def pack_texts(texts: Iterable[str | bytes]) -> bytes:
     return b"".join(piece for text in encoded for piece in (struct.pack("<I", len(text)), text))
 
 
+def pack(datatype: str, values: Sequence[Any]) -> bytes:
+    """Raises struct.error, OverflowError for a number beyond the data type."""
+    if datatype == "BYTES":
+        return pack_texts(values)
+    return struct.pack(f"<{len(values)}{FORMATS[datatype]}", *values)
+
+
+def unpack(datatype: str, data: bytes) -> list[Any]:
+    if datatype == "BYTES":
+        return read_texts(data)
+    return [value for (value,) in struct.iter_unpack("<" + FORMATS[datatype], data)]
+
+
 def pack_value(value: TensorValue) -> tuple[str, bytes]:
-    if isinstance(value, bool):
-        return "BOOL", struct.pack("<?", value)
-    if isinstance(value, int):
-        return "INT32", struct.pack("<i", value)
-    if isinstance(value, float):
-        return "FP32", struct.pack("<f", value)
-    if isinstance(value, tuple):
-        return "INT32", struct.pack(f"<{len(value)}i", *value)
-    return "BYTES", pack_texts(value if isinstance(value, list) else [value])
+    values = value if isinstance(value, list | tuple) else [value]
+    datatype = _DATATYPES[type(values[0])]
+    return datatype, pack(datatype, values)
 
 
 def read_texts(data: bytes) -> list[str]:
@@ -132,10 +143,6 @@ def read_texts(data: bytes) -> list[str]:
         texts.append(data[at + 4 : at + 4 + length].decode("utf-8"))
         at += 4 + length
     return texts
-
-
-def counts(data: bytes) -> list[int]:
-    return [count for (count,) in struct.iter_unpack("<I", data)]
 
 
 @dataclass(frozen=True)
