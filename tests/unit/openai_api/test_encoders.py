@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.routes.encoders.endpoint import Answers
+from hf_triton.ports.openai.routes.encoders.endpoint import Answers, Batch
 from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
-from hf_triton.ports.openai.routes.encoders.texts import embed
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.tensors import ServedModel
 from tests.unit.openai_api.conftest import Translator
@@ -196,7 +195,7 @@ PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
     [(4, 3, "text_2: too long (row 7 of the batch)"), (8, 1, "text_1: too long (row 1 of the")],
 )
 def test_an_error_of_a_part_names_the_text_of_the_whole(first: int, row: int, told: str) -> None:
-    batch = embed(["a"] * 10, {}, ("text_2", "text_1"), num_first=8)
+    batch = Batch(["a"] * 10, (), ("text_2", "text_1"), num_first=8)
     error = ApiError(400, f"text_input: too long (row {row} of the batch)", "text_input")
     renamed = batch.renamed(error, first)
     assert renamed.message.startswith(told)

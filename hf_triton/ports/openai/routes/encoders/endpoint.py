@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -27,12 +27,11 @@ from hf_triton.ports.openai.triton.catalog import TRUNCATED
 from hf_triton.ports.openai.triton.tensors import (
     ServedModel,
     add_input,
-    counts,
     new_request,
     outputs_of,
     pack_texts,
     pack_value,
-    read_texts,
+    unpack,
 )
 
 MAX_INPUTS = 2048  # OpenAI's
@@ -45,6 +44,11 @@ Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """``fields`` hold its texts, and ``outputs`` are those of a model that it is answered by."""
+
+    fields = ("input",)
+    outputs: ClassVar[tuple[str, ...]]
+
     model: str
     user: Any = None
     cache_salt: str | None = None
@@ -62,11 +66,16 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     def of_caller(self) -> Mapping[str, str]:
         return parameters_of(self)
 
-    def check(self) -> None:
-        """Raises ApiError, 400, where fields don't go together."""
+    @property
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The texts, and those that they are paired with, if any. Raises ApiError, 400, where
+        fields don't go together.
+        """
+        return listed(getattr(self, self.fields[0])), []
 
-    def batch(self, model: ServedModel) -> Batch:
-        raise NotImplementedError
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as of pairs
+        texts, pairs = self.sides
+        return Batch(texts, self.outputs, self.fields, pairs, self.options)
 
     def write(self, answers: Answers) -> Any:
         """The answer, for JSON. Raises ApiError."""
@@ -221,17 +230,17 @@ class EncoderEndpoint:
 
     def read(self, body: Mapping[str, Any]) -> EncoderRequest:
         found: EncoderRequest = read(self.fits(body) if self.fits else self.operation.body, body)
-        found.check()
+        _ = found.sides
         return found
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:
     """An output's rows; where it has one dimension each element is one."""
     if tensor.name == NUM_TOKENS:
-        return [counts(data)]
+        return [unpack("UINT32", data)]
     if tensor.name == TRUNCATED:
         return list(data)
-    values: Any = array("f", data) if tensor.datatype == "FP32" else read_texts(data)
+    values: Any = array("f", data) if tensor.datatype == "FP32" else unpack("BYTES", data)
     if tensor.datatype == "FP32" and not math.isfinite(sum(values)):
         raise ApiError(500, "the model computed a score that is no number")
     size = tensor.shape[-1]

@@ -42,7 +42,6 @@ from hf_triton.ports.openai.routes.encoders.texts import (
     PREDICT_OF_HUB,
     VECTORS,
     EmbedRequest,
-    embed,
 )
 from hf_triton.ports.openai.schema.body import Json, only, present
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
@@ -52,34 +51,24 @@ from hf_triton.ports.openai.triton.tensors import ServedModel
 
 
 class Pairs(EncoderRequest, kw_only=True, dict=True):
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        """The first texts, as many as the second, or one for all. Raises ApiError, 400."""
-        raise NotImplementedError
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The fields of the two."""
-        raise NotImplementedError
+    """Its first texts are as many as the second, or one for all."""
 
     @property
     def is_raw(self) -> bool:
         """Whether a cross-encoder is asked for its scores without the activation."""
         return False
 
-    def check(self) -> None:
-        _ = self.sides
-
     def batch(self, model: ServedModel) -> Batch:
         """All pairs; for an embedding model the texts of both sides, the second first."""
         firsts, seconds = self.sides
         if model.task in EMBEDDING_TASKS:
-            told = tuple({OUTPUT} & model.outputs)
-            texts, names = [*seconds, *firsts], self.names[::-1]
-            return embed(texts, self.options, names, told, num_first=len(seconds))
+            outputs = (VECTORS, NUM_TOKENS, *({OUTPUT} & model.outputs))
+            options = {**self.options, "return_num_input_tokens": True}
+            texts, fields = [*seconds, *firsts], self.fields[::-1]
+            return Batch(texts, outputs, fields, options=options, num_first=len(seconds))
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
         outputs, options = ("score", "logits", NUM_TOKENS), {**self.options, **raw}
-        return Batch(_each(firsts, len(seconds)), outputs, self.names, seconds, options)
+        return Batch(_each(firsts, len(seconds)), outputs, self.fields, seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""
@@ -159,7 +148,7 @@ class ScoreRequest(_Activated, kw_only=True):
             raise bad_field("text_1", got, "one for all of text_2, or one for each")
         return firsts, seconds
 
-    names = ("text_1", "text_2")
+    fields = ("text_1", "text_2")
 
     def write(self, answers: Answers) -> Scores:
         found = [Score(n, "score", score) for n, score in enumerate(self.scores(answers))]
@@ -211,7 +200,7 @@ class RerankRequest(_Activated, kw_only=True):
     top_n: Annotated[int, Meta(ge=0)] | None = None
     return_documents: bool | None = None
 
-    names = ("query", "documents")
+    fields = ("query", "documents")
 
     @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
@@ -241,7 +230,7 @@ class PassagesRequest(Pairs, kw_only=True):
     query: Json
     passages: Documents
 
-    names = ("query", "passages")
+    fields = ("query", "passages")
     is_raw = True
 
     @cached_property
@@ -265,7 +254,7 @@ class TeiRerankRequest(TeiRequest, Pairs, kw_only=True):
     return_text: bool | None = None
     truncation_direction: Annotated[Any, only("Right", "right")] = None
 
-    names = ("query", "texts")
+    fields = ("query", "texts")
 
     @property
     def is_raw(self) -> bool:
@@ -298,7 +287,7 @@ class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
     inputs: Sentences
     parameters: SimilarityParameters | None = None
 
-    names = ("inputs.source_sentence", "inputs.sentences")
+    fields = ("inputs.source_sentence", "inputs.sentences")
 
     @property
     def options(self) -> dict[str, TensorValue]:

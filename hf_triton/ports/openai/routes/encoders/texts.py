@@ -24,18 +24,15 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
     NUM_TOKENS,
     Answers,
-    Batch,
     EncoderEndpoint,
     EncoderRequest,
     Listed,
     TeiRequest,
     Texts,
-    listed,
 )
 from hf_triton.ports.openai.schema.body import Count, only, present
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.tensors import ServedModel
 
 VECTORS = "embedding"
 # The model's words for what NIM's and Voyage's clients call a text's use, and Jina's.
@@ -58,12 +55,15 @@ JinasTask = Literal[
 
 
 class EmbeddingRequest(EncoderRequest, kw_only=True):
+    outputs = (VECTORS, NUM_TOKENS)
+
     dimensions: Count | None = None
     prompt_name: str | None = None
 
     @property
     def options(self) -> dict[str, TensorValue]:
-        return {**super().options, **present(self, "dimensions", "prompt_name")}
+        given = present(self, "dimensions", "prompt_name")
+        return {**super().options, **given, "return_num_input_tokens": True}
 
 
 class Embedding(Struct):
@@ -92,9 +92,6 @@ class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
         use = _USES.get(self.input_type or "") or _USES.get(self.task or "")
         return {**super().of_caller(), **({"input_type": use} if use else {})}
 
-    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
-        return embed(listed(self.input), self.options, ("input",))
-
     def write(self, answers: Answers) -> Embeddings:
         is_base64 = "base64" in (self.encoding_format, self.embedding_type)
         rows = answers.rows[VECTORS]
@@ -110,27 +107,15 @@ class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
 
 
 class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
+    fields = ("inputs",)
+
     inputs: Texts
     normalize: bool | None = None
     truncation_direction: Annotated[Any, only("Right", "right")] = None
 
-    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
-        return embed(listed(self.inputs), self.options, ("inputs",))
-
     def write(self, answers: Answers) -> list[list[float]]:
         rows: list[array[float]] = answers.rows[VECTORS]
         return [(row if self.normalize is False else _normal(row)).tolist() for row in rows]
-
-
-def embed(
-    texts: list[str],
-    options: Mapping[str, TensorValue],
-    names: tuple[str, ...],
-    outputs: tuple[str, ...] = (),
-    **more: Any,
-) -> Batch:
-    options = {**options, "return_num_input_tokens": True}
-    return Batch(texts, (VECTORS, NUM_TOKENS, *outputs), names, options=options, **more)
 
 
 def _normal(row: array[float]) -> array[float]:
@@ -172,11 +157,13 @@ class Labels(Listed):
 
 
 class ClassifyRequest(EncoderRequest, kw_only=True):
+    outputs = ("label", "score", "logits", NUM_TOKENS)
+
     input: Texts
 
-    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
-        outputs = ("label", "score", "logits", NUM_TOKENS)
-        return Batch(listed(self.input), outputs, ("input",), options={**self.options, "top_k": -1})
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        return {**super().options, "top_k": -1}
 
     def write(self, answers: Answers) -> Labels:
         rows = answers.rows
@@ -212,15 +199,26 @@ _Pair = Annotated[list[str], Meta(min_length=1, max_length=2)]
 
 
 class PredictRequest(TeiRequest, kw_only=True):
-    """TEI's and the Hub's: a text, a pair of texts, or a list of lists of one or two texts."""
+    """TEI's and the Hub's: a text, a pair of texts, or a list of lists of one or two texts. All
+    labels of each are answered, unless fewer are asked for.
+    """
+
+    fields = ("inputs",)
+    outputs = ("label", "score", NUM_TOKENS)
 
     inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
     raw_scores: bool | None = None
     truncation_direction: Annotated[Any, only("Right", "right")] = None
     parameters: OfHub | None = None
 
-    def sequences(self) -> list[list[str]]:
-        """Texts and pairs, each a list. Raises ApiError, 400, for some of both."""
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        raw = {"function_to_apply": "none"} if self.raw_scores else {}
+        own = present(self.parameters, "top_k", "function_to_apply")
+        return {**super().options, "top_k": -1, **raw, **own}
+
+    @property
+    def sides(self) -> tuple[list[str], list[str]]:
         given: Any = [self.inputs] if isinstance(self.inputs, str) else self.inputs
         found: list[Any] = given if isinstance(given[0], list) else [given]
         first = found[0]
@@ -228,19 +226,8 @@ class PredictRequest(TeiRequest, kw_only=True):
         if not are_alike or len(first) > 2 or not all(isinstance(one, str) for one in first):
             allowed = "a text, a pair of texts, or a list of lists, all of one text or all of two"
             raise bad_field("inputs", f"a list of {len(given)}", allowed)
-        return found
-
-    def check(self) -> None:
-        self.sequences()
-
-    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
-        """All labels of each text, unless fewer are asked for. TEI truncates."""
-        firsts, *seconds = zip(*self.sequences(), strict=True)
-        raw = {"function_to_apply": "none"} if self.raw_scores else {}
-        options: dict[str, TensorValue] = {**self.options, "top_k": -1}
-        options = {**options, **raw, **present(self.parameters, "top_k", "function_to_apply")}
-        pairs = seconds[0] if seconds else ()
-        return Batch(firsts, ("label", "score", NUM_TOKENS), ("inputs",), pairs, options)
+        firsts, *seconds = map(list, zip(*found, strict=True))
+        return firsts, seconds[0] if seconds else []
 
     def write(self, answers: Answers) -> Any:
         """Labels, the best first; a list of them, unless one text or pair was sent alone."""
