@@ -187,9 +187,8 @@ def read(kind: type[Read], given: Any, place: str = "") -> Read:
     is unknown or not what it must be. Unless the Struct forbids unknown names, they are left out,
     as vLLM and llama.cpp do it, but for those that look like misspelt ones.
     """
-    _check_names(kind, given, place)
+    _check_fields(kind, given, place)
     found: Read = convert(kind, given, place)
-    _check_values(found, place)
     return found
 
 
@@ -228,43 +227,39 @@ def within(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _check_names(kind: type[Struct], given: Any, place: str) -> None:
+def _check_fields(kind: type[Struct], given: Any, place: str) -> None:
+    """Checks names, and values as far as msgspec has no types for them."""
     left_out = []
     known, is_strict = fields_of(kind), kind.__struct_config__.forbid_unknown_fields
     for name, value in given.items() if isinstance(given, dict) else ():
+        where = within(place, short(name))
         if name not in known:
             cutoff = _LIKE if is_strict else _VERY_LIKE
             nearest = difflib.get_close_matches(short(name), sorted(known), 1, cutoff)
             if is_strict or nearest:
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
-                where = within(place, short(name))
                 raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
-        elif value is not None and (inner := known[name].inner):
-            _check_names(inner, value, within(place, name))
+        elif value is not None:
+            _check_value(known[name], value, where)
         if name not in known or "ignored" in known[name].rules:
             left_out.append(short(name))
     if left_out:
         _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
 
 
-def _check_values(found: Struct, place: str) -> None:
-    """Checks what msgspec has no types for."""
-    for name, (rules, inner) in fields_of(type(found)).items():
-        value = getattr(found, name, None) if rules or inner else None
-        if value is None:
-            continue
-        where = within(place, name)
-        if isinstance(value, Struct):
-            _check_values(value, where)
-        if "refused" in rules:
-            raise ApiError(400, f"{where}: {rules['refused']}", where)
-        good = rules.get("only", (value,))
-        if not any(type(value) is type(one) and value == one for one in good):
-            allowed = f"{' or '.join(map(json.dumps, good)) or 'null'} (nothing else)"
-            raise bad_field(where, f"another value ({kind_of(value)})", allowed)
-        for number in (value if isinstance(value, list) else [value]) if "within" in rules else ():
-            if abs(number) >= rules["within"]:
-                raise bad_field(where, "an integer of more than 64 bits", "a smaller one")
+def _check_value(field: _Field, value: Any, where: str) -> None:
+    rules = field.rules
+    if field.inner:
+        _check_fields(field.inner, value, where)
+    if "refused" in rules:
+        raise ApiError(400, f"{where}: {rules['refused']}", where)
+    good = rules.get("only", (value,))
+    if not any(type(value) is type(one) and value == one for one in good):
+        allowed = f"{' or '.join(map(json.dumps, good)) or 'null'} (nothing else)"
+        raise bad_field(where, f"another value ({kind_of(value)})", allowed)
+    for number in (value if isinstance(value, list) else [value]) if "within" in rules else ():
+        if isinstance(number, int) and abs(number) >= rules["within"]:
+            raise bad_field(where, "an integer of more than 64 bits", "a smaller one")
 
 
 _AT = re.compile(r" - at `(key` in `)?\$(.*)`$")
