@@ -33,7 +33,6 @@ from hf_triton.ports.openai.connections import (
     read_body,
     read_form,
 )
-from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.openapi import Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
 from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
@@ -45,7 +44,7 @@ from hf_triton.ports.openai.routes.responses import KEPT, RESPONSES
 from hf_triton.ports.openai.routes.tokens import TOKENS
 from hf_triton.ports.openai.schema.body import kind_of, read_object
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.media import tensors, with_places
+from hf_triton.ports.openai.schema.media import MediaHosts, tensors
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.sending import (
     Handler,
@@ -68,41 +67,32 @@ GENERATING = (
     *(completions.COMPLETIONS, chat.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
-# Enough that no source waits for the others, few enough that a slow reader holds them back.
-_NUM_WAITING = 64
 
 
 async def merged(
     sources: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Items of all sources, each with its source's number; an error of one ends all."""
-    found: asyncio.Queue[tuple[int, Item] | Exception | None] = asyncio.Queue(_NUM_WAITING)
 
-    async def pass_on(number: int, source: AsyncGenerator[Item, None]) -> None:
-        end = None
-        try:
-            async with aclosing(source):
-                async for item in source:
-                    await found.put((number, item))
-        except Exception as error:  # noqa: BLE001, raised again below
-            end = error
-        await found.put(end)
+    def next_of(number: int) -> asyncio.Future[Item | None]:
+        return asyncio.ensure_future(anext(sources[number], None))
 
-    tasks = [asyncio.create_task(pass_on(*numbered)) for numbered in enumerate(sources)]
-    num_running = len(tasks)
+    waiting = {next_of(number): number for number in range(len(sources))}
     try:
-        while num_running:
-            item = await found.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                num_running -= 1
-            else:
-                yield item
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number, item = waiting[task], task.result()
+                del waiting[task]
+                if item is not None:
+                    waiting[next_of(number)] = number
+                    yield number, item
     finally:
-        for task in tasks:
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for source in sources:
+            await source.aclose()
 
 
 class OpenAiApp:
@@ -350,8 +340,7 @@ class OpenAiApp:
                     async for one in numbered:
                         yield one
         except ApiError as error:
-            placed = with_places(error, asked.media)
-            raise (asked.names.of(error) if placed is error else placed) from None
+            raise asked.names.of(error) from None
 
 
 @contextlib.asynccontextmanager

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai import media_hosts
-from hf_triton.ports.openai.media_hosts import is_public
 from hf_triton.ports.openai.schema import media
 from hf_triton.ports.openai.schema.errors import ApiError
 from tests.support.http_server import Handler, serving_http
@@ -174,7 +172,7 @@ def test_what_may_not_be_fetched_is_refused(
     files: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(media_hosts, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(media, "TIMEOUT_S", 0.3)
     address = address.replace("FILES", files)
     address = address.replace("LOCALHOST", files.replace("127.0.0.1", "localhost"))
     found = said(asked(fetching, image(address)))
@@ -188,7 +186,7 @@ def test_a_file_beyond_the_limit_and_too_many_addresses_are_refused(
 ) -> None:
     one = image(f"http://{files}/file")
     assert said(asked(fetching, *[one] * 17)).startswith("messages: got more addresses")
-    monkeypatch.setattr(media_hosts, "MOST_BYTES", len(FILE) - 1)
+    monkeypatch.setattr(media, "MOST_BYTES", len(FILE) - 1)
     assert "got more, allowed: 0 MiB" in said(asked(fetching, one))
 
 
@@ -201,4 +199,4 @@ PRIVATE = (
 
 @pytest.mark.threat("image-addresses")
 def test_only_addresses_that_are_reachable_from_anywhere_are_public() -> None:
-    assert [one for one in (*PRIVATE, *PUBLIC) if is_public(one)] == [*PUBLIC]
+    assert [one for one in (*PRIVATE, *PUBLIC) if media.is_public(one)] == [*PUBLIC]

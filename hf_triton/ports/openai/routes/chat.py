@@ -19,7 +19,7 @@ from hf_triton.ports.openai.routes.answers import Choice, ChoicesWriter, Endpoin
 from hf_triton.ports.openai.schema.body import Json, kind_of, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, Placed, bad_field, places, renamed
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs
-from hf_triton.ports.openai.schema.media import take_media
+from hf_triton.ports.openai.schema.media import element_names, take_media
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue, asked
 from hf_triton.ports.openai.schema.tools import Chosen, Named, read_tools
 from hf_triton.ports.openai.tool_calls.calls import Call, Function, whole_calls
@@ -151,7 +151,8 @@ def ask(chat: Chat) -> GenerationRequest:
     length = {} if newer is None else {"max_tokens": newer}
     sampling = {"clamp_max_tokens": True, **length, **constraint}
     read = asked(chat, [prompt], sampling, num_logprobs)
-    return replace(read, tools=tools, media=media, is_chat=True)
+    names = read.names.then(renamed(element_names(media)))
+    return replace(read, tools=tools, media=media, is_chat=True, names=names)
 
 
 def ask_as(chat: Chat, names: Mapping[str, str], parts: Mapping[str, str]) -> GenerationRequest:
