@@ -104,18 +104,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [TOOL] * 129}, "tools: "),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice: "),
-        ({"functions": [{"name": ""}]}, "functions[0].name: got an empty text, allowed: a text"),
-        ({"functions": [{"name": "a", "parameters": 5}]}, "functions[0].parameters: got 5"),
-        ({"functions": [{"name": "a"}] * 2}, "functions: got one function's name twice"),
-        *(
-            ({"functions": [FUNCTION], "function_call": call}, f"function_call{said}")
-            for call, said in (
-                ({"name": "x"}, ": got a function that is none of tools"),
-                ({}, ".name: got none, allowed: a text"),
-                ("must", ": got another text, allowed: auto, none or an object"),
-            )
-        ),
-        ({"functions": [FUNCTION], "tools": [TOOL]}, "functions: got it beside tools, allowed:"),
+        ({"functions": [FUNCTION]}, "functions: of older chats; send tools"),
+        ({"function_call": "auto"}, "function_call: of older chats; send tool_choice"),
     ],
     "/v1/responses": [
         ({"previous_response_id": "r"}, "previous_response_id: not kept here, or no longer"),

@@ -221,54 +221,6 @@ def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
     assert reason == "stop"  # as OpenAI has it
 
 
-FUNCTIONS = [tool["function"] for tool in TOOLS]
-
-
-def ask_functions(api: Translator, content: str, **options: Any) -> Any:
-    messages = [{"role": "user", "content": content}]
-    return api.chat(messages=messages, functions=FUNCTIONS, **options)
-
-
-def test_functions_are_tools_under_their_older_name(api: Translator) -> None:
-    [choice] = ask_functions(api, f"[{WEATHER}, {NOW}]").body["choices"]
-    assert choice["finish_reason"] == "function_call"
-    call = dict(zip(_KEYS, BOTH[0], strict=True))
-    told = {"role": "assistant", "content": None, "refusal": None}
-    assert choice["message"] == {**told, "function_call": call}
-    assert json.loads(api.triton.seen[0]["tools"]) == TOOLS
-
-    *events, _ = ask_functions(api, f"So: <tool_call>{WEATHER}</tool_call>", stream=True).events
-    deltas = [choice["delta"] for event in events for choice in event["choices"]]
-    assert [one["function_call"] for one in deltas if "function_call" in one] == [call]
-    assert events[-1]["choices"][0]["finish_reason"] == "function_call"
-    assert not any("tool_calls" in one for one in deltas)
-
-
-def test_a_function_may_have_to_be_called_or_none(api: Translator) -> None:
-    named = {"name": "weather"}
-    *events, _ = ask_functions(api, '{"city": "Par is"}', function_call=named, stream=True).events
-    choices = [choice for event in events for choice in event["choices"]]
-    parts = [one["delta"]["function_call"] for one in choices if "function_call" in one["delta"]]
-    assert parts[0]["name"] == "weather"
-    assert "".join(part["arguments"] for part in parts) == '{"city": "Par is"}'
-    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == CLOSED
-    [choice] = ask_functions(api, f"[{NOW}]", function_call="none").body["choices"]
-    assert choice["message"]["content"] == f"[{NOW}]"
-
-
-def test_earlier_calls_of_functions_go_to_the_template_as_those_of_tools(api: Translator) -> None:
-    """As ``model_dump()`` of the openai package has them."""
-    function = {"name": "now", "arguments": "{}"}
-    called = {"role": "assistant", "content": None, "function_call": function, "tool_calls": None}
-    told = {"role": "function", "name": "now", "content": "noon"}
-    messages = [{"role": "user", "content": "when?"}, called, told]
-    assert api.chat(messages=messages, functions=FUNCTIONS).status == 200
-    _, call, output = json.loads(api.triton.seen[0]["messages"])
-    [made] = call["tool_calls"]
-    assert made == {"id": "000000001", "type": "function", "function": function}
-    assert output == {**told, "role": "tool", "tool_call_id": made["id"]}
-
-
 def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
     extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
     api.chat(**extra)

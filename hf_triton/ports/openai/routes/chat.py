@@ -7,66 +7,24 @@ as such.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Choice, ChoicesWriter, Endpoint, GenerationUsage
-from hf_triton.ports.openai.schema.body import Json, kind_of, present, read
-from hf_triton.ports.openai.schema.errors import ApiError, Names, Placed, bad_field, places, renamed
+from hf_triton.ports.openai.schema.body import Json, kind_of, read
+from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, places, renamed
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs
 from hf_triton.ports.openai.schema.media import element_names, take_media
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue, asked
-from hf_triton.ports.openai.schema.tools import Chosen, Named, read_tools
-from hf_triton.ports.openai.tool_calls.calls import Call, Function, whole_calls
+from hf_triton.ports.openai.schema.tools import read_tools
+from hf_triton.ports.openai.tool_calls.calls import Call, whole_calls
 
 _USUAL_EFFORT = "medium"  # where nothing is said
-# What errors call the parts of tools in a chat with functions, which OpenAI had before.
-_FUNCTION_NAMES = {"tools": "functions", "tool_choice": "function_call"}
-
-
-class FunctionChat(Chat, kw_only=True):
-    functions: list[Json] | None = None
-    function_call: Literal["none", "auto"] | Named | None = None
-
-    def as_tools(self) -> Chat:
-        given = present(self, "functions", "function_call")
-        if given and (self.tools is not None or self.tool_choice is not None):
-            raise bad_field(next(iter(given)), "it beside tools", "one of them")
-        found = {name: getattr(self, name) for name in Chat.__struct_fields__}
-        found["messages"] = list(_messages(self.messages))
-        if self.functions is not None:
-            found["parallel_tool_calls"] = False
-            found["tools"] = [
-                Placed(f"functions[{number}]", {"type": "function", "function": one})
-                for number, one in enumerate(self.functions)
-            ]
-        if (call := self.function_call) is not None:
-            found["tool_choice"] = Chosen(call) if isinstance(call, Named) else call
-        return Chat(**found)
-
-
-def _has_function(message: Mapping[str, Any]) -> bool:
-    return message.get("role") == "function" or message.get("function_call") is not None
-
-
-def _messages(messages: Sequence[Json]) -> Iterator[Json]:
-    """Gives each call an id of nine digits: Mistral's chat templates take no other."""
-    call_id = ""
-    for number, message in enumerate(messages):
-        if not _has_function(message):
-            yield message
-        elif message.get("role") == "function":
-            yield {**message, "role": "tool", "tool_call_id": call_id}
-        else:
-            call_id = f"{number:09}"
-            own = {name: value for name, value in message.items() if name != "function_call"}
-            call = {"id": call_id, "type": "function", "function": message["function_call"]}
-            yield {**own, "tool_calls": [call]}
 
 
 class Message(Struct, kw_only=True):
@@ -78,7 +36,6 @@ class Message(Struct, kw_only=True):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[Call] | UnsetType = UNSET
-    function_call: Function | UnsetType = UNSET
 
 
 class _Rest(Struct, kw_only=True):
@@ -109,12 +66,7 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 def read_chat(body: Mapping[str, Any]) -> GenerationRequest:
-    chat = read(FunctionChat, body)
-    given = (chat.functions, chat.function_call)
-    if given == (None, None) and not any(map(_has_function, chat.messages)):
-        return ask(chat)
-    found = ask_as(chat.as_tools(), _FUNCTION_NAMES, {".function": ""})
-    return replace(found, tools=found.tools and replace(found.tools, as_functions=True))
+    return ask(read(Chat, body))
 
 
 def ask(chat: Chat) -> GenerationRequest:
@@ -212,32 +164,21 @@ class ChatWriter(ChoicesWriter):
     def beside(self, choice: Choice) -> Json:
         return choice.of_prompt
 
-    @property
-    def _as_function(self) -> bool:
-        return bool(self.asked.tools and self.asked.tools.as_functions)
-
     def _parts_of(self, choice: Choice, calls: Sequence[Call]) -> Json:
-        found: Json = {}
-        if choice.reasoning:
-            found = dict.fromkeys(("reasoning", "reasoning_content"), choice.reasoning)
-        if calls and self._as_function:
-            arguments = "".join(call.function.arguments for call in calls)
-            found["function_call"] = structs.replace(calls[0].function, arguments=arguments)
-        elif calls:
-            found["tool_calls"] = calls
-        return found
+        names = ("reasoning", "reasoning_content")
+        found: Json = dict.fromkeys(names, choice.reasoning) if choice.reasoning else {}
+        return {**found, "tool_calls": calls} if calls else found
 
     def _rest(self, choice: Choice) -> Json:
         logprobs = None
         if choice.positions is not None:
             logprobs = ChatLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
-        is_call = self._as_function and choice.finish_reason == "tool_calls"
-        reason = "function_call" if is_call else choice.finish_reason
-        return {"logprobs": logprobs, "finish_reason": reason, "token_ids": choice.ids}
+        ended = {"finish_reason": choice.finish_reason, "token_ids": choice.ids}
+        return {"logprobs": logprobs, **ended}
 
 
 CHAT = Endpoint(
     *("/v1/chat/completions", CHAT_TASKS, "chatcmpl-", read_chat, ChatWriter),
-    Operation("Answer a chat", ChatCompletion, FunctionChat, also=(EVENTS,)),
+    Operation("Answer a chat", ChatCompletion, Chat, also=(EVENTS,)),
     by_model=True,
 )

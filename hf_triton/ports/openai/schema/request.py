@@ -138,7 +138,9 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
         "parallel_tool_calls": _only(True),
         "modalities": _only(["text"]),
         "reasoning_effort": _only("medium"),
-        **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), _only()),
+        **dict.fromkeys(("suffix", "audio", "prediction"), _only()),
+        "functions": refused("of older chats; send tools"),
+        "function_call": refused("of older chats; send tool_choice"),
         "web_search_options": _only(),
         # vLLM's, and the defaults that its clients send.
         **{name: _only(value) for name, value in FIXED.items()},

@@ -63,7 +63,6 @@ class Tools:
     names: frozenset[str]  # that may be called
     forced: str | None  # the one that must be called, "" for any; None where the model decides
     parallel: bool
-    as_functions: bool = False  # the caller knows tools by their older name
 
     def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
