@@ -19,8 +19,10 @@ from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
+from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
+from hf_triton.ports.http.upstream import Pool, Question
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
-from hf_triton.ports.openai.routes import speech, tgi
+from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
@@ -92,15 +94,13 @@ class Info(Struct, kw_only=True):
 
 
 _BODIES = (
-    *(tgi.GenerateRequest, texts.EmbedRequest, rankings.SimilarityRequest),
-    *(texts.PredictRequest, speech.SoundRequest),
+    *(tgi.GenerateRequest, texts.EmbedRequest, rankings.SimilarityRequest, texts.PredictRequest),
 )
-# Texts; or each text's vector, similarity or labels; or what was heard.
-OfOneModel = list[tgi.Generated | float | list[float | texts.Prediction]] | speech.Heard
+# Texts; or each text's vector, similarity or labels.
+OfOneModel = list[tgi.Generated | float | list[float | texts.Prediction]]
 _ANY = Operation(
     *("What the model does, as TGI, TEI and the Hub", OfOneModel, _BODIES),
     also=(EVENTS,),
-    takes_file=True,
     error=HubError,
 )
 _NOT_DONE = Operation("Of TEI, and not done here", error=HubError)
@@ -143,7 +143,8 @@ class About:
     ) -> None:
         self._triton, self._catalog, self._retries = triton, catalog, retries
         self._lengths = ContextLengths(triton, retries)
-        self._metrics_socket, self._fitting = metrics_socket, fitting
+        self._metrics_socket = metrics_socket
+        self._fitting = (*fitting, (SPEECH_TASKS, _refuse_sound))
         self._started = int(time.time())
 
     def routes(self) -> list[Route]:
@@ -290,3 +291,7 @@ async def _version(_request: web.Request) -> web.Response:
 async def _refuse(request: web.Request) -> web.Response:
     text = f"{request.path}: models here make one vector of a text; ask /embed for it"
     raise ApiError(404, text)
+
+
+async def _refuse_sound(request: web.Request) -> web.Response:
+    raise ApiError(404, f"{request.path}: send a sound to /v1/audio/transcriptions")

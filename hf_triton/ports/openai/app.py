@@ -114,7 +114,6 @@ class OpenAiApp:
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
             *((one.tasks, self._encoding(one)) for one in OF_ONE),
-            (SPEECH_TASKS, self._hearing(self._sound)),
         )
         self._about = About(triton, catalog, port.retries, metrics_socket, fitting)
 
@@ -139,7 +138,7 @@ class OpenAiApp:
             *(Route(path, self._keeping(answer), *how) for path, answer, how in KEPT),
             *chain.from_iterable(encoding),
             *(
-                Route(path, self._hearing(partial(self._form, to)), speech.operation(to))
+                Route(path, self._hearing(to), speech.operation(to))
                 for path, to in speech.PATHS.items()
             ),
             *self._adapters.routes(self._asked),
@@ -230,23 +229,15 @@ class OpenAiApp:
                 raise
         return await answer(changed)
 
-    async def _form(self, task: str, request: web.Request) -> speech.SpeechRequest:
-        return speech.read_form(task, await read_form(request, self._bodies))
-
-    async def _sound(self, request: web.Request) -> speech.SpeechRequest:
-        data = await read_body(request, self._bodies)
-        read = partial(speech.read_sound, data, request.match_info.get("model", ""))
-        return await aside(len(data), read)
-
-    def _hearing(self, read: Callable[[web.Request], Awaitable[speech.SpeechRequest]]) -> Handler:
+    def _hearing(self, task: str) -> Handler:
         async def hear(request: web.Request) -> web.StreamResponse:
-            asked = await read(request)
+            asked = speech.read_form(await read_form(request, self._bodies))
             model = await self._catalog.find(asked.model, SPEECH_TASKS)
             request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
 
             async def answer(model: ServedModel) -> web.Response:
                 sent = infer_request(
-                    *(model.triton_name, request_id, {**asked.inputs, **caller_of(request)}),
+                    *(model.triton_name, request_id, {**asked.inputs(task), **caller_of(request)}),
                     batched=model.is_batched,
                     outputs=speech.OUTPUTS,
                 )
@@ -254,7 +245,7 @@ class OpenAiApp:
                 async with aclosing(responses):
                     # To the end: Triton 24.10 may never forget a stream that is cancelled before.
                     [response] = [one async for one in responses]
-                written = speech.write(asked, response)
+                written = speech.write(asked, task, response)
                 if isinstance(written, str):
                     return web.Response(text=written)
                 return json_response(written)
@@ -262,7 +253,7 @@ class OpenAiApp:
             try:
                 return await self._retry_if_changed(model, answer)
             except ApiError as error:
-                raise asked.names.of(error) from None
+                raise speech.NAMES.of(error) from None
 
         return hear
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from msgspec import Struct
 from hf_triton.ports.openai.schema.errors import HUBS_STATUSES, Error, HubError
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
-FORM, FILE = "multipart/form-data", "application/octet-stream"
+FORM = "multipart/form-data"
 _STATUSES = {
     400: "A field is not as it must be",
     401: "Without a key that is known",
@@ -46,7 +45,6 @@ class Operation:
     body: Any = None  # a Struct, or a tuple of those of which a request has one
     also: tuple[str, ...] = ()  # media types of other answers
     takes: str = JSON
-    takes_file: bool = False  # whether a file may come in the place of the body
     error: type[Struct] = Error
 
     @property
@@ -118,9 +116,7 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     if operation.body:
         bodies = [known[one] for one in operation.bodies]
         schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
-        content: Json = {operation.takes: {"schema": schema}}
-        if operation.takes_file:
-            content[FILE] = {"schema": {"type": "string", "format": "binary"}}
+        content = {operation.takes: {"schema": schema}}
         found["requestBody"] = {"required": True, "content": content}
     return found
 
@@ -128,62 +124,18 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
 _HEAD = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>hf-triton</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color-scheme: light dark; }
-code, h2 { font-family: ui-monospace, monospace; }
-h2 { font-size: 1rem; margin: 1.5rem 0 0; }
-table { border-collapse: collapse; }
-td, th { text-align: left; padding: .1rem .8rem .1rem 0; vertical-align: top; }
-</style>
+<style>body { font: 16px/1.5 system-ui; margin: 2rem; color-scheme: light dark; }</style>
 <h1>hf-triton: OpenAI's API</h1>
-<p>The same as <a href="openapi.json">OpenAPI 3.1</a>. Where keys are needed they are sent as
-<code>Authorization: Bearer KEY</code>; the models are at <a href="v1/models">/v1/models</a>.</p>
+<p>Fields and answers are in <a href="openapi.json">openapi.json</a>. Where keys are needed they are
+sent as <code>Authorization: Bearer KEY</code>; the models are at
+<a href="v1/models">/v1/models</a>.</p>
 """
 
 
 def page(document: Json) -> str:
-    routes = [
-        _route(path, method, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
-    types = [
-        f'<h2 id="{escape(name)}">{escape(name)}</h2><p>{escape(schema.get("description", ""))}</p>'
-        + _fields(schema)
-        for name, schema in document["components"]["schemas"].items()
-    ]
-    return "\n".join((_HEAD, *routes, "<h1>Bodies and answers</h1>", *types, "</html>"))
-
-
-def _route(path: str, method: str, operation: Json) -> str:
-    parts = [f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>"]
-    for kind, content in operation.get("requestBody", {"content": {}})["content"].items():
-        parts.append(f"<p>Body, {escape(kind)}: {_kind(content['schema'])}</p>")
-    answers = operation["responses"]["200"]["content"]
-    told = ", ".join(f"{escape(kind)}: {_kind(one['schema'])}" for kind, one in answers.items())
-    return "".join((*parts, f"<p>200, {told}</p>"))
-
-
-def _fields(schema: Json) -> str:
-    required = schema.get("required", ())
     rows = [
-        f"<tr><th><code>{escape(name)}</code></th><td>{_kind(one)}</td>"
-        f"<td>{'required' if name in required else ''}</td></tr>"
-        for name, one in schema.get("properties", {}).items()
-        if one != {"enum": [None]}
+        f"<dt><code>{method.upper()} {escape(path)}</code></dt><dd>{escape(one['summary'])}</dd>"
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
     ]
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _kind(schema: Json) -> str:
-    if "$ref" in schema:
-        name = escape(schema["$ref"].rpartition("/")[2])
-        return f'<a href="#{name}">{name}</a>'
-    if "enum" in schema:
-        return " or ".join(escape(json.dumps(one)) for one in schema["enum"])
-    if "anyOf" in schema:
-        return " or ".join(map(_kind, schema["anyOf"]))
-    if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
-    return escape(schema.get("type", "anything"))
+    return "\n".join((_HEAD, "<dl>", *rows, "</dl></html>"))

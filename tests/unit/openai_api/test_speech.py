@@ -163,47 +163,9 @@ def test_a_sound_may_hold_what_looks_like_a_boundary(api: Translator) -> None:
     assert api.triton.seen[-1]["audio"] == sound
 
 
-CHUNKS = [{"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in SEGMENTS]
-
-
-@pytest.mark.parametrize("kind", ["application/json", "audio/flac", "application/octet-stream"])
-def test_a_file_may_be_posted_to_its_model(api: Translator, kind: str) -> None:
-    """With what huggingface_hub sends: JSON is what it calls bytes whose kind it can't guess."""
-    for path in ("/models/hears", "/models/hears_rows"):
-        reply = send(api, path, SOUND, kind)
-        assert (reply.status, reply.body) == (200, {"text": "One. Two."})
-        assert api.triton.seen[-1]["audio"] == SOUND
-
-
-def test_a_file_may_be_posted_in_json_with_parameters(api: Translator) -> None:
-    generation = {"max_new_tokens": 9, "temperature": 1, "do_sample": False}
-    kwargs = {"language": "german", "task": "translate"}
-    asked = {"return_timestamps": True, "generate_kwargs": kwargs}
-    asked["generation_parameters"] = generation
-    body = api.post("/models/hears", inputs="UklGRg==", parameters=asked).body
-    assert body == {"text": "One. Two.", "chunks": CHUNKS}
-    sent = api.triton.seen[-1]
-    assert (sent["audio"], sent["return_timestamps"]) == (b"UklGRg==", b"segments")
-    assert (sent["language"], sent["task"]) == (b"german", b"translate")
-    assert (sent["max_tokens"], sent["temperature"]) == (9, 1.0)
-
-
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (NO_IMAGE, "inputs: 4 bytes that are no sound"),
-        (b'{"inputs": 5}', "inputs: got 5, allowed: a text"),
-        (b"{}", "inputs: got none, allowed: a text"),
-        (
-            b'{"inputs": "a", "parameters": {"generation_parameters": {"num_beams": 5}}}',
-            "parameters.generation_parameters.num_beams: got another value (5), allowed: 1",
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_named_in_the_hubs_form(
-    api: Translator, data: bytes, message: str
-) -> None:
-    reply = send(api, "/models/hears", data)
-    assert (reply.status, reply.body["error_type"]) == (422, "validation")
-    assert reply.body["error"].startswith(message)
+def test_a_sound_posted_to_its_model_is_told_where_to_go(api: Translator) -> None:
+    reply = send(api, "/models/hears", SOUND, "audio/flac")
+    assert (reply.status, reply.body["error"]) == (
+        *(404, "/models/hears: send a sound to /v1/audio/transcriptions"),
+    )
+    assert api.get("/models/hears/info").body["model_id"] == "hears"

@@ -131,12 +131,6 @@ class EarlierResponses:
     def response(self, response_id: str) -> Json:
         return self._found(response_id, _not_kept(404, "id"))[1]
 
-    def input_of(self, response_id: str) -> list[Json]:
-        missing = _not_kept(404, "id")
-        items, response = self._found(response_id, missing)
-        previous = response["previous_response_id"]
-        return [*(self._until(previous, missing) if previous else ()), *items]
-
     def until(self, response_id: str) -> list[Json]:
         name = "previous_response_id"
         return self._until(response_id, _not_kept(400, name, "previous_response_not_found"))

@@ -20,13 +20,12 @@ from hf_triton.ports.openai.responses.tools import Tool, custom_input
 from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named, to_json
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
-from hf_triton.ports.openai.schema.body import Json, convert, read
+from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLogprobs
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.calls import Call
 
-_MOST_ITEMS = 100  # of a page
 # What an item's id begins with, its own fields and its part, by its type.
 _TEXT_ITEMS: dict[str, tuple[str, Json, Json]] = {
     "message": (
@@ -77,14 +76,6 @@ class Deleted(Struct):
     id: str
     object: Literal["response.deleted"] = "response.deleted"
     deleted: bool = True
-
-
-class InputItems(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[Json]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class InputTokens(Struct):
@@ -300,40 +291,9 @@ def _delete(earlier: EarlierResponses, response_id: str, _: Mapping[str, str]) -
     return Deleted(response_id)
 
 
-def _input_items(
-    earlier: EarlierResponses, response_id: str, query: Mapping[str, str]
-) -> InputItems:
-    """A page of them, the last first unless the query says otherwise."""
-    found = [_whole_item(n, item) for n, item in enumerate(earlier.input_of(response_id))]
-    order = convert(Literal["asc", "desc"], query.get("order", "desc"), "order")
-    found = found if order == "asc" else found[::-1]
-    ids = [item["id"] for item in found]
-    if query.get("after") in ids:
-        found = found[ids.index(query["after"]) + 1 :]
-    limit = query.get("limit", "20")
-    if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_ITEMS:
-        raise bad_field("limit", "another value", f"1 to {_MOST_ITEMS}")
-    page = found[: int(limit)]
-    first, last = (page[at]["id"] if page else None for at in (0, -1))
-    return InputItems(data=page, first_id=first, last_id=last, has_more=len(page) < len(found))
-
-
-def _whole_item(number: int, item: Json) -> Json:
-    kind = item.get("type") or "message"
-    whole = {"id": f"{kind}_{number}", "type": kind, "status": "completed", **item}
-    if kind == "message" and isinstance(item.get("content"), str):
-        part = "output_text" if item.get("role") == "assistant" else "input_text"
-        whole["content"] = [{"type": part, "text": item["content"]}]
-    return whole
-
-
 _PATH = "/v1/responses/{id}"
 # The path, what answers it, the operation and the method.
 KEPT: tuple[tuple[str, Callable[..., Any], tuple[Operation, str]], ...] = (
     (_PATH, _kept, (Operation("A response that is kept", Response), "GET")),
     (_PATH, _delete, (Operation("Forget a response", Deleted), "DELETE")),
-    (
-        *(f"{_PATH}/input_items", _input_items),
-        (Operation("What a kept response was an answer to", InputItems), "GET"),
-    ),
 )

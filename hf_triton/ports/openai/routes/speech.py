@@ -1,6 +1,5 @@
 """``/v1/audio/transcriptions`` and ``/v1/audio/translations``: a form with a file in, text out, as
-JSON, plain text or subtitles. And ``POST /`` of a model that hears, as Hugging Face's servers have
-it: the file itself in, or base64 of it in JSON.
+JSON, plain text or subtitles.
 """
 
 from __future__ import annotations
@@ -8,31 +7,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from hf_triton.ports.openai.openapi import FORM, TEXT, Operation
-from hf_triton.ports.openai.schema.body import (
-    Count,
-    Filled,
-    Ignored,
-    Integer,
-    Number,
-    only,
-    present,
-    read,
-    read_object,
-    short,
-)
+from hf_triton.ports.openai.schema.body import Filled, Ignored, present, read, short
 from hf_triton.ports.openai.schema.errors import Names, bad_field, renamed
-from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
 from hf_triton.ports.openai.triton.tensors import outputs_of, unpack
 
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
-_HUB = "hub"  # a response_format of its own
 _MOST_FP32 = 3.4028234663852886e38
 OUTPUTS = ("text_output", "segments", "language", "duration")
 # Of errors: which task it is, is the path's.
@@ -60,44 +45,16 @@ class SpeechForm(Struct, kw_only=True, forbid_unknown_fields=True):
     chunking_strategy: Literal["auto"] | None = None
     stream: Literal["false", "False"] | None = None  # Triton's NAME_stream streams
 
-
-class GenerationParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    max_new_tokens: Count | None = None
-    temperature: Number | None = None
-    top_k: Integer | None = None
-    top_p: Number | None = None
-    language: str | None = None
-    task: str | None = None
-    do_sample: Annotated[Any, only(False)] = None
-    num_beams: Annotated[Any, only(1)] = None
-
-
-class HubParameters(Struct, kw_only=True, forbid_unknown_fields=True):
-    return_timestamps: bool | str | None = None
-    generation_parameters: GenerationParameters | None = None
-    generate_kwargs: GenerationParameters | None = None
-
-
-class SoundRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    inputs: Filled
-    parameters: HubParameters | None = None
-    options: Ignored = None
-
-
-# The model's names of the parameters for generating, where they are others.
-_GENERATION = {
-    **{name: name for name in GenerationParameters.__struct_fields__[:6]},
-    "max_new_tokens": "max_tokens",
-}
-_HUB_NAMES = Names(
-    renamed(
-        {
-            "audio": "inputs",
-            "return_timestamps": "parameters.return_timestamps",
-            **{one: f"parameters.generation_parameters.{n}" for n, one in _GENERATION.items()},
+    def inputs(self, task: str) -> dict[str, Any]:
+        """The model's tensors by name; ``task`` is transcribe or translate."""
+        own = present(self, "language", "prompt", "user", "temperature")
+        inputs = {"audio": [self.file], **{n: value for n, value in own.items() if value != ""}}
+        timed = _TIMED.get(self.response_format)
+        return {
+            **inputs,
+            **({"task": task} if task == "translate" else {}),
+            **({"return_timestamps": timed} if timed else {}),
         }
-    )
-)
 
 
 class Segment(Struct):
@@ -123,33 +80,12 @@ class Transcript(Struct):
     segments: list[Segment] | UnsetType = UNSET
 
 
-class Chunk(Struct):
-    text: str
-    timestamp: list[float]
-
-
-class Heard(Struct):
-    text: str
-    chunks: list[Chunk] | UnsetType = UNSET
-
-
 def operation(task: str) -> Operation:
     summary = {"transcribe": "Sounds to text", "translate": "Sounds to English text"}[task]
     return Operation(summary, Transcript, SpeechForm, also=(TEXT,), takes=FORM)
 
 
-@dataclass(frozen=True)
-class SpeechRequest:
-    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate."""
-
-    model: str
-    task: str
-    response_format: str
-    inputs: Mapping[str, Any]
-    names: Names = NAMES
-
-
-def read_form(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
+def read_form(form: Mapping[str, list[bytes]]) -> SpeechForm:
     values = {name: _value(name, given) for name, given in form.items()}
     for name in ("file", "model"):
         values[name] = values.get(name) or None
@@ -159,50 +95,23 @@ def read_form(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
     given = read(SpeechForm, values)
     if given.file is None:
         raise bad_field("file", "none", "a sound: WAV, FLAC, OGG, MP3")
-    named = {name: getattr(given, name) for name in ("language", "prompt", "user", "temperature")}
-    inputs = {"audio": [given.file], **{n: v for n, v in named.items() if v not in (None, "")}}
-    if task == "translate":
-        inputs["task"] = task
-    if given.response_format in _TIMED:
-        inputs["return_timestamps"] = _TIMED[given.response_format]
-    return SpeechRequest(given.model, task, given.response_format, inputs)
+    return given
 
 
-def read_sound(data: bytes, model: str) -> SpeechRequest:
-    """A body is a sound where it is no JSON: its Content-Type does not tell."""
-    if not data.lstrip().startswith(b"{"):
-        return SpeechRequest(model, "transcribe", _HUB, {"audio": [data]}, _HUB_NAMES)
-    given = read(SoundRequest, read_object(data))
-    parameters = given.parameters or HubParameters()
-    inputs: dict[str, Any] = {"audio": given.inputs}
-    if parameters.return_timestamps:
-        timed = parameters.return_timestamps
-        inputs["return_timestamps"] = "segments" if timed is True else timed
-    for asked in (parameters.generate_kwargs, parameters.generation_parameters):
-        found = present(asked, *_GENERATION)
-        inputs.update({_GENERATION[name]: value for name, value in found.items()})
-    if inputs.get("top_p") == 0:
-        inputs["top_p"] = NARROWEST_TOP_P
-    return SpeechRequest(model, "transcribe", _HUB, inputs, _HUB_NAMES)
-
-
-def write(asked: SpeechRequest, response: Any) -> Heard | Transcript | str:
-    """What a ModelInferResponse says in OpenAI's or the Hub's object, or as a text."""
+def write(asked: SpeechForm, task: str, response: Any) -> Transcript | str:
+    """What a ModelInferResponse says in OpenAI's object, or as a text."""
     data = outputs_of(response, OUTPUTS)
     [text], [listed], [language] = (unpack("BYTES", data[name]) for name in OUTPUTS[:3])
     [duration] = unpack("FP32", data["duration"])
     text, segments, form = text.strip(), json.loads(listed), asked.response_format
-    if form == _HUB:
-        chunks = [Chunk(one["text"], [one["start"], one["end"]]) for one in segments]
-        return Heard(text, chunks if "return_timestamps" in asked.inputs else UNSET)
     if form == "json":
         return Transcript(text)
     if form == "text":
         return text + "\n"
     if form == "verbose_json":
-        language = "english" if asked.task == "translate" else language
+        language = "english" if task == "translate" else language
         numbered: list[Any] = [{"id": n, **one} for n, one in enumerate(segments)]
-        return Transcript(text, asked.task, language, round(duration, 3), numbered)
+        return Transcript(text, task, language, round(duration, 3), numbered)
     point = "," if form == "srt" else "."
     cues = [
         f"{_time(one['start'], point)} --> {_time(one['end'], point)}\n{one['text'].strip()}\n"

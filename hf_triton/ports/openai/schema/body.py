@@ -253,8 +253,8 @@ def _check_value(field: _Field, value: Any, where: str) -> None:
         _check_fields(field.inner, value, where)
     if "refused" in rules:
         raise ApiError(400, f"{where}: {rules['refused']}", where)
-    good = rules.get("only", (value,))
-    if not any(type(value) is type(one) and value == one for one in good):
+    good = rules.get("only", ())
+    if "only" in rules and not any(type(value) is type(one) and value == one for one in good):
         allowed = f"{' or '.join(map(json.dumps, good)) or 'null'} (nothing else)"
         raise bad_field(where, f"another value ({kind_of(value)})", allowed)
     for number in (value if isinstance(value, list) else [value]) if "within" in rules else ():
