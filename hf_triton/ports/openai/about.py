@@ -21,13 +21,13 @@ from msgspec import UNSET, Struct, UnsetType
 from generator.spec.task_sets import COMPLETION_TASKS
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from hf_triton.ports.http.upstream import Pool, Question
+from hf_triton.ports.openai.exchanges import Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
 from hf_triton.ports.openai.schema.errors import OF_MODEL, OPENAIS, ApiError, HubError
-from hf_triton.ports.openai.sending import Handler, json_response
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel

@@ -24,7 +24,6 @@ from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, routes_of, with_schema
-from hf_triton.ports.openai.access import AccessCheck, caller_of, id_of, send_id, trace_context
 from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.connections import (
     Connection,
@@ -33,10 +32,21 @@ from hf_triton.ports.openai.connections import (
     read_body,
     read_form,
 )
+from hf_triton.ports.openai.exchanges import (
+    AccessCheck,
+    Handler,
+    caller_of,
+    errors_in_the_apis_format,
+    id_of,
+    json_response,
+    send_id,
+    streamed,
+    trace_context,
+)
 from hf_triton.ports.openai.openapi import Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
 from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
-from hf_triton.ports.openai.routes import chat, completions, messages, speech, tgi
+from hf_triton.ports.openai.routes import choices, messages, speech, tgi
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, aside
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING, OF_ONE
@@ -46,12 +56,6 @@ from hf_triton.ports.openai.schema.body import kind_of, read_object
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.media import MediaHosts, tensors
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.sending import (
-    Handler,
-    errors_in_the_apis_format,
-    json_response,
-    streamed,
-)
 from hf_triton.ports.openai.triton.catalog import Catalog, Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
@@ -64,7 +68,7 @@ _ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")
 Item = TypeVar("Item")
 GENERATING = (
-    *(completions.COMPLETIONS, chat.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
+    *(choices.COMPLETIONS, choices.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from hf_triton.ports.openai.routes import tgi
-from hf_triton.ports.openai.routes.chat import FunctionChat
 from hf_triton.ports.openai.schema.body import fields_of
+from hf_triton.ports.openai.schema.request import Chat
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.metrics.work_metrics import (
     WorkMetrics,
@@ -99,7 +99,7 @@ def _health_rows() -> str:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "openai-api.md": {
-        "fields of a chat": lambda: _fields(FunctionChat),
+        "fields of a chat": lambda: _fields(Chat),
         "parameters of TGI": lambda: _fields(tgi.Parameters),
     },
     "observability.md": {

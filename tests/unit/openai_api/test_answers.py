@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai import sending
+from hf_triton.ports.openai import exchanges
 from hf_triton.ports.openai.routes import answers
 from tests.unit.openai_api.conftest import Translator
 
@@ -219,7 +219,7 @@ def test_what_is_long_is_read_and_written_on_a_thread(
         return write(value)
 
     asked: dict[str, Any] = {"prompt": "a b", "logprobs": 1, "stream": stream}
-    for module in (answers, sending):
+    for module in (answers, exchanges):
         monkeypatch.setattr(module, "to_json", noted)
     reply = api.completion(**asked)
     told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]

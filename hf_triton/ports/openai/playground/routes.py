@@ -30,7 +30,7 @@ from generator.spec.triton_models import (
     TASK_PARAMETER,
     runs_our_code,
 )
-from hf_triton.ports.openai.access import caller_of, id_of, trace_context
+from hf_triton.ports.openai.exchanges import caller_of, id_of, json_response, trace_context
 from hf_triton.ports.openai.schema.body import kind_of, short
 from hf_triton.ports.openai.schema.errors import (
     ApiError,
@@ -38,7 +38,6 @@ from hf_triton.ports.openai.schema.errors import (
     model_is_loading,
     model_not_found,
 )
-from hf_triton.ports.openai.sending import json_response
 from hf_triton.ports.openai.triton.catalog import Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import (

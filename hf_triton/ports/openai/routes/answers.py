@@ -13,8 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -37,7 +36,6 @@ from hf_triton.runtime.request.chat_formats import read_counts, read_format
 Result = TypeVar("Result")
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
-_DONE = b"data: [DONE]\n\n"
 SILENT_S = 10.0  # clients give a stream up after a minute or more
 _ENCODER = msgspec.json.Encoder()
 LARGE_BYTES = 2**18  # take a hundredth of a second and more
@@ -256,60 +254,6 @@ class Writer:
         self.answer.check_complete()
         if written := b"".join(map(self.encode, self.end())):
             yield written
-
-
-class ChoicesWriter(Writer):
-    """Writes lists of choices, as OpenAI's chat and completions have them."""
-
-    object: ClassVar[tuple[str, str]]  # of the whole answer, and of a chunk
-    answer_type: ClassVar[type[Struct]]
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer)
-        self._choices: list[Choice] = []
-        head = {"id": answer.answer_id, "created": answer.created, "model": self.asked.model}
-        self._head: dict[str, Any] = {**head, "object": self.object[0]}
-        self._chunk_head: dict[str, Any] = {**head, "object": self.object[1]}
-        if self.asked.include_usage:
-            # As OpenAI has it: in every chunk, and null in all but the last.
-            self._chunk_head["usage"] = None
-
-    def write(self, choice: Choice) -> Struct:
-        raise NotImplementedError
-
-    def write_chunk(self, choice: Choice) -> Struct:
-        return self.write(choice)
-
-    def beside(self, choice: Choice) -> Mapping[str, Any]:  # noqa: ARG002
-        """What stands beside the choices."""
-        return {}
-
-    def chunk(self, *choices: Struct, **beside: Any) -> dict[str, Any]:
-        if self.asked.continuous_usage:
-            self._chunk_head["usage"] = self.answer.usage()
-        return {**self._chunk_head, "choices": choices, **beside}
-
-    def add(self, new: Choice) -> Sequence[Any]:
-        return [self.chunk(self.write_chunk(new), **self.beside(new))]
-
-    def end(self) -> Sequence[Any]:
-        has_usage = self.asked.include_usage
-        return [*([self.chunk(usage=self.answer.usage())] if has_usage else []), None]
-
-    def encode(self, event: Any) -> bytes:
-        return sse(event) if event else _DONE
-
-    def take(self, added: Sequence[Choice]) -> None:
-        self._choices += added  # each is whole: only a stream has several chunks of a prompt
-
-    def result(self) -> Struct:
-        choices = sorted(self._choices, key=attrgetter("index"))
-        return self.answer_type(
-            **self._head,
-            choices=[self.write(choice) for choice in choices],
-            usage=self.answer.usage(),
-            **self.beside(choices[0]),
-        )
 
 
 def sse(event: Any) -> bytes:

@@ -12,8 +12,8 @@ from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
 
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
-from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
+from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema import messages
 from hf_triton.ports.openai.schema.body import Json, read
@@ -87,7 +87,7 @@ def read_count(given: Mapping[str, Any]) -> GenerationRequest:
 
 
 def _ask(body: CountRequest) -> GenerationRequest:
-    return chat.ask_as(messages.as_chat(body), messages.NAMES, messages.PARTS)
+    return ask_as(messages.as_chat(body), messages.NAMES, messages.PARTS)
 
 
 def error_body(error: ApiError) -> MessageError:

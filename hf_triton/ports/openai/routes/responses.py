@@ -17,8 +17,8 @@ from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
 from hf_triton.ports.openai.responses.tools import Tool, custom_input
-from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named, to_json
+from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
@@ -99,7 +99,7 @@ def read_count(given: Mapping[str, Any], earlier: EarlierResponses = NOTHING) ->
 
 def _ask(body: ResponsesRequest, earlier: EarlierResponses) -> GenerationRequest:
     request = responses.as_chat(body, earlier)
-    asked = chat.ask_as(request.chat, responses.NAMES, responses.PARTS)
+    asked = ask_as(request.chat, responses.NAMES, responses.PARTS)
     items = to_json(request.items) if request.told["store"] else b""
     told = {"response": request.told, "tools": request.tools.own, "items": items}
     return replace(asked, told=told)

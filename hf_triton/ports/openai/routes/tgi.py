@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, sse
-from hf_triton.ports.openai.routes.completions import CompletionRequest
+from hf_triton.ports.openai.routes.choices import CompletionRequest
 from hf_triton.ports.openai.schema.body import (
     Count,
     Filled,

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi import Operation
-from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, Writer
+from hf_triton.ports.openai.routes.choices import ask_chat
 from hf_triton.ports.openai.schema.body import Integers, Json, JsonList, present, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import Chat, GenerationRequest, TensorValue
@@ -98,7 +98,7 @@ def _read_tokenize(given: Mapping[str, Any]) -> GenerationRequest:
     if body.prompt is None:
         common = {name: getattr(body, name) for name in (*_PROMPT, *_TEMPLATE)}
         # Which model it is, is chosen later.
-        found = chat.ask(Chat(model=body.model or "any", **common))
+        found = ask_chat(Chat(model=body.model or "any", **common))
         names = replace(found.names, advice={"send text_input": "send prompt"})
         return replace(of_chat(found, **options), model=body.model or "", names=names)
     for name in (*_PROMPT, "continue_final_message"):

@@ -1,0 +1,181 @@
+"""What the port does to every request: who may ask, by keys and limits of callers and by origins of
+pages; its id and trace; and how answers and errors go out, as JSON or server-sent events, each in
+its API's format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from hf_triton.ports import cors
+from hf_triton.ports.callers import Account, leave_after
+from hf_triton.ports.openai.routes import messages
+from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
+from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
+from hf_triton.ports.openai.triton.client import Metadata
+from hf_triton.ports.port import Port
+from hf_triton.runtime.request.request_parameters import CALLER
+from hf_triton.ports.refusal import RefusedError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_SSE_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would keep chunks back
+}
+HEADER = "X-Request-Id"
+_ANTHROPICS = "request-id"  # where Anthropic's packages look
+_KEY = web.RequestKey("hf_triton_request_id", str)
+# One word that can stand in a log line and in a label; any other is as if none had been sent.
+_WORD = re.compile(r"[!#-Z^-~]{1,128}")
+_NAMES = ("traceparent", "tracestate")
+_VALUE = re.compile(r"[ -~]{1,512}")
+_ACCOUNT = web.RequestKey("hf_triton_account", Account)
+# What tells nothing of models or callers.
+_OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
+
+
+def id_of(request: web.Request, own: str = "") -> str:
+    """The id that the client sent, else ``own``, else a new one."""
+    if _KEY not in request:
+        given = request.headers.get(HEADER, "")
+        is_word = _WORD.fullmatch(given) is not None
+        request[_KEY] = given if is_word else own or f"req-{uuid.uuid4().hex}"
+    return request[_KEY]
+
+
+async def send_id(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
+
+
+def trace_context(request: web.Request) -> Metadata:
+    """The W3C trace headers as gRPC metadata; malformed ones are left out."""
+    given = ((name, request.headers.get(name, "")) for name in _NAMES)
+    return tuple((name, value) for name, value in given if _VALUE.fullmatch(value))
+
+
+class AccessCheck:
+    """``enter`` comes before anything of a body is read, ``leave`` at the end."""
+
+    def __init__(self, port: Port, pages: Collection[str] = ()) -> None:
+        self._access, self._callers = port.access, port.callers
+        self._open_paths = frozenset((*_OPEN_PATHS, *pages))
+
+    def enter(self, request: web.Request) -> None:
+        """Counts the request to its caller. Raises RefusedError (401, 429), ApiError."""
+        if request.method in ("GET", "HEAD") and request.path in self._open_paths:
+            return
+        # Anthropic's header is read as one of OpenAI's.
+        keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
+        keys = [*request.headers.getall("Authorization", []), *keys]
+        headers = list(dict.fromkeys(keys))
+        if len(headers) > 1 and self._callers.have_keys:
+            # Whoever stands before this port may have looked at another one.
+            text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
+            raise ApiError(400, text)
+        given = headers[0].encode(errors="surrogateescape") if headers else None
+        account = self._callers.of(given, request.remote or "")
+        self._callers.enter(account)
+        if account:
+            request[_ACCOUNT] = account
+
+    def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
+        leave_after(request.get(_ACCOUNT), left)
+
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """Answers a browser's CORS preflight; None for any other request."""
+        wanted = request.headers.get("Access-Control-Request-Headers")
+        may = cors.allows(self._access, request.headers.get("Origin"))
+        if request.method != "OPTIONS" or not may:
+            return None
+        return web.Response(status=204, headers=cors.preflight(wanted))
+
+    async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
+
+
+def caller_of(request: web.Request) -> dict[str, str]:
+    """The request parameter that names the caller to a model; none where no caller has a key."""
+    account = request.get(_ACCOUNT)
+    return {CALLER: account.alias} if account and account.alias else {}
+
+
+async def streamed(request: web.Request, writer: Writer, chunks: Chunks) -> web.StreamResponse:
+    """Sends events as they come; until the first has, an error still gets its own status."""
+    async with aclosing(writer.events(chunks)) as found:
+        first = await anext(found)
+        response = web.StreamResponse(headers=_SSE_HEADERS)
+        # The client has gone: nobody is left to tell.
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write(first)
+            try:
+                async for event in found:
+                    await response.write(event)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
+                await response.write(writer.failed(_as_api_error(error, id_of(request))))
+            await response.write_eof()
+    return response
+
+
+@web.middleware
+async def errors_in_the_apis_format(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        got = f"{request.method} {request.path}"[:200]
+        allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
+        return _error(request, ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
+    except Exception as error:  # noqa: BLE001, the edge of a request
+        return _error(request, _as_api_error(error, id_of(request)))
+
+
+def _as_api_error(error: Exception, request_id: str) -> ApiError:
+    """The error itself, or for a bug of ours one that says no more than its type."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RefusedError):
+        return of_refusal(error)
+    if isinstance(error, RecursionError):
+        return ApiError(400, "the body: nested too deeply")
+    # Only the place: the text could quote a prompt.
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"
+    label = f"[request id: {request_id}]"
+    sys.stderr.write(f"hf-triton: {label} the OpenAI API failed at a request: {place}\n")
+    return ApiError(500, f"internal error: {type(error).__name__}")
+
+
+def _error(
+    request: web.Request, error: ApiError, headers: dict[str, str] | None = None
+) -> web.Response:
+    body: Any = error.body()
+    status = error.status
+    if f"{request.path}/".startswith(f"{messages.PATH}/"):
+        body = messages.error_body(error)
+        body.request_id = id_of(request)
+    elif is_hubs(request.path):
+        status, body = error.hubs_status, error.hubs_body()
+    return json_response(body, status, {**error.headers(), **(headers or {})})
+
+
+def json_response(
+    value: Any, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=to_json(value), status=status, headers=headers, content_type="application/json"
+    )
