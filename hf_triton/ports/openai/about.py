@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from aiohttp import ClientError, ClientSession, UnixConnector, web
+from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
@@ -111,20 +112,14 @@ def routes_of(
     paths: Sequence[str], handler: Handler, endpoint: Endpoint | EncoderEndpoint
 ) -> list[Route]:
     """The endpoint's routes, and the same under /models/NAME where it has them."""
-    routes = [Route(path, handler, endpoint.operation) for path in paths]
-    hub = replace(endpoint.operation, error=HubError)
-    for path in paths if endpoint.by_model else ():
-        operation = endpoint.operation if path.startswith(OPENAIS) else hub
-        operation = replace(operation, body=tuple(map(_named_by_path, operation.bodies)))
-        routes.append(Route(f"{NAMED}{path}", handler, operation))
-    return routes
-
-
-@functools.cache
-def _named_by_path(body: type[Struct]) -> type[Struct]:
-    bases, model = (body,), ("model", str | None, None)
-    name = f"{body.__name__}OfOne"
-    return msgspec.defstruct(name, [model], bases=bases, kw_only=True, module=body.__module__)
+    own, hub = endpoint.operation, replace(endpoint.operation, error=HubError)
+    return [
+        *(Route(path, handler, own) for path in paths),
+        *(
+            Route(f"{NAMED}{path}", handler, own if path.startswith(OPENAIS) else hub)
+            for path in (paths if endpoint.by_model else ())
+        ),
+    ]
 
 
 class About:

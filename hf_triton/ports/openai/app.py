@@ -22,12 +22,10 @@ from msgspec import structs
 from generator.errors import ServerError
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
-from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, routes_of, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.connections import (
     Connection,
-    check_encoding,
     followed,
     read_body,
     read_form,
@@ -122,9 +120,8 @@ class OpenAiApp:
         self._about = About(triton, catalog, port.retries, metrics_socket, fitting)
 
     def application(self) -> web.Application:
-        app = web.Application(
-            middlewares=[followed, errors_in_the_apis_format, self._check_headers]
-        )
+        middlewares = [followed, errors_in_the_apis_format, self._access.check]
+        app = web.Application(middlewares=middlewares)
         app.on_response_prepare.extend((send_id, self._access.send_cors))
         for route in with_schema(self._routes()):
             add = getattr(app.router, f"add_{route.method.lower()}")
@@ -148,24 +145,6 @@ class OpenAiApp:
             *self._adapters.routes(self._asked),
             *self._about.last_routes(),
         ]
-
-    @web.middleware
-    async def _check_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks the key before anything of a body is read. aiohttp refuses two Host headers."""
-        host = request.headers.get("Host", "")
-        if not is_host(host.encode(errors="surrogateescape")) or request.url.user:
-            raise ApiError(400, f"Host: {WRONG_HOST}")
-        preflight = self._access.preflight(request)
-        if preflight:
-            return preflight
-        self._access.enter(request)
-        left = set[asyncio.Task[None]]()
-        LEFT.set(left)
-        try:
-            check_encoding(request)
-            return await handler(request)
-        finally:
-            self._access.leave(request, left)
 
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0

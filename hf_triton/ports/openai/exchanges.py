@@ -19,6 +19,8 @@ from aiohttp import web
 
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account, leave_after
+from hf_triton.ports.http.request import WRONG_HOST, is_host
+from hf_triton.ports.openai.connections import check_encoding
 from hf_triton.ports.openai.routes import messages
 from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
 from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
@@ -26,6 +28,7 @@ from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
 from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.triton_calls import LEFT
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -66,16 +69,35 @@ def trace_context(request: web.Request) -> Metadata:
 
 
 class AccessCheck:
-    """``enter`` comes before anything of a body is read, ``leave`` at the end."""
-
     def __init__(self, port: Port, pages: Collection[str] = ()) -> None:
         self._access, self._callers = port.access, port.callers
         self._open_paths = frozenset((*_OPEN_PATHS, *pages))
 
-    def enter(self, request: web.Request) -> None:
-        """Counts the request to its caller. Raises RefusedError (401, 429), ApiError."""
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Checks a request's head before anything of its body is read, and counts it to its caller.
+        aiohttp refuses two Host headers. Raises RefusedError (401, 429), ApiError.
+        """
+        host = request.headers.get("Host", "")
+        if not is_host(host.encode(errors="surrogateescape")) or request.url.user:
+            raise ApiError(400, f"Host: {WRONG_HOST}")
+        if request.method == "OPTIONS" and cors.allows(self._access, request.headers.get("Origin")):
+            wanted = request.headers.get("Access-Control-Request-Headers")
+            return web.Response(status=204, headers=cors.preflight(wanted))
+        account, left = self._account(request), set[asyncio.Task[None]]()
+        self._callers.enter(account)
+        if account:
+            request[_ACCOUNT] = account
+        LEFT.set(left)
+        try:
+            check_encoding(request)
+            return await handler(request)
+        finally:
+            leave_after(account, left)
+
+    def _account(self, request: web.Request) -> Account | None:
         if request.method in ("GET", "HEAD") and request.path in self._open_paths:
-            return
+            return None
         # Anthropic's header is read as one of OpenAI's.
         keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
         keys = [*request.headers.getall("Authorization", []), *keys]
@@ -85,21 +107,7 @@ class AccessCheck:
             text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
             raise ApiError(400, text)
         given = headers[0].encode(errors="surrogateescape") if headers else None
-        account = self._callers.of(given, request.remote or "")
-        self._callers.enter(account)
-        if account:
-            request[_ACCOUNT] = account
-
-    def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
-        leave_after(request.get(_ACCOUNT), left)
-
-    def preflight(self, request: web.Request) -> web.Response | None:
-        """Answers a browser's CORS preflight; None for any other request."""
-        wanted = request.headers.get("Access-Control-Request-Headers")
-        may = cors.allows(self._access, request.headers.get("Origin"))
-        if request.method != "OPTIONS" or not may:
-            return None
-        return web.Response(status=204, headers=cors.preflight(wanted))
+        return self._callers.of(given, request.remote or "")
 
     async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))

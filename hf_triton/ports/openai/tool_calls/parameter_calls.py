@@ -177,41 +177,32 @@ def types_of(function: Mapping[str, Any]) -> dict[str, Types]:
     """The types of each parameter that a function's JSON schema names."""
     root = function.get("parameters") or {}
     referred: dict[str, Types] = {}
-    seen: set[str] = set()
+    properties: list[tuple[str, Any]] = []
 
-    def parts(schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-        """A schema, and those that it is made of."""
-        if not isinstance(schema, dict) or depth > _DEEPEST:
-            return
-        yield schema
-        listed = [one for name in _JOINING for one in _listed(schema, name)]
-        to = schema.get("$ref")
-        if isinstance(to, str) and to not in seen:
-            seen.add(to)
-            listed.append(_referred_to(root, to))
-        for one in listed:
-            yield from parts(one, depth + 1)
-
-    def types(schema: Any, depth: int = 0) -> Types:
-        """The types of the values that a schema takes, as far as it says them."""
+    def types(schema: Any, depth: int = 0, *, of_root: bool = False) -> Types:
+        """The types of the values that a schema takes, as far as it says them; ``of_root`` where it
+        is a part of the function's own, whose properties are parameters.
+        """
         if not isinstance(schema, dict) or depth > _DEEPEST:
             return ANY
+        if of_root and isinstance(schema.get("properties"), dict):
+            properties.extend(schema["properties"].items())
         found, to = _named(schema), schema.get("$ref")
         if isinstance(to, str):
             if to not in referred:
                 referred[to] = ANY  # where it refers to itself
-                referred[to] = types(_referred_to(root, to), depth + 1)
+                referred[to] = types(_referred_to(root, to), depth + 1, of_root=of_root)
             found &= referred[to]
         for name, join in _JOINING.items():
-            if listed := [types(one, depth + 1) for one in _listed(schema, name)]:
-                found &= reduce(join, listed)
+            listed = schema[name] if isinstance(schema.get(name), list) else ()
+            if kinds := [types(one, depth + 1, of_root=of_root) for one in listed]:
+                found &= reduce(join, kinds)
         return found | {"null"} if schema.get("nullable") is True else found
 
+    types(root, of_root=True)
     found: dict[str, Types] = {}
-    for part in parts(root):
-        properties = part.get("properties")
-        for name, one in properties.items() if isinstance(properties, dict) else ():
-            found[name] = found.get(name, frozenset()) | types(one)
+    for name, one in properties:
+        found[name] = found.get(name, frozenset()) | types(one)
     return found
 
 
@@ -237,7 +228,3 @@ def _referred_to(root: Any, to: str) -> Any:
         else:
             found = found.get(name) if isinstance(found, dict) else None
     return found
-
-
-def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
-    return schema[name] if isinstance(schema.get(name), list) else []
