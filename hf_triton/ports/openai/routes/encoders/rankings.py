@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from operator import mul
+from operator import attrgetter, mul
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -32,7 +32,6 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     Listed,
     TeiRequest,
     Texts,
-    listed,
 )
 from hf_triton.ports.openai.routes.encoders.texts import (
     CLASSIFY,
@@ -52,6 +51,15 @@ from hf_triton.ports.openai.triton.tensors import ServedModel
 
 class Pairs(EncoderRequest, kw_only=True, dict=True):
     """Its first texts are as many as the second, or one for all."""
+
+    @cached_property
+    def sides(self) -> tuple[list[str], list[str]]:
+        firsts, seconds = map(_texts_of, self.fields, attrgetter(*self.fields)(self))
+        if len(firsts) not in (1, len(seconds)):
+            got = f"{len(firsts)} texts for {len(seconds)}"
+            allowed = f"one for all of {self.fields[1]}, or one for each"
+            raise bad_field(self.fields[0], got, allowed)
+        return firsts, seconds
 
     @property
     def is_raw(self) -> bool:
@@ -82,6 +90,24 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
     def best_first(self, answers: Answers) -> list[tuple[int, float]]:
         """Indices of the second texts, and their scores."""
         return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
+
+
+# What a document may hold in other APIs, which would count.
+_NOT_READ = ("image", "image_url", "content")
+
+
+def _texts_of(place: str, given: Any) -> list[str]:
+    """The text, or those of a list; of an object its field ``text``. Raises ApiError, 400."""
+    if isinstance(given, list):
+        return [text for n, one in enumerate(given) for text in _texts_of(f"{place}[{n}]", one)]
+    if isinstance(given, str):
+        return [given]
+    for name in _NOT_READ:
+        if given.get(name) is not None:
+            raise ApiError(400, f"{place}.{name}: models here read texts alone", place)
+    if not isinstance(given.get("text"), str):
+        raise bad_field(place, "an object without text", 'a text or {"text": ...}')
+    return [given["text"]]
 
 
 def _each(firsts: list[Any], num_seconds: int) -> list[Any]:
@@ -137,43 +163,14 @@ class Scores(Listed):
 
 
 class ScoreRequest(_Activated, kw_only=True):
+    fields = ("text_1", "text_2")
+
     text_1: Texts
     text_2: Texts
-
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        firsts, seconds = listed(self.text_1), listed(self.text_2)
-        if len(firsts) not in (1, len(seconds)):
-            got = f"{len(firsts)} texts for {len(seconds)}"
-            raise bad_field("text_1", got, "one for all of text_2, or one for each")
-        return firsts, seconds
-
-    fields = ("text_1", "text_2")
 
     def write(self, answers: Answers) -> Scores:
         found = [Score(n, "score", score) for n, score in enumerate(self.scores(answers))]
         return Scores(answers.answer_id, "list", int(time.time()), self.model, found, answers.usage)
-
-
-# What a document may hold in other APIs, which would count.
-_NOT_READ = ("image", "image_url", "content")
-
-
-def _text_of(place: str, document: str | Json) -> str:
-    """The text of a document: itself, or its field ``text``. Raises ApiError, 400."""
-    if isinstance(document, str):
-        return document
-    for name in _NOT_READ:
-        if document.get(name) is not None:
-            raise ApiError(400, f"{place}.{name}: models here read texts alone", place)
-    text = document.get("text")
-    if not isinstance(text, str):
-        raise bad_field(place, "an object without text", 'a text or {"text": ...}')
-    return text
-
-
-def _texts_of(name: str, documents: list[str | Json]) -> list[str]:
-    return [_text_of(f"{name}[{n}]", one) for n, one in enumerate(documents)]
 
 
 Documents = Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_INPUTS)]
@@ -195,16 +192,12 @@ class Ranking(Struct):
 class RerankRequest(_Activated, kw_only=True):
     """Cohere's; vLLM's ``top_n`` of 0 is all."""
 
+    fields = ("query", "documents")
+
     query: str
     documents: Documents
     top_n: Annotated[int, Meta(ge=0)] | None = None
     return_documents: bool | None = None
-
-    fields = ("query", "documents")
-
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        return [self.query], _texts_of("documents", self.documents)
 
     def write(self, answers: Answers) -> Ranking:
         results = []
@@ -227,15 +220,11 @@ class Rankings(Struct):
 
 
 class PassagesRequest(Pairs, kw_only=True):
-    query: Json
-    passages: Documents
-
     fields = ("query", "passages")
     is_raw = True
 
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        return [_text_of("query", self.query)], _texts_of("passages", self.passages)
+    query: Json
+    passages: Documents
 
     def write(self, answers: Answers) -> Rankings:
         return Rankings([RankedPassage(*one) for one in self.best_first(answers)], answers.usage)
@@ -248,24 +237,19 @@ class TeiRanked(Struct):
 
 
 class TeiRerankRequest(TeiRequest, Pairs, kw_only=True):
+    fields = ("query", "texts")
+
     query: str
     texts: Texts
     raw_scores: bool | None = None
     return_text: bool | None = None
-    truncation_direction: Annotated[Any, only("Right", "right")] = None
-
-    fields = ("query", "texts")
 
     @property
     def is_raw(self) -> bool:
         return bool(self.raw_scores)
 
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        return [self.query], listed(self.texts)
-
     def write(self, answers: Answers) -> list[TeiRanked]:
-        texts = listed(self.texts)
+        _, texts = self.sides
         return [
             TeiRanked(n, score, texts[n] if self.return_text else UNSET)
             for n, score in self.best_first(answers)
@@ -284,18 +268,14 @@ class SimilarityParameters(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
+    fields = ("inputs.source_sentence", "inputs.sentences")
+
     inputs: Sentences
     parameters: SimilarityParameters | None = None
-
-    fields = ("inputs.source_sentence", "inputs.sentences")
 
     @property
     def options(self) -> dict[str, TensorValue]:
         return {**super().options, **present(self.parameters, "truncate", "prompt_name")}
-
-    @cached_property
-    def sides(self) -> tuple[list[str], list[str]]:
-        return [self.inputs.source_sentence], listed(self.inputs.sentences)
 
     def write(self, answers: Answers) -> list[float]:
         return self.scores(answers)
