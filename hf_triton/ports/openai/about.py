@@ -16,12 +16,12 @@ from typing import Any, Literal, cast
 
 import msgspec
 from aiohttp import ClientError, ClientSession, UnixConnector, web
+import aiohttp
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
-from hf_triton.ports.http.upstream import Pool, Question
 from hf_triton.ports.openai.exchanges import Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
 from hf_triton.ports.openai.routes import tgi
@@ -183,6 +183,9 @@ class About:
             ):
                 return web.Response(text=await answer.text(), status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
+        connector = aiohttp.UnixConnector(self._metrics_socket)
+                aiohttp.ClientSession(connector=connector) as session,
+        except (OSError, aiohttp.ClientError, asyncio.TimeoutError):
             raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
 
     async def _models(self, request: web.Request) -> web.Response:

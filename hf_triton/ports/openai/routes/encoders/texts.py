@@ -111,6 +111,7 @@ class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
 
     inputs: Texts
     normalize: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
 
     def write(self, answers: Answers) -> list[list[float]]:
         rows: list[array[float]] = answers.rows[VECTORS]
@@ -207,6 +208,7 @@ class PredictRequest(TeiRequest, kw_only=True):
 
     inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
     raw_scores: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
     parameters: OfHub | None = None
 
     @property
