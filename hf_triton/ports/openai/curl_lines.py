@@ -37,7 +37,12 @@ def take_key(file: Path | None, environment: MutableMapping[str, str]) -> Caller
     return None if key is None else Caller("openai", key)
 
 
-_SHOWN = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS)
+# The path and the body by the task.
+_SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
+    **dict.fromkeys(COMPLETION_TASKS, ("completions", {"prompt": "I am going"})),
+    **dict.fromkeys(EMBEDDING_TASKS, ("embeddings", {"input": "I am going"})),
+    **dict.fromkeys(CLASSIFIER_TASKS, ("classify", {"input": "I am going"})),
+}
 
 
 @dataclass(frozen=True)
@@ -51,25 +56,20 @@ class OpenAiApi:
     def curl_lines(self, model: str, config_file: Path) -> list[str]:
         """A request that works; none where the model is not for this API, or takes a file."""
         config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
-        task = model_config.parameters(config).get(TASK_PARAMETER)
-        return [curl_line(self.url, model, self.key_variable, task)] if task in _SHOWN else []
+        task = model_config.parameters(config).get(TASK_PARAMETER, "")
+        return [self.curl_line(model, task)] if task in _SAMPLES else []
+
+    def curl_line(self, model: str, task: str = COMPLETION_TASKS[0]) -> str:
+        """A request that fits the task, with the key from its variable."""
+        header = f' -H "Authorization: Bearer ${self.key_variable}"' if self.key_variable else ""
+        of_chat = task in MEDIA_TASKS
+        path, asked = (
+            ("chat/completions", {"messages": sample_chat(task)}) if of_chat else _SAMPLES[task]
+        )
+        return f"curl {self.url}/v1/{path}{header} -d '{json.dumps({'model': model, **asked})}'"
 
 
 def api_of(port: OpenAiPort, listen: Listen, access: Access) -> OpenAiApi:
     url = f"{'https' if access.tls else 'http'}://{listen.address(port.port)}"
     key_variable = VARIABLE if port.caller else access.key_variable
     return OpenAiApi(url, key_variable, port.has_playground)
-
-
-def curl_line(url: str, model: str, key_variable: str, task: str = COMPLETION_TASKS[0]) -> str:
-    """A request that fits the task, with the key from its variable."""
-    header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
-    path, asked = "completions", dict[str, Any](prompt="I am going")
-    if task in EMBEDDING_TASKS:
-        path, asked = "embeddings", {"input": "I am going"}
-    elif task in CLASSIFIER_TASKS:
-        path, asked = "classify", {"input": "I am going"}
-    elif task in MEDIA_TASKS:
-        path, asked = "chat/completions", {"messages": sample_chat(task)}
-    body = json.dumps({"model": model, **asked})
-    return f"curl {url}/v1/{path}{header} -d '{body}'"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import uvloop
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
-from hf_triton.ports.openai.curl_lines import api_of, curl_line
+from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import Access, OpenAiPort, ProxySettings
 from hf_triton.serving.supervision import limits
@@ -37,7 +37,7 @@ async def _serve(
     def ready() -> None:
         page = f", playground {api.url}/playground" * api.has_playground
         say(f"OpenAI API on {api.url}/v1{page}, for the Triton at {port.triton_address}")
-        print(curl_line(api.url, "NAME", api.key_variable), flush=True)
+        print(api.curl_line("NAME"), flush=True)
 
     serving = asyncio.create_task(serve_ports(settings, stop, ready))
 

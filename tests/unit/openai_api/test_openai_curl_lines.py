@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.ports.openai.curl_lines import api_of, curl_line
+from hf_triton.ports.openai.curl_lines import OpenAiApi, api_of
 from hf_triton.ports.openai.schema.media import take_media
 from hf_triton.ports.settings import EVERYBODY, Caller, OpenAiPort
 from hf_triton.tritonserver.listen import Listen
@@ -48,7 +48,7 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
 
 @pytest.mark.parametrize("tensor", ["image", "audio"])
 def test_a_model_that_sees_or_hears_is_sent_a_chat_with_a_file(tensor: str) -> None:
-    words = shlex.split(curl_line("http://127.0.0.1:9000", "m", "", f"{tensor}-text-to-text"))
+    words = shlex.split(OpenAiApi("http://127.0.0.1:9000").curl_line("m", f"{tensor}-text-to-text"))
     assert words[1] == "http://127.0.0.1:9000/v1/chat/completions"
     _, media = take_media(json.loads(words[-1])["messages"])
     assert [part.tensor for part in media] == [tensor]

@@ -20,6 +20,7 @@ from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.messages import CountRequest, MessagesRequest
 from hf_triton.ports.openai.schema.request import GenerationRequest
+from hf_triton.ports.openai.tool_calls.answer_reader import num_safe
 from hf_triton.ports.openai.tool_calls.calls import Call
 
 PATH = "/v1/messages"
@@ -167,11 +168,9 @@ class MessageWriter(Writer):
         if new.calls:
             self._waiting = ""
             return text
-        longest = max(map(len, self._stops), default=0)
-        ends = (text[-length:] for length in range(min(longest, len(text)), 0, -1))
-        may_stop = (end for end in ends if any(stop.startswith(end) for stop in self._stops))
-        self._waiting = next(may_stop, "")
-        return text.removesuffix(self._waiting)
+        safe = num_safe(text, self._stops)
+        self._waiting = text[safe:]
+        return text[:safe]
 
     def _reason(self, last: Choice) -> str:
         """An answer that fills the context before ``max_tokens`` has a reason of its own."""

@@ -237,10 +237,10 @@ def _end(pattern: re.Pattern[str], text: str) -> int:
     return found.end() if found else 0
 
 
-def num_safe(text: str, marks: tuple[str, ...]) -> int:
-    """How many characters come before what may be the beginning of a mark."""
-    longest = max(map(len, marks))
-    for start in range(max(0, len(text) - longest + 1), len(text)):
+def num_safe(text: str, marks: Sequence[str]) -> int:
+    """How many characters come before what may be a mark, or its beginning, at the end."""
+    longest = max(map(len, marks), default=0)
+    for start in range(max(0, len(text) - longest), len(text)):
         if any(mark.startswith(text[start:]) for mark in marks):
             return start
     return len(text)
