@@ -27,7 +27,7 @@ from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, docum
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders import rankings, texts
-from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
+from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
 from hf_triton.ports.openai.schema.errors import OF_MODEL, OPENAIS, ApiError, HubError
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
@@ -108,16 +108,14 @@ _NOT_DONE = Operation("Of TEI, and not done here", error=HubError)
 _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
 
 
-def routes_of(
-    paths: Sequence[str], handler: Handler, endpoint: Endpoint | EncoderEndpoint
-) -> list[Route]:
+def routes_of(endpoint: Endpoint, handler: Handler) -> list[Route]:
     """The endpoint's routes, and the same under /models/NAME where it has them."""
     own, hub = endpoint.operation, replace(endpoint.operation, error=HubError)
     return [
-        *(Route(path, handler, own) for path in paths),
+        *(Route(path, handler, own) for path in endpoint.paths),
         *(
             Route(f"{NAMED}{path}", handler, own if path.startswith(OPENAIS) else hub)
-            for path in (paths if endpoint.by_model else ())
+            for path in (endpoint.paths if endpoint.by_model else ())
         ),
     ]
 

@@ -21,6 +21,8 @@ from msgspec import structs
 
 from generator.errors import ServerError
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
+from generator.spec.runtime_rules import CALLER
+from generator.spec.task_sets import MEDIA_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.openai.about import About, routes_of, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
@@ -41,14 +43,15 @@ from hf_triton.ports.openai.exchanges import (
     streamed,
     trace_context,
 )
-from hf_triton.ports.openai.openapi import Route
+from hf_triton.ports.openai.openapi import FORM, Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
 from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
 from hf_triton.ports.openai.routes import choices, messages, speech, tgi
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, aside
-from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
+from hf_triton.ports.openai.routes.encoders.endpoint import EncoderRequest
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING, OF_ONE
 from hf_triton.ports.openai.routes.responses import KEPT, RESPONSES
+from hf_triton.ports.openai.routes.speech import HEARING, SpeechForm
 from hf_triton.ports.openai.routes.tokens import TOKENS
 from hf_triton.ports.openai.schema.body import kind_of, read_object
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
@@ -114,8 +117,8 @@ class OpenAiApp:
         self._adapters = adapters
         self._access = AccessCheck(port, PATHS if playground else ())
         fitting = (
-            (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
-            *((one.tasks, self._encoding(one)) for one in OF_ONE),
+            (tgi.GENERATE_COMPAT.tasks, self._handling(tgi.GENERATE_COMPAT, self._generated)),
+            *((one.tasks, self._handling(one, self._encoded)) for one in OF_ONE),
         )
         self._about = About(triton, catalog, port.retries, metrics_socket, fitting)
 
@@ -131,16 +134,16 @@ class OpenAiApp:
         return app
 
     def _routes(self) -> list[Route]:
-        generating = (routes_of((one.path,), self._generating(one), one) for one in GENERATING)
-        encoding = (routes_of(one.paths, self._encoding(one), one) for one in ENCODING)
+        answered = {
+            **dict.fromkeys(GENERATING, self._generated),
+            **dict.fromkeys(ENCODING, self._encoded),
+            **dict.fromkeys(HEARING, self._heard),
+        }
         return [
             *self._about.routes(),
-            *chain.from_iterable(generating),
             *(Route(path, self._keeping(answer), *how) for path, answer, how in KEPT),
-            *chain.from_iterable(encoding),
-            *(
-                Route(path, self._hearing(to), speech.operation(to))
-                for path, to in speech.PATHS.items()
+            *chain.from_iterable(
+                routes_of(one, self._handling(one, answer)) for one, answer in answered.items()
             ),
             *self._adapters.routes(self._asked),
             *self._about.last_routes(),
@@ -167,28 +170,21 @@ class OpenAiApp:
 
         return await aside(len(data) + more_bytes, read_named)
 
-    def _encoding(self, endpoint: EncoderEndpoint) -> Handler:
-        async def encode(request: web.Request) -> web.StreamResponse:
-            asked = await self._asked(request, endpoint.read)
+    def _handling(self, endpoint: Endpoint, answer: Callable[..., Awaitable[Any]]) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            read, more_bytes = endpoint.read, 0
+            if endpoint.refers:
+                earlier = self._earlier(request)
+                read, more_bytes = partial(read, earlier=earlier), earlier.num_bytes
+            if endpoint.operation.takes == FORM:
+                asked = read(await read_form(request, self._bodies))
+            else:
+                asked = await self._asked(request, read, more_bytes)
             model = await self._catalog.find(asked.model or "", endpoint.tasks)
-            answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
-            parameters = {**asked.of_caller(), **caller_of(request)}
+            answered = partial(answer, endpoint, request, asked)
+            return await self._retry_if_changed(model, answered)
 
-            async def answer(model: ServedModel) -> web.Response:
-                batch = asked.batch(model)
-                infer = partial(self._triton.infer, metadata=trace_context(request))
-                request_id = id_of(request, answer_id)
-                responses = await batch.ask(infer, model, request_id, parameters)
-
-                def written() -> web.Response:
-                    found = batch.answers(responses, answer_id)
-                    return json_response(asked.write(found), headers=found.headers)
-
-                return await aside(sum(one.ByteSize() for one in responses), written)
-
-            return await self._retry_if_changed(model, answer)
-
-        return encode
+        return handle
 
     async def _retry_if_changed(
         self,
@@ -212,56 +208,58 @@ class OpenAiApp:
                 raise
         return await answer(changed)
 
-    def _hearing(self, task: str) -> Handler:
-        async def hear(request: web.Request) -> web.StreamResponse:
-            asked = speech.read_form(await read_form(request, self._bodies))
-            model = await self._catalog.find(asked.model, SPEECH_TASKS)
-            request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
+    async def _encoded(
+        self, endpoint: Endpoint, request: web.Request, asked: EncoderRequest, model: ServedModel
+    ) -> web.Response:
+        answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
+        batch = asked.batch(model)
+        infer = partial(self._triton.infer, metadata=trace_context(request))
+        parameters = {**asked.of_caller(), **caller_of(request)}
+        responses = await batch.ask(infer, model, id_of(request, answer_id), parameters)
 
-            async def answer(model: ServedModel) -> web.Response:
-                sent = infer_request(
-                    *(model.triton_name, request_id, {**asked.inputs(task), **caller_of(request)}),
-                    batched=model.is_batched,
-                    outputs=speech.OUTPUTS,
-                )
-                responses = self._triton.responses(model, sent, trace_context(request))
-                async with aclosing(responses):
-                    # To the end: Triton 24.10 may never forget a stream that is cancelled before.
-                    [response] = [one async for one in responses]
-                written = speech.write(asked, task, response)
-                if isinstance(written, str):
-                    return web.Response(text=written)
-                return json_response(written)
+        def written() -> web.Response:
+            found = batch.answers(responses, answer_id)
+            return json_response(asked.write(found), headers=found.headers)
 
-            try:
-                return await self._retry_if_changed(model, answer)
-            except ApiError as error:
-                raise speech.NAMES.of(error) from None
+        return await aside(sum(one.ByteSize() for one in responses), written)
 
-        return hear
+    async def _heard(
+        self, endpoint: Endpoint, request: web.Request, asked: SpeechForm, model: ServedModel
+    ) -> web.Response:
+        task = speech.PATHS[endpoint.paths[0]]
+        sent = infer_request(
+            model.triton_name,
+            id_of(request, f"{endpoint.id_prefix}{uuid.uuid4().hex}"),
+            {**asked.inputs(task), **caller_of(request)},
+            batched=model.is_batched,
+            outputs=speech.OUTPUTS,
+        )
+        responses = self._triton.responses(model, sent, trace_context(request))
+        try:
+            async with aclosing(responses):
+                # To the end: Triton 24.10 may never forget a stream that is cancelled before.
+                [response] = [one async for one in responses]
+        except ApiError as error:
+            raise speech.NAMES.of(error) from None
+        written = speech.write(asked, task, response)
+        return web.Response(text=written) if isinstance(written, str) else json_response(written)
 
-    def _generating(self, endpoint: Endpoint) -> Handler:
-        async def generate(request: web.Request) -> web.StreamResponse:
-            earlier = self._earlier(request)
-            read = partial(endpoint.read, earlier=earlier) if endpoint.refers else endpoint.read
-            asked = await self._asked(request, read, earlier.num_bytes)
-            model = await self._catalog.find(asked.model, endpoint.tasks)
-            if asked.media:
-                asked = await self._with_media(model, asked)
-
-            async def answered(model: ServedModel) -> web.StreamResponse:
-                answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
-                answer = Answer(asked, answer_id, model.task, earlier)
-                chunks = self._chunks(request, model, asked, id_of(request, answer_id))
-                writer = endpoint.writer(answer)
-                if asked.stream:
-                    return await streamed(request, writer, chunks)
-                found = await writer.whole(chunks)
-                return await aside(answer.num_bytes, lambda: json_response(found))
-
-            return await self._retry_if_changed(model, answered)
-
-        return generate
+    async def _generated(
+        self,
+        endpoint: Endpoint,
+        request: web.Request,
+        asked: GenerationRequest,
+        model: ServedModel,
+    ) -> web.StreamResponse:
+        asked = await self._with_media(model, asked) if asked.media else asked
+        answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
+        answer = Answer(asked, answer_id, model.task, self._earlier(request))
+        chunks = self._chunks(request, model, asked, id_of(request, answer_id))
+        writer = endpoint.writer(answer)
+        if asked.stream:
+            return await streamed(request, writer, chunks)
+        found = await writer.whole(chunks)
+        return await aside(answer.num_bytes, lambda: json_response(found))
 
     def _earlier(self, request: web.Request) -> EarlierResponses:
         owner = caller_of(request).get(CALLER, "")

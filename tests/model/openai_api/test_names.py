@@ -11,7 +11,6 @@ from msgspec import inspect
 
 from hf_triton.ports.openai.app import GENERATING
 from hf_triton.ports.openai.routes.answers import Endpoint
-from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING
 from hf_triton.ports.openai.schema.errors import ApiError, top
 from hf_triton.ports.openai.schema.request import GenerationRequest
@@ -80,7 +79,7 @@ class Door:
     """One path, and the fields that it declares."""
 
     path: str
-    endpoint: Endpoint | EncoderEndpoint
+    endpoint: Endpoint
 
     def error(self, **body: Any) -> ApiError | None:
         """What is said of a request, by the port or by the model that gets it."""
@@ -102,8 +101,8 @@ class Door:
         parse_request(fields(lists, parameters), MODEL)
 
 
-DOORS = [Door(one.path, one) for one in GENERATING if one.operation.body]
-DOORS += [Door(one.paths[0], one) for one in ENCODING if len(one.operation.bodies) == 1]
+ASKED = (*GENERATING, *ENCODING)
+DOORS = [Door(one.paths[0], one) for one in ASKED if len(one.operation.bodies) == 1]
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.path)

@@ -267,11 +267,11 @@ def named(event: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Endpoint:
-    path: str
+    paths: tuple[str, ...]
     tasks: Sequence[str]  # of models that it is for
     id_prefix: str  # of answers' ids
-    read: Callable[..., GenerationRequest]
-    writer: Callable[[Answer], Writer]
+    read: Callable[..., Any]  # a body, or a form
     operation: Operation  # what the served schema tells of it
+    writer: Callable[[Answer], Writer] = Writer  # of what is generated
     refers: bool = False  # whether ``read`` takes the caller's earlier responses too
     by_model: bool = False  # whether /models/NAME/PATH has it too

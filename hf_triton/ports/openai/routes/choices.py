@@ -252,8 +252,9 @@ class ChatWriter(ChoicesWriter):
 
 
 CHAT = Endpoint(
-    *("/v1/chat/completions", CHAT_TASKS, "chatcmpl-", read_chat, ChatWriter),
+    *(("/v1/chat/completions",), CHAT_TASKS, "chatcmpl-", read_chat),
     Operation("Answer a chat", ChatCompletion, Chat, also=(EVENTS,)),
+    ChatWriter,
     by_model=True,
 )
 
@@ -336,8 +337,8 @@ class CompletionWriter(ChoicesWriter):
 
 
 COMPLETIONS = Endpoint(
-    *("/v1/completions", COMPLETION_TASKS, "cmpl-", read_completion),
-    CompletionWriter,
+    *(("/v1/completions",), COMPLETION_TASKS, "cmpl-", read_completion),
     Operation("Continue texts", Completion, CompletionRequest, also=(EVENTS,)),
+    CompletionWriter,
     by_model=True,
 )

@@ -227,16 +227,12 @@ def _as_object(arguments: str) -> Any:
 
 _OPERATION = partial(Operation, error=MessageError)
 MESSAGES = Endpoint(
-    *(PATH, CHAT_TASKS, "msg_", read_messages, MessageWriter),
+    *((PATH,), CHAT_TASKS, "msg_", read_messages),
     _OPERATION("Answer a chat, as Anthropic's API", Message, MessagesRequest, also=(EVENTS,)),
+    MessageWriter,
 )
 COUNT_TOKENS = Endpoint(
-    *(
-        f"{PATH}/count_tokens",
-        CHAT_TASKS,
-        "msg_",
-        read_count,
-        partial(TokenizerWriter, write=lambda told: TokenCount(told["count"])),
-    ),
+    *((f"{PATH}/count_tokens",), CHAT_TASKS, "msg_", read_count),
     _OPERATION("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
+    partial(TokenizerWriter, write=lambda told: TokenCount(told["count"])),
 )

@@ -267,14 +267,15 @@ def _with_bytes(token: Token) -> Token:
 
 RESPONSES = (
     Endpoint(
-        *("/v1/responses", CHAT_TASKS, "resp_", read_response, ResponseWriter),
+        *(("/v1/responses",), CHAT_TASKS, "resp_", read_response),
         Operation("Answer items", Response, ResponsesRequest, also=(EVENTS,)),
+        ResponseWriter,
         refers=True,
     ),
     Endpoint(
-        *("/v1/responses/input_tokens", CHAT_TASKS, "resp_", read_count),
-        partial(TokenizerWriter, write=lambda told: InputTokens(told["count"])),
+        *(("/v1/responses/input_tokens",), CHAT_TASKS, "resp_", read_count),
         Operation("Count the tokens of items", InputTokens, InputTokensRequest),
+        partial(TokenizerWriter, write=lambda told: InputTokens(told["count"])),
         refers=True,
     ),
 )

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from generator.spec.task_sets import SPEECH_TASKS
 from hf_triton.ports.openai.openapi import FORM, TEXT, Operation
+from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.schema.body import Filled, Ignored, present, read, short
 from hf_triton.ports.openai.schema.errors import Names, bad_field, renamed
 from hf_triton.ports.openai.triton.tensors import outputs_of, unpack
@@ -80,11 +82,6 @@ class Transcript(Struct):
     segments: list[Segment] | UnsetType = UNSET
 
 
-def operation(task: str) -> Operation:
-    summary = {"transcribe": "Sounds to text", "translate": "Sounds to English text"}[task]
-    return Operation(summary, Transcript, SpeechForm, also=(TEXT,), takes=FORM)
-
-
 def read_form(form: Mapping[str, list[bytes]]) -> SpeechForm:
     values = {name: _value(name, given) for name, given in form.items()}
     for name in ("file", "model"):
@@ -136,3 +133,12 @@ def _time(seconds: float, point: str) -> str:
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     return f"{clock}{point}{thousandths:03d}"
+
+
+HEARING = tuple(
+    Endpoint(
+        *((path,), SPEECH_TASKS, "tr-", read_form),
+        Operation(summary, Transcript, SpeechForm, also=(TEXT,), takes=FORM),
+    )
+    for path, summary in zip(PATHS, ("Sounds to text", "Sounds to English text"), strict=True)
+)

@@ -281,14 +281,11 @@ def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
 
 
 def _endpoint(path: str, summary: str, answer: Any, stream: bool | None = None) -> Endpoint:
+    events = () if stream is False else (EVENTS,)
     return Endpoint(
-        *(path, COMPLETION_TASKS, "cmpl-", partial(read_generate, stream=stream)),
+        *((path,), COMPLETION_TASKS, "cmpl-", partial(read_generate, stream=stream)),
+        Operation(summary, answer, GenerateRequest, also=events, error=HubError),
         partial(GenerationWriter, is_hubs=path == "/"),
-        Operation(
-            *(summary, answer, GenerateRequest),
-            also=() if stream is False else (EVENTS,),
-            error=HubError,
-        ),
         by_model=True,
     )
 

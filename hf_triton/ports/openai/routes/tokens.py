@@ -118,17 +118,21 @@ def _read_info(query: Mapping[str, Any]) -> GenerationRequest:
     return _question(query.get("model") or "", {"ask": "info"}, {"text_input": "-"}, {})
 
 
+def _endpoint(path: str, read: Callable[..., GenerationRequest], operation: Operation) -> Endpoint:
+    return Endpoint((path,), COMPLETION_TASKS, "tok-", read, operation, TokenizerWriter)
+
+
 TOKENS = (
-    Endpoint(
-        *("/tokenize", COMPLETION_TASKS, "tok-", _read_tokenize, TokenizerWriter),
+    _endpoint(
+        *("/tokenize", _read_tokenize),
         Operation("The tokens of a prompt or a chat", Tokens, TokenizeRequest),
     ),
-    Endpoint(
-        *("/detokenize", COMPLETION_TASKS, "tok-", _read_detokenize, TokenizerWriter),
+    _endpoint(
+        *("/detokenize", _read_detokenize),
         Operation("The text of tokens", Detokenized, DetokenizeRequest),
     ),
-    Endpoint(
-        *("/tokenizer_info", COMPLETION_TASKS, "tok-", _read_info, TokenizerWriter),
+    _endpoint(
+        *("/tokenizer_info", _read_info),
         Operation("How the tokenizer is configured: ?model=NAME", TokenizerInfo),
     ),
 )

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from hf_triton.ports.openai.openapi import Operation
-from hf_triton.ports.openai.routes.answers import Usage
+from hf_triton.ports.openai.routes.answers import Endpoint, Usage
 from hf_triton.ports.openai.schema.body import only, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, renamed
 from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
@@ -217,21 +217,23 @@ class Answers:
         return {CUT_HEADER: ", ".join([*self.cut[:MOST_TOLD], *more])}
 
 
-@dataclass(frozen=True)
-class EncoderEndpoint:
-    """As Endpoint, for models that compute numbers of texts."""
+def encoder(
+    paths: tuple[str, ...],
+    tasks: Sequence[str],
+    id_prefix: str,
+    operation: Operation,
+    *,
+    by_model: bool = False,
+    fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None,
+) -> Endpoint:
+    """Paths whose models compute numbers of texts; ``fits`` chooses among several bodies."""
 
-    paths: tuple[str, ...]
-    tasks: Sequence[str]
-    id_prefix: str
-    operation: Operation
-    by_model: bool = False
-    fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None
-
-    def read(self, body: Mapping[str, Any]) -> EncoderRequest:
-        found: EncoderRequest = read(self.fits(body) if self.fits else self.operation.body, body)
+    def read_body(body: Mapping[str, Any]) -> EncoderRequest:
+        found: EncoderRequest = read(fits(body) if fits else operation.body, body)
         _ = found.sides
         return found
+
+    return Endpoint(paths, tasks, id_prefix, read_body, operation, by_model=by_model)
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:

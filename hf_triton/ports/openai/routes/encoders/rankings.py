@@ -12,7 +12,6 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter, mul
 from typing import Annotated, Any, Literal
@@ -27,11 +26,11 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     NUM_TOKENS,
     Answers,
     Batch,
-    EncoderEndpoint,
     EncoderRequest,
     Listed,
     TeiRequest,
     Texts,
+    encoder,
 )
 from hf_triton.ports.openai.routes.encoders.texts import (
     CLASSIFY,
@@ -283,25 +282,25 @@ class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
 
 
 _TASKS = (*CLASSIFIER_TASKS, *EMBEDDING_TASKS)
-RERANK = EncoderEndpoint(
+RERANK = encoder(
     *(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-"),
     Operation("Documents, the best for a query first", Ranking, RerankRequest),
 )
-SCORE = EncoderEndpoint(
+SCORE = encoder(
     *(("/score", "/v1/score"), _TASKS, "score-"),
     Operation("How well pairs of texts fit", Scores, ScoreRequest),
 )
-RANKING = EncoderEndpoint(
+RANKING = encoder(
     *(("/v1/ranking",), _TASKS, "rank-"),
     Operation("Passages, the best for a query first", Rankings, PassagesRequest),
 )
-SIMILARITY = EncoderEndpoint(
+SIMILARITY = encoder(
     *(("/similarity",), EMBEDDING_TASKS, "embd-"),
     Operation("How alike sentences are, as TEI", list[float], SimilarityRequest, error=HubError),
     by_model=True,
 )
 # As TEI where there are texts, else as Cohere.
-EITHER_RERANK = EncoderEndpoint(
+EITHER_RERANK = encoder(
     *(("/rerank",), _TASKS, "rerank-"),
     Operation(
         *("The same, or as TEI", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
@@ -315,8 +314,8 @@ ENCODING = (
 )
 # At POST / of TEI and the Hub, by the task.
 OF_ONE = (
-    replace(
-        EMBED,
+    encoder(
+        *(("/",), EMBEDDING_TASKS, "embd-", EMBED.operation),
         fits=lambda body: (
             SimilarityRequest if isinstance(body.get("inputs"), dict) else EmbedRequest
         ),

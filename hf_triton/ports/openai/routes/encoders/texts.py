@@ -24,11 +24,11 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
     NUM_TOKENS,
     Answers,
-    EncoderEndpoint,
     EncoderRequest,
     Listed,
     TeiRequest,
     Texts,
+    encoder,
 )
 from hf_triton.ports.openai.schema.body import Count, only, present
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
@@ -132,13 +132,13 @@ def _no_token_ids(body: Mapping[str, Any]) -> type[EncoderRequest]:
     return EmbeddingsRequest
 
 
-EMBEDDINGS = EncoderEndpoint(
+EMBEDDINGS = encoder(
     *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-"),
     Operation("Texts to vectors", Embeddings, EmbeddingsRequest),
     by_model=True,
     fits=_no_token_ids,
 )
-EMBED = EncoderEndpoint(
+EMBED = encoder(
     *(("/embed",), EMBEDDING_TASKS, "embd-"),
     Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
     by_model=True,
@@ -245,13 +245,15 @@ class HubPredictRequest(PredictRequest, kw_only=True):
         return found if isinstance(found[0], list) else [found]
 
 
-CLASSIFY = EncoderEndpoint(
+CLASSIFY = encoder(
     *(("/classify", "/v1/classify"), CLASSIFIER_TASKS, "classify-"),
     Operation("Texts to labels, in vLLM's shape", Labels, ClassifyRequest),
 )
-PREDICT = EncoderEndpoint(
+PREDICT = encoder(
     *(("/predict",), CLASSIFIER_TASKS, "classify-"),
     Operation("Texts to labels, as TEI", Predicted, PredictRequest, error=HubError),
     by_model=True,
 )
-PREDICT_OF_HUB = replace(PREDICT, operation=replace(PREDICT.operation, body=HubPredictRequest))
+PREDICT_OF_HUB = encoder(
+    *(("/",), CLASSIFIER_TASKS, "classify-", replace(PREDICT.operation, body=HubPredictRequest))
+)
