@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hf_triton.ports.openai import exchanges
+from hf_triton.ports.openai.responses.kept import EarlierResponses
 from hf_triton.ports.openai.routes import answers
 from tests.unit.openai_api.conftest import Translator
 
@@ -230,3 +231,21 @@ def test_what_is_long_is_read_and_written_on_a_thread(
     assert told == [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
     assert threads
     assert threads[0] is not loop
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_large_response_is_kept_from_a_thread(
+    stream: bool, api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    put = EarlierResponses.put
+
+    def noted(*args: Any) -> bool:
+        threads.append(threading.current_thread().name)
+        return put(*args)
+
+    monkeypatch.setattr(EarlierResponses, "put", noted)
+    monkeypatch.setattr(answers, "LARGE_BYTES", 1)
+    asked = {"model": "echo", "input": "a b", "include": ["message.output_text.logprobs"]}
+    assert api.post("/v1/responses", **asked, stream=stream).status == 200
+    assert [name.partition("_")[0] for name in threads] == ["asyncio"]

@@ -132,8 +132,15 @@ class EarlierResponses:
         return self._found(response_id, _not_kept(404, "id"))[1]
 
     def until(self, response_id: str) -> list[Json]:
-        name = "previous_response_id"
-        return self._until(response_id, _not_kept(400, name, "previous_response_not_found"))
+        """The items of that response's input and output, after those of all before it."""
+        missing = _not_kept(400, "previous_response_id", "previous_response_not_found")
+        found: list[list[Json]] = []
+        at: str | None = response_id
+        while at is not None:
+            items, response = self._found(at, missing)
+            found.append([*items, *response["output"]])
+            at = response["previous_response_id"]
+        return [item for items in reversed(found) for item in items]
 
     def item(self, where: str, item_id: Any) -> Json:
         missing = _not_kept(400, where)
@@ -151,15 +158,6 @@ class EarlierResponses:
     def delete(self, response_id: str) -> None:
         self.response(response_id)
         self._kept.drop(response_id)
-
-    def _until(self, response_id: str, missing: ApiError) -> list[Json]:
-        found: list[list[Json]] = []
-        at: str | None = response_id
-        while at is not None:
-            items, response = self._found(at, missing)
-            found.append([*items, *response["output"]])
-            at = response["previous_response_id"]
-        return [item for items in reversed(found) for item in items]
 
     def _found(self, response_id: str, missing: ApiError) -> tuple[list[Json], Json]:
         kept = self._kept.find(response_id, self._owner)

@@ -228,7 +228,7 @@ class Writer:
                 added = await self.answer.read(prompt, chunk)
                 await aside(chunk.num_bytes, partial(self.take, added))
         self.answer.check_complete()
-        self.end()
+        await aside(self.answer.num_bytes, self.end)
         return await aside(self.answer.num_bytes, self.result)
 
     async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
@@ -252,7 +252,8 @@ class Writer:
                     sent_s = now_s
                     yield written
         self.answer.check_complete()
-        if written := b"".join(map(self.encode, self.end())):
+        ended = await aside(self.answer.num_bytes, self.end)
+        if written := b"".join(map(self.encode, ended)):
             yield written
 
 
