@@ -43,14 +43,19 @@ from hf_triton.ports.openai.exchanges import (
     streamed,
     trace_context,
 )
-from hf_triton.ports.openai.openapi import FORM, Route
+from hf_triton.ports.openai.openapi import FORM, Operation, Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
-from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
+from hf_triton.ports.openai.responses.kept import (
+    NONE_KEPT,
+    Deleted,
+    EarlierResponses,
+    KeptResponses,
+)
 from hf_triton.ports.openai.routes import choices, messages, speech, tgi
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, aside
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderRequest
 from hf_triton.ports.openai.routes.encoders.rankings import ENCODING, OF_ONE
-from hf_triton.ports.openai.routes.responses import KEPT, RESPONSES
+from hf_triton.ports.openai.routes.responses import RESPONSES, Response
 from hf_triton.ports.openai.routes.speech import HEARING, SpeechForm
 from hf_triton.ports.openai.routes.tokens import TOKENS
 from hf_triton.ports.openai.schema.body import kind_of, read_object
@@ -71,6 +76,10 @@ Item = TypeVar("Item")
 GENERATING = (
     *(choices.COMPLETIONS, choices.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
+)
+KEPT = (
+    (Operation("A response that is kept", Response), "GET"),
+    (Operation("Forget a response", Deleted), "DELETE"),
 )
 
 
@@ -141,7 +150,7 @@ class OpenAiApp:
         }
         return [
             *self._about.routes(),
-            *(Route(path, self._keeping(answer), *how) for path, answer, how in KEPT),
+            *(Route("/v1/responses/{id}", self._keep, *how) for how in KEPT),
             *chain.from_iterable(
                 routes_of(one, self._handling(one, answer)) for one, answer in answered.items()
             ),
@@ -265,13 +274,14 @@ class OpenAiApp:
         owner = caller_of(request).get(CALLER, "")
         return EarlierResponses(self._kept, owner, owner or of_one_caller(request.remote or ""))
 
-    def _keeping(self, answer: Callable[[EarlierResponses, str, Any], Any]) -> Handler:
-        async def keep(request: web.Request) -> web.StreamResponse:
-            earlier, response_id = self._earlier(request), request.match_info["id"]
-            work = partial(answer, earlier, response_id, request.query)
-            return json_response(await aside(earlier.num_bytes, work))
-
-        return keep
+    async def _keep(self, request: web.Request) -> web.Response:
+        """Tells a kept response, or forgets it."""
+        if request.query.get("stream", "false") != "false":
+            raise bad_field("stream", "another value", "false: a kept response is told whole")
+        earlier = self._earlier(request)
+        answer = earlier.delete if request.method == "DELETE" else earlier.response
+        work = partial(answer, request.match_info["id"])
+        return json_response(await aside(earlier.num_bytes, work))
 
     async def _with_media(self, model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
         """The request with the files of its messages as tensors. Those that tools answer a model of

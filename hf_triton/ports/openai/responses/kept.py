@@ -10,7 +10,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from hf_triton.ports.openai.schema.body import (
     Json,
@@ -110,6 +112,12 @@ class KeptResponses:
             self._by_item.pop(item_id, None)
 
 
+class Deleted(Struct):
+    id: str
+    object: Literal["response.deleted"] = "response.deleted"
+    deleted: bool = True
+
+
 class EarlierResponses:
     """What one request may refer to. All that it reads is together no more than a body may be."""
 
@@ -155,9 +163,10 @@ class EarlierResponses:
         ids = [item["id"] for item in response["output"]]
         return self._kept.put(response["id"], _Kept(self._owner, self._payer, items, data, ids))
 
-    def delete(self, response_id: str) -> None:
+    def delete(self, response_id: str) -> Deleted:
         self.response(response_id)
         self._kept.drop(response_id)
+        return Deleted(response_id)
 
     def _found(self, response_id: str, missing: ApiError) -> tuple[list[Json], Json]:
         kept = self._kept.find(response_id, self._owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writ
 from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema.body import Json, read
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLogprobs
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.calls import Call
@@ -70,12 +70,6 @@ class Response(Struct, kw_only=True):
     top_p: float | None
     truncation: str = "disabled"
     user: Any
-
-
-class Deleted(Struct):
-    id: str
-    object: Literal["response.deleted"] = "response.deleted"
-    deleted: bool = True
 
 
 class InputTokens(Struct):
@@ -278,23 +272,4 @@ RESPONSES = (
         partial(TokenizerWriter, write=lambda told: InputTokens(told["count"])),
         refers=True,
     ),
-)
-
-
-def _kept(earlier: EarlierResponses, response_id: str, query: Mapping[str, str]) -> Json:
-    if query.get("stream", "false") != "false":
-        raise bad_field("stream", "another value", "false: a kept response is told whole")
-    return earlier.response(response_id)
-
-
-def _delete(earlier: EarlierResponses, response_id: str, _: Mapping[str, str]) -> Deleted:
-    earlier.delete(response_id)
-    return Deleted(response_id)
-
-
-_PATH = "/v1/responses/{id}"
-# The path, what answers it, the operation and the method.
-KEPT: tuple[tuple[str, Callable[..., Any], tuple[Operation, str]], ...] = (
-    (_PATH, _kept, (Operation("A response that is kept", Response), "GET")),
-    (_PATH, _delete, (Operation("Forget a response", Deleted), "DELETE")),
 )

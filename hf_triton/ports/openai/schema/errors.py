@@ -38,8 +38,6 @@ _PLACE = r"[a-z_]\w*(?:\[\d+\]|\.\w+)*"
 # Objects of a request of Triton's, whose fields are often a caller's own.
 _OBJECT = "sampling_parameters|chat_template_kwargs"
 _KWARGS = "chat_template_kwargs"
-# The options that hold an answer to a form, and vLLM's names of them.
-_HOLDING = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 # ``temperature: got -1``, ``messages[0].content: got 1``, ``text_input and messages: both given``
 HEAD = re.compile(
     rf"(?:({_OBJECT}): (?={_PLACE}(?: and {_PLACE})?: ))?({_PLACE})(?: and ({_PLACE}))?(?=: )"
@@ -187,31 +185,33 @@ def _placed(where: str, values: Any) -> Iterator[tuple[str, str]]:
                 yield from _placed(f"{at}.{name}", value.get(name))
 
 
+# What a caller may have sent a field of the model's as, the first of them that is there.
+_SENT_AS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("text_input", "input_ids"), ("prompt", "messages")),
+    "stop_words": ("stop",),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "min_tokens", "prompt", "messages"),
+    "logprobs": ("top_logprobs", "logprobs"),
+    "prompt_logprobs": ("prompt_logprobs", "logprobs"),
+    "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
+    "guided_grammar": ("guided_grammar", "grammar"),
+    "lora_name": ("model",),
+    _KWARGS: (_KWARGS, "reasoning_effort"),
+    "json_schema": ("guided_json", "structured_outputs.json_object", "structured_outputs.json"),
+    "regex": ("guided_regex", "structured_outputs.regex"),
+    "choice": ("guided_choice", "structured_outputs.choice"),
+    "grammar": ("grammar", "guided_grammar", "structured_outputs.grammar"),
+}
+
+
 def sent_names(body: Any, parameters: Mapping[str, Any], held_at: str, *, calls: bool) -> Names:
     """Names of the fields of ``body``: ``parameters`` are what became of it, ``held_at`` is where
     its response_format has a schema; ``calls`` where the schema is that of tools.
     """
 
     def has(name: str) -> bool:
-        return getattr(body, name, None) is not None
-
-    def first(*names: str) -> str:
-        """The first of these fields that the request has, else the last."""
-        return next(filter(has, names), names[-1])
-
-    def holding(option: str, name: str) -> str:
-        """The field that ``option`` was sent in; ``name`` is vLLM's of it."""
-        if option == "json_schema" and calls:
-            return "tools"
-        if option in ("json_schema", "regex") and held_at:
-            return held_at
-        if option == "grammar" and has("grammar"):
-            return "grammar"
-        if has(f"guided_{name}"):
-            return f"guided_{name}"
-        given = getattr(body, "structured_outputs", None)
-        is_object = option == "json_schema" and isinstance(given, dict) and "json_object" in given
-        return f"structured_outputs.{'json_object' if is_object else name}"
+        outer, _, inner = name.partition(".")
+        value = getattr(body, outer, None)
+        return value is not None and (not inner or (isinstance(value, dict) and inner in value))
 
     def own(place: str) -> str:
         for outer in ("sampling_parameters", _KWARGS):
@@ -220,19 +220,8 @@ def sent_names(body: Any, parameters: Mapping[str, Any], held_at: str, *, calls:
                 place = inner
         if place == "sampling_parameters":  # all of them are too long
             place = max(parameters, key=lambda name: len(json.dumps(parameters[name])))
-        prompt = first("prompt", "messages")
-        known = {
-            **dict.fromkeys(("text_input", "input_ids"), prompt),
-            "stop_words": "stop",
-            "max_tokens": first("max_completion_tokens", "max_tokens", "min_tokens", prompt),
-            "logprobs": first("top_logprobs", "logprobs"),
-            "prompt_logprobs": first("prompt_logprobs", "logprobs"),
-            "repetition_penalty": first("repetition_penalty", "repeat_penalty"),
-            "guided_grammar": first("guided_grammar", "grammar"),
-            "lora_name": "model",
-            _KWARGS: first(_KWARGS, "reasoning_effort"),
-            **{option: holding(option, name) for option, name in _HOLDING.items()},
-        }
-        return renamed(known)(place)
+        known = {name: next(filter(has, fields), fields[-1]) for name, fields in _SENT_AS.items()}
+        known |= dict.fromkeys(("json_schema", "regex"), held_at) if held_at else {}
+        return renamed(known | ({"json_schema": "tools"} if calls else {}))(place)
 
     return Names(own, {"send text_input": "send it as prompt to /v1/completions"})
