@@ -277,57 +277,43 @@ class FoundReasoning:
     def __init__(self, form: ReasoningForm, *, inside: bool) -> None:
         """``inside`` where the prompt has begun it."""
         self._form, self._inside = form, inside
-        self._marks = (form.begin, *form.dropped) if form.dropped else ()
-        self._take = self._take_begin
-        self._waiting = self._reasoning = self._rest = ""
-        self._skips_space = False
+        self._marks_outside = (form.begin, *form.dropped) if form.dropped else ()
+        self._waiting = ""
+        self._has_begun = self._skips_space = False
 
     def read(self, text: str, *, ends: bool) -> tuple[str, str]:
         """Takes the next piece of the answer; gives reasoning and the rest."""
         self._waiting += text
-        self._reasoning = self._rest = ""
-        while True:
+        reasoning = rest = ""
+        while self._has_begun or self._begin(ends=ends):
             if self._skips_space:
                 self._waiting = self._waiting.lstrip()
                 self._skips_space = not self._waiting
-            if self._skips_space or not self._take(ends=ends):
-                return self._reasoning, self._rest
+            marks = (self._form.end,) if self._inside else self._marks_outside
+            safe = len(self._waiting) if ends else num_safe(self._waiting, marks)
+            found = [(at, mark) for mark in marks if (at := self._waiting.find(mark)) >= 0]
+            end, mark = min(found, default=(safe, ""))
+            taken = self._waiting[:end]
+            if self._inside:
+                taken = taken.rstrip()
+                reasoning += taken
+            else:
+                rest += taken
+            if not mark:
+                self._waiting = "" if ends else self._waiting[len(taken) :]
+                break
+            self._waiting = self._waiting[end + len(mark) :]
+            if self._inside or mark == self._form.begin:
+                reasoning += "" if self._inside else "\n"
+                self._inside, self._skips_space = not self._inside, True
+        return reasoning, rest
 
-    def _take_begin(self, *, ends: bool) -> bool:
-        """Whether there is more to take, as the others."""
+    def _begin(self, *, ends: bool) -> bool:
+        """Whether it is known if the answer begins with reasoning."""
         found, begin = self._waiting.lstrip(), self._form.begin
         if not ends and begin.startswith(found):
             return False
         if found.startswith(begin):
-            self._waiting = found[len(begin) :]
-        self._skips_space = found.startswith(begin) or self._inside
-        self._take = self._take_reasoning if self._skips_space else self._take_rest
+            self._waiting, self._inside = found[len(begin) :], True
+        self._has_begun, self._skips_space = True, self._inside
         return True
-
-    def _take_reasoning(self, *, ends: bool) -> bool:
-        reasoning, found, rest = self._waiting.partition(self._form.end)
-        if found:
-            self._reasoning += reasoning.rstrip()
-            self._waiting, self._skips_space, self._take = rest, True, self._take_rest
-            return True
-        end = len(reasoning) if ends else num_safe(reasoning, (self._form.end,))
-        known = reasoning[:end].rstrip()
-        self._reasoning += known
-        self._waiting = "" if ends else reasoning[len(known) :]
-        return False
-
-    def _take_rest(self, *, ends: bool) -> bool:
-        found = [(at, mark) for mark in self._marks if (at := self._waiting.find(mark)) >= 0]
-        if found:
-            at, mark = min(found)
-            self._rest += self._waiting[:at]
-            self._waiting = self._waiting[at + len(mark) :]
-            if mark == self._form.begin:
-                self._reasoning += "\n"
-                self._skips_space, self._take = True, self._take_reasoning
-            return True
-        is_whole = ends or not self._marks
-        safe = len(self._waiting) if is_whole else num_safe(self._waiting, self._marks)
-        self._rest += self._waiting[:safe]
-        self._waiting = self._waiting[safe:]
-        return False
