@@ -104,7 +104,6 @@ _ANY = Operation(
     also=(EVENTS,),
     error=HubError,
 )
-_NOT_DONE = Operation("Of TEI, and not done here", error=HubError)
 _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
 
 
@@ -159,7 +158,6 @@ class About:
         return [
             Route("/info", self._info, _INFO),
             Route(f"{NAMED}/info", self._info, _INFO),
-            *(Route(path, _refuse, _NOT_DONE, "POST") for path in ("/embed_all", "/embed_sparse")),
             Route("/", self._answer, _ANY),
             Route(NAMED, self._answer, _ANY),
         ]
@@ -282,11 +280,6 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
 
 async def _version(_request: web.Request) -> web.Response:
     return json_response(Version(version("hf-triton")))
-
-
-async def _refuse(request: web.Request) -> web.Response:
-    text = f"{request.path}: models here make one vector of a text; ask /embed for it"
-    raise ApiError(404, text)
 
 
 async def _refuse_sound(request: web.Request) -> web.Response:

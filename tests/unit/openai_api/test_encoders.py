@@ -180,12 +180,6 @@ def test_the_hubs_parameters_reach_a_classifier(api: Translator) -> None:
     assert names == ["input_text", "truncate", "top_k", "function_to_apply"]
 
 
-def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:
-    for path in ("/embed_all", "/embed_sparse"):
-        reply = api.post(path, inputs="a")
-        assert (reply.status, reply.body["error"].partition(":")[0]) == (404, path)
-
-
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
 

@@ -25,8 +25,8 @@ OF_MODEL = "/models/"
 OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
 _HUBS_PATHS = frozenset(
     (
-        *("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity"),
-        *("/embed", "/embed_all", "/embed_sparse"),
+        *("/", "/generate", "/generate_stream", "/info"),
+        *("/predict", "/similarity", "/embed", "/embed_all", "/embed_sparse"),
     )
 )
 # Their statuses by OpenAI's, and their words, by which clients choose an exception.
