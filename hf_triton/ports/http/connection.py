@@ -1,35 +1,22 @@
-"""One client's HTTP connection: the requests read from it, one after another, and their answers."""
+"""One client's HTTP connection: the requests read from it, and when each is answered."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import re
 from collections import deque
-from collections.abc import Mapping
-from http import HTTPStatus
-from http.client import responses
 from typing import Any
 
 import httptools
 
-from hf_triton.ports import cors
-from hf_triton.ports.callers import Account
-from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
-from hf_triton.ports.http.proxy import HttpProxy, Payload
-from hf_triton.ports.http.reading import RequestReader
-from hf_triton.ports.http.request import Request
-from hf_triton.ports.http.upstream import Asker, Upstream
-from hf_triton.ports.port import HEAD_S, LINGER_S, UNREAD_S
+from hf_triton.ports.http.exchange import Exchange
+from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.http.request import MAX_HEAD_BYTES, Request
+from hf_triton.ports.port import BODY_S, HEAD_S, IDLE_S, LINGER_S, PIECE_S, UNREAD_S
 from hf_triton.ports.refusal import RefusedError, refusal_of
-from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
-from hf_triton.tritonserver.http_api import error_in
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_END_OF_CHUNK = b"\n\n\r\n"  # and of an event
-_ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
 class HttpConnection(asyncio.Protocol):
@@ -39,7 +26,13 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, proxy: HttpProxy) -> None:
         self._proxy = proxy
-        self._reader = RequestReader(proxy, self)
+        self._parser = httptools.HttpRequestParser(self)
+        self._num_head_bytes = 0  # or of what goes with chunks, since the last piece of a body
+        self._is_in_head = True
+        self._ends_at_s = math.inf  # when the whole body must be there
+        self._incoming: Request | None = None  # the one that has begun to come
+        self._is_over = False  # what still comes is no request any more
+        self._address = ""
         self._waiting: deque[Request] = deque()
         self._exchange: Exchange | None = None
         self.is_full = False
@@ -49,17 +42,21 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self._reader.address = (transport.get_extra_info("peername") or ("",))[0]
+        self._address = (transport.get_extra_info("peername") or ("",))[0]
         self.deadline = self._proxy.now() + HEAD_S
         self._proxy.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+        self._num_head_bytes += len(data)
+        while data and not self._is_over:
+            data = self._parse(data)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            self._refuse(RefusedError(431, f"got headers of more than {MAX_HEAD_BYTES} bytes"))
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._reader.is_over = True
+        self._is_over = True
         self._proxy.connections.remove(self)
-        for request in (*self._waiting, self._reader.incoming):
+        for request in (*self._waiting, self._incoming):
             if request:
                 self._proxy.free(request)
         self._waiting.clear()
@@ -75,17 +72,97 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self.set_deadline()
+        self._set_deadline()
         if self._exchange and self._exchange.upstream:
             self._exchange.upstream.resume()
         self._begin_next()
 
-    # What the reader calls, and what becomes of a request.
+    # Requests out of the client's bytes.
 
-    def take_request(self, request: Request) -> None:
+    def _parse(self, data: bytes) -> bytes:
+        """Returns what is left after a request that asks for another protocol, which nobody speaks
+        here: httptools stops before its body, so a head of our own goes before the rest.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parser = httptools.HttpRequestParser(self)
+            head = self._incoming.framing() if self._incoming else b""
+            return head + data[upgrade.args[0] :]
+        except httptools.HttpParserCallbackError as error:
+            self._refuse(refusal_of(error.__context__ or error))
+        except httptools.HttpParserError as error:
+            self._refuse(RefusedError(400, f"got what is no HTTP request: {error}"))
+        return b""
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Refuses what is coming in, in its turn; the rest of the connection can't be read."""
+        if self._is_over:
+            return
+        request, self._incoming = self._incoming or Request(), None
+        self._proxy.free(request)
+        refusal.is_last = True
+        request.refusal = refusal
+        self._is_over = True
+        self._take_request(request)
+
+    def on_message_begin(self) -> None:
+        if self._is_over or not self._is_in_head:  # or it is a head of our own
+            return
+        self._incoming = Request()
+        self._set_deadline()
+
+    def on_url(self, url: bytes) -> None:
+        if self._incoming and self._is_in_head:
+            self._incoming.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._incoming and self._is_in_head:  # else it comes after a body in chunks
+            self._incoming.take_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        request = self._incoming
+        if request is None or not self._is_in_head:
+            return
+        self._is_in_head, self._num_head_bytes = False, 0
+        parser = self._parser
+        request.end_head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive())
+        self._proxy.judge(request, self._address)
+        if request.refusal:
+            self._refuse(request.refusal)
+            return
+        self._ends_at_s = self._proxy.now() + BODY_S
+        self._set_deadline()
+        if request.awaits_continue:
+            self._let_continue()
+
+    def on_body(self, piece: bytes) -> None:
+        self._num_head_bytes = 0
+        request = self._incoming
+        if request is None or self._is_over:
+            return
+        try:
+            self._proxy.take_body(request, piece)
+        except RefusedError as refusal:
+            self._refuse(refusal)
+        else:
+            self._set_deadline()
+
+    def on_message_complete(self) -> None:
+        if self._incoming and self._incoming.has_body and self._parser.should_upgrade():
+            return  # its body comes yet
+        request, self._incoming = self._incoming, None
+        self._is_in_head, self._num_head_bytes = True, 0
+        if request and not self._is_over:
+            self._take_request(request)
+
+    # What becomes of a request.
+
+    def _take_request(self, request: Request) -> None:
+        """A whole one; or one with a ``refusal``, after which nothing is read."""
         if len(self._waiting) >= _MAX_WAITING and not request.refusal:
             self._proxy.free(request)
-            self._reader.refuse(RefusedError(400, f"got more than {_MAX_WAITING} requests at once"))
+            self._refuse(RefusedError(400, f"got more than {_MAX_WAITING} requests at once"))
             return
         self._waiting.append(request)
         self._begin_next()
@@ -93,38 +170,49 @@ class HttpConnection(asyncio.Protocol):
     def _begin_next(self) -> None:
         if self._waiting and not (self._exchange or self.is_full):
             self._exchange = Exchange(self, self._proxy, self._waiting.popleft())
-            self.set_deadline()
+            self._set_deadline()
             self._exchange.begin()
 
     def end_exchange(self, *, is_last: bool) -> None:
         """A request is answered: the next one, or the connection's end."""
         self._exchange = None
         if not is_last:
-            self._reader.begin_body(self._proxy.now())
-            self.set_deadline()
+            # The time of a body that has come early begins with its turn.
+            self._ends_at_s = self._proxy.now() + BODY_S
+            self._set_deadline()
             self._begin_next()
-            self.let_continue()
-        elif not self._reader.is_over:
+            self._let_continue()
+        elif not self._is_over:
             self.close()
         else:  # closes once the client has read it: what it still sends would reset it away
-            self.set_deadline()
+            self._set_deadline()
             if self.transport.can_write_eof():
                 self.transport.write_eof()
 
-    def let_continue(self) -> None:
-        """Tells a client to send the body that it asked about, once the turn has come to it."""
-        if self.is_idle and self._reader.asks_to_continue():
+    def _let_continue(self) -> None:
+        """Tells a client to send the body that it asked about, once, when its turn has come."""
+        request = self._incoming
+        if not self.is_idle or request is None or self._is_over or request.body:
+            return
+        if request.awaits_continue:
+            request.awaits_continue = False
             self.transport.write(_CONTINUE)
 
-    def set_deadline(self) -> None:
+    def _set_deadline(self) -> None:
+        """The client has sent something, or has been answered."""
+        now = self._proxy.now()
         if self.is_full:
             return
         if self._exchange:
             self.deadline = math.inf
-        elif self._reader.is_over:
-            self.deadline = self._proxy.now() + LINGER_S
+        elif self._is_over:
+            self.deadline = now + LINGER_S
+        elif self._incoming is None:
+            self.deadline = now + IDLE_S
+        elif self._is_in_head:
+            self.deadline = now + HEAD_S
         else:
-            self.deadline = self._reader.deadline(self._proxy.now())
+            self.deadline = min(now + PIECE_S, self._ends_at_s)
 
     # What the proxy calls.
 
@@ -135,8 +223,8 @@ class HttpConnection(asyncio.Protocol):
     def time_out(self, now: float) -> None:
         if now <= self.deadline:
             return
-        if self._reader.incoming and not self._reader.is_over and self._exchange is None:
-            self._reader.refuse(RefusedError(408, "the request did not come in time"))
+        if self._incoming and not self._is_over and self._exchange is None:
+            self._refuse(RefusedError(408, "the request did not come in time"))
         else:
             self.abort()
 
@@ -146,313 +234,9 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Once the client has read what was written."""
-        self._reader.is_over = True
+        self._is_over = True
         self.deadline = self._proxy.now() + UNREAD_S
         self.transport.close()
 
     def abort(self) -> None:
         self.transport.abort()
-
-
-class Exchange(Asker):
-    """A request of a client's, and its answer. ``upstream`` is the connection over which it is
-    asked.
-    """
-
-    def __init__(self, connection: HttpConnection, proxy: HttpProxy, request: Request) -> None:
-        self._connection, self._proxy, self._request = connection, proxy, request
-        self.upstream: Upstream | None = None
-        self._account: Account | None = None
-        self._in_flight: InFlight | None = None  # what may be sent again
-        self._payload: Payload | None = None  # of that
-        self._unwritten = bytearray()  # of an answer that may be none, or half an event
-        self._has_begun = self._is_again = False
-        self._task: asyncio.Task[None] | None = None
-        self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
-        # For a client that knows no chunks.
-        self._unchunked = Unchunked() if request.version == b"1.0" else None
-
-    def begin(self) -> None:
-        try:
-            self._begin()
-        except Exception as error:  # noqa: BLE001, the edge of a request
-            self._answer_refusal(refusal_of(error))
-
-    def _begin(self) -> None:
-        request = self._request
-        if request.refusal:
-            raise request.refusal
-        if request.method == b"OPTIONS":
-            wanted = request.text_of(b"access-control-request-headers")
-            self._answer(204, b"", cors.preflight(wanted))
-            return
-        self._proxy.callers.enter(request.account)
-        self._account = request.account
-        if request.endpoint == "ready" and self._proxy.retries.model(request.model).is_asleep:
-            self._answer(200, b"", {})  # its next request has it loaded
-            return
-        payload, may_send = self._proxy.checked(request), True
-        if request.awaited_model:
-            self._payload = payload
-            self._in_flight = InFlight(
-                self._proxy.retries,
-                request.awaited_model,
-                self._lose_model,
-                self._describe,
-                request.journal_name,
-            )
-            may_send = self._in_flight.send_now()
-        upstream = self._proxy.pool.take() if may_send and isinstance(payload, bytes) else None
-        if upstream and isinstance(payload, bytes):
-            self._ask(upstream, payload)
-        else:
-            self._task = self._proxy.run(self._ask_later(payload, may_send=may_send))
-
-    def _describe(self) -> tuple[float, str]:
-        payload = self._payload if isinstance(self._payload, bytes) else b""
-        return timeout_s_of(payload), id_of(payload)
-
-    def _ask(self, upstream: Upstream, payload: bytes) -> None:
-        self.upstream = upstream
-        upstream.ask(self, payload)
-        if self._connection.is_full:
-            upstream.pause()
-
-    async def _ask_later(self, payload: Payload, *, may_send: bool) -> None:
-        """Asks once its model is there, its body is checked and a connection is made."""
-        try:
-            if self._in_flight and not may_send:
-                await self._in_flight.wait_until_sendable()
-            ready = payload if isinstance(payload, bytes) else await payload()
-            if self._payload is not None:
-                self._payload = ready
-            upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
-            if self._in_flight and self._request.call_name:
-                ready = self._in_flight.as_sent_again(ready, self._request.call_name)
-        except Exception as error:  # noqa: BLE001, the edge of a request
-            self._take_failure(error)
-        else:
-            self._is_again = self._has_begun
-            self._ask(upstream, ready)
-
-    # Apart: an error that a local variable names holds its frame and the payload there.
-    def _take_failure(self, error: Exception) -> None:
-        refusal = refusal_of(error)
-        if isinstance(error, OSError):
-            refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
-        if not self._ask_again_after(refusal.text):
-            self._answer_refusal(refusal)
-
-    def _ask_again_after(self, error: str) -> bool:
-        """Whether it is asked again, because an error says that its model is away."""
-        in_flight, payload = self._in_flight, self._payload
-        if not (in_flight and payload is not None and in_flight.is_retryable(error)):
-            return False
-        self._task = self._proxy.run(self._ask_later(payload, may_send=False))
-        return True
-
-    def _lose_model(self) -> None:
-        upstream, self.upstream = self.upstream, None
-        if upstream:
-            upstream.forget()
-            self._lose(upstream)
-
-    def _lose(self, upstream: Upstream) -> None:
-        """What can't go on ends; what can is asked again."""
-        self._unwritten.clear()
-        if self._in_flight and self._payload is not None:
-            self._in_flight.lost()
-            self._task = self._proxy.run(self._ask_later(self._payload, may_send=False))
-        elif not (upstream.status or self._has_begun):
-            self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
-        elif upstream.is_between_chunks or self._is_again:
-            self._end_stream(DIED)
-        elif self._request.version == b"1.0":
-            self._connection.close()  # which is how its answer ends
-        else:
-            self._connection.abort()
-
-    # What the connection to tritonserver calls.
-
-    def end_request(self) -> None:
-        may_keep = self._proxy.bodies.may_keep(self._request.num_buffered)
-        if not (self._in_flight and may_keep):
-            self._payload = None
-            self._proxy.free(self._request)
-
-    def take_answer(self, data: bytes) -> None:
-        """Bytes of an error are held: it may say that the model is away."""
-        upstream, in_flight = self.upstream, self._in_flight
-        if not (upstream and in_flight):
-            self._write_answer(data)
-            return
-        if not self._has_begun or self._is_again:
-            self._unwritten += data
-            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and self._payload is not None
-            if not upstream.status or is_error:
-                return
-            data = bytes(self._unwritten)
-            self._unwritten.clear()
-            self._begin_answer()
-            if self._is_again:
-                data, self._is_again = data.partition(b"\r\n\r\n")[2], False
-        if self._payload is None:
-            self._write_answer(data)
-        else:
-            self._take_events(upstream, in_flight, data)
-
-    def _take_events(self, upstream: Upstream, in_flight: InFlight, data: bytes) -> None:
-        """Passes on whole events of a stream that may go on in another process."""
-        self._unwritten += data
-        size = len(self._unwritten)
-        if not upstream.is_between_chunks:
-            size = self._unwritten.rfind(_END_OF_CHUNK) + len(_END_OF_CHUNK)
-            if size < len(_END_OF_CHUNK):
-                return
-        events = bytes(self._unwritten[:size])
-        del self._unwritten[:size]
-        error = _ERROR_EVENT.search(events)
-        if error and self._ask_again_after(error[1].decode(errors="replace")):
-            events = events[: error.start()]
-            self._unwritten.clear()
-            self.upstream = None
-            upstream.forget()
-        in_flight.passed_on(events.count(b"\n\n"))
-        self._write_answer(events)
-
-    def _begin_answer(self) -> None:
-        """Only a stream that can go on in another process is asked again from here on; whole
-        answers are safe, other streams can be lost still.
-        """
-        self._has_begun = True
-        if self._in_flight and self._request.streams:
-            self._in_flight.has_begun = True
-        elif self._in_flight:
-            self._in_flight.end()
-            self._in_flight = None
-        if not (self._in_flight and self._in_flight.may_go_on):
-            self._payload = None
-            self._proxy.free(self._request)
-
-    def end_answer(self, upstream: Upstream) -> None:
-        self.upstream = None
-        if self._unwritten:
-            answer = bytes(self._unwritten)
-            body = answer.partition(b"\r\n\r\n")[2].decode(errors="replace")
-            self._unwritten.clear()
-            if (self._is_again or not self._has_begun) and self._ask_again_after(body):
-                return
-            if self._is_again:
-                self._end_stream(error_in(body) or DIED)
-                return
-            self._begin_answer()
-            self._write_answer(answer)
-        self._end(is_last=not upstream.keeps_alive)
-
-    def lose_answer(self, upstream: Upstream) -> None:
-        """Tritonserver has closed the connection, or died."""
-        self.upstream = None
-        self._lose(upstream)
-
-    # What the client gets.
-
-    def _write_answer(self, data: bytes) -> None:
-        if self._extra_headers:
-            line, end, rest = data.partition(b"\r\n")
-            if end:
-                data = b"".join((line, end, self._extra_headers, rest))
-                self._extra_headers = b""
-        self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        data = self._unchunked.feed(data) if self._unchunked else data
-        self._connection.transport.write(data)
-
-    def _end_stream(self, error: str) -> None:
-        event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
-        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
-        self._end(is_last=True)
-
-    def _answer_refusal(self, refusal: RefusedError) -> None:
-        if self._has_begun:
-            self._end_stream(refusal.text)
-            return
-        body = json.dumps({"error": refusal.text}).encode()
-        headers = {"Content-Type": "application/json", **refusal.headers}
-        self._answer(refusal.status, body, headers, is_last=refusal.is_last)
-
-    def _answer(
-        self, status: int, body: bytes, headers: Mapping[str, str], *, is_last: bool = False
-    ) -> None:
-        lines = [f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if status != HTTPStatus.NO_CONTENT:
-            lines.append(f"Content-Length: {len(body)}")
-        lines.append(f"Connection: {'close' if self._closes(is_last) else 'keep-alive'}")
-        head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
-        self._connection.transport.write(b"".join((head, self._extra_headers, b"\r\n", body)))
-        self._end(is_last=is_last)
-
-    def _closes(self, is_last: bool) -> bool:
-        """Whether the connection ends with this request."""
-        return is_last or self._proxy.is_stopping or self._request.is_last
-
-    def _end(self, *, is_last: bool) -> None:
-        self._leave()
-        self._connection.end_exchange(is_last=self._closes(is_last))
-
-    def abandon(self) -> None:
-        """The client has gone: so does its request."""
-        if self._task:
-            self._task.cancel()
-        if self.upstream:
-            self._proxy.leave(self.upstream, self._request)
-        self._leave()
-
-    def _leave(self) -> None:
-        self._proxy.free(self._request)
-        in_flight, account = self._in_flight, self._account
-        # It holds this exchange: the payload would stay until garbage is collected.
-        self._in_flight = self._payload = self._account = None
-        if in_flight:
-            in_flight.end()
-        if account:
-            account.leave()
-
-
-class Unchunked:
-    """Takes the bytes of one answer for a client of HTTP/1.0, which knows no chunks: it ends with
-    its connection. One that is not in chunks stays as it is.
-
-    Triton sends chunks to such clients too: https://www.rfc-editor.org/rfc/rfc9112#section-6.1
-    """
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._is_plain = False
-        self._parser: httptools.HttpResponseParser | None = None
-        self._body = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        if self._is_plain:
-            return data
-        if self._parser is None:
-            self._head += data
-            head, end, _ = self._head.partition(b"\r\n\r\n")
-            if not end:
-                return b""
-            data = self._head
-            self._is_plain = b"transfer-encoding:" not in head.lower()
-            if self._is_plain:
-                return data
-            dropped = (b"transfer-encoding:", b"connection:")
-            kept = (line for line in head.split(b"\r\n") if not line.lower().startswith(dropped))
-            self._body += b"\r\n".join((*kept, b"Connection: close")) + end
-            self._parser = httptools.HttpResponseParser(self)
-        self._parser.feed_data(data)
-        found = bytes(self._body)
-        self._body.clear()
-        return found
-
-    def on_body(self, piece: bytes) -> None:
-        self._body += piece

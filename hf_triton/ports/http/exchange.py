@@ -1,0 +1,335 @@
+"""One request of an HTTP connection: asked of tritonserver, again where its model was away, and
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.client import responses
+from typing import TYPE_CHECKING
+
+import httptools
+
+from hf_triton.ports import cors
+from hf_triton.ports.callers import Account
+from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
+from hf_triton.ports.http.proxy import HttpProxy, Payload
+from hf_triton.ports.http.request import Request
+from hf_triton.ports.http.upstream import Asker, Upstream
+from hf_triton.ports.refusal import RefusedError, refusal_of
+from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
+from hf_triton.tritonserver.http_api import error_in
+
+if TYPE_CHECKING:
+    from hf_triton.ports.http.connection import HttpConnection
+
+_END_OF_CHUNK = b"\n\n\r\n"  # and of an event
+_ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
+
+
+class Exchange(Asker):
+    """A request of a client's, and its answer. ``upstream`` is the connection over which it is
+    asked.
+    """
+
+    def __init__(self, connection: HttpConnection, proxy: HttpProxy, request: Request) -> None:
+        self._connection, self._proxy, self._request = connection, proxy, request
+        self.upstream: Upstream | None = None
+        self._account: Account | None = None
+        self._in_flight: InFlight | None = None  # what may be sent again
+        self._payload: Payload | None = None  # of that
+        self._unwritten = bytearray()  # of an answer that may be none, or half an event
+        self._has_begun = self._is_again = False
+        self._task: asyncio.Task[None] | None = None
+        self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
+        # For a client that knows no chunks.
+        self._unchunked = Unchunked() if request.version == b"1.0" else None
+
+    def begin(self) -> None:
+        try:
+            self._begin()
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            self._answer_refusal(refusal_of(error))
+
+    def _begin(self) -> None:
+        request = self._request
+        if request.refusal:
+            raise request.refusal
+        if request.method == b"OPTIONS":
+            wanted = request.text_of(b"access-control-request-headers")
+            self._answer(204, b"", cors.preflight(wanted))
+            return
+        self._proxy.callers.enter(request.account)
+        self._account = request.account
+        if request.endpoint == "ready" and self._proxy.retries.model(request.model).is_asleep:
+            self._answer(200, b"", {})  # its next request has it loaded
+            return
+        payload, may_send = self._proxy.checked(request), True
+        if request.awaited_model:
+            self._payload = payload
+            self._in_flight = InFlight(
+                self._proxy.retries,
+                request.awaited_model,
+                self._lose_model,
+                self._describe,
+                request.journal_name,
+            )
+            may_send = self._in_flight.send_now()
+        upstream = self._proxy.pool.take() if may_send and isinstance(payload, bytes) else None
+        if upstream and isinstance(payload, bytes):
+            self._ask(upstream, payload)
+        else:
+            self._task = self._proxy.run(self._ask_later(payload, may_send=may_send))
+
+    def _describe(self) -> tuple[float, str]:
+        payload = self._payload if isinstance(self._payload, bytes) else b""
+        return timeout_s_of(payload), id_of(payload)
+
+    def _ask(self, upstream: Upstream, payload: bytes) -> None:
+        self.upstream = upstream
+        upstream.ask(self, payload)
+        if self._connection.is_full:
+            upstream.pause()
+
+    async def _ask_later(self, payload: Payload, *, may_send: bool) -> None:
+        """Asks once its model is there, its body is checked and a connection is made."""
+        try:
+            if self._in_flight and not may_send:
+                await self._in_flight.wait_until_sendable()
+            ready = payload if isinstance(payload, bytes) else await payload()
+            if self._payload is not None:
+                self._payload = ready
+            upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
+            if self._in_flight and self._request.call_name:
+                ready = self._in_flight.as_sent_again(ready, self._request.call_name)
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            self._take_failure(error)
+        else:
+            self._is_again = self._has_begun
+            self._ask(upstream, ready)
+
+    # Apart: an error that a local variable names holds its frame and the payload there.
+    def _take_failure(self, error: Exception) -> None:
+        refusal = refusal_of(error)
+        if isinstance(error, OSError):
+            refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
+        if not self._ask_again_after(refusal.text):
+            self._answer_refusal(refusal)
+
+    def _ask_again_after(self, error: str) -> bool:
+        """Whether it is asked again, because an error says that its model is away."""
+        in_flight, payload = self._in_flight, self._payload
+        if not (in_flight and payload is not None and in_flight.is_retryable(error)):
+            return False
+        self._task = self._proxy.run(self._ask_later(payload, may_send=False))
+        return True
+
+    def _lose_model(self) -> None:
+        upstream, self.upstream = self.upstream, None
+        if upstream:
+            upstream.forget()
+            self._lose(upstream)
+
+    def _lose(self, upstream: Upstream) -> None:
+        """What can't go on ends; what can is asked again."""
+        self._unwritten.clear()
+        if self._in_flight and self._payload is not None:
+            self._in_flight.lost()
+            self._task = self._proxy.run(self._ask_later(self._payload, may_send=False))
+        elif not (upstream.status or self._has_begun):
+            self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
+        elif upstream.is_between_chunks or self._is_again:
+            self._end_stream(DIED)
+        elif self._request.version == b"1.0":
+            self._connection.close()  # which is how its answer ends
+        else:
+            self._connection.abort()
+
+    # What the connection to tritonserver calls.
+
+    def end_request(self) -> None:
+        may_keep = self._proxy.bodies.may_keep(self._request.num_buffered)
+        if not (self._in_flight and may_keep):
+            self._payload = None
+            self._proxy.free(self._request)
+
+    def take_answer(self, data: bytes) -> None:
+        """Bytes of an error are held: it may say that the model is away."""
+        upstream, in_flight = self.upstream, self._in_flight
+        if not (upstream and in_flight):
+            self._write_answer(data)
+            return
+        if not self._has_begun or self._is_again:
+            self._unwritten += data
+            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and self._payload is not None
+            if not upstream.status or is_error:
+                return
+            data = bytes(self._unwritten)
+            self._unwritten.clear()
+            self._begin_answer()
+            if self._is_again:
+                data, self._is_again = data.partition(b"\r\n\r\n")[2], False
+        if self._payload is None:
+            self._write_answer(data)
+        else:
+            self._take_events(upstream, in_flight, data)
+
+    def _take_events(self, upstream: Upstream, in_flight: InFlight, data: bytes) -> None:
+        """Passes on whole events of a stream that may go on in another process."""
+        self._unwritten += data
+        size = len(self._unwritten)
+        if not upstream.is_between_chunks:
+            size = self._unwritten.rfind(_END_OF_CHUNK) + len(_END_OF_CHUNK)
+            if size < len(_END_OF_CHUNK):
+                return
+        events = bytes(self._unwritten[:size])
+        del self._unwritten[:size]
+        error = _ERROR_EVENT.search(events)
+        if error and self._ask_again_after(error[1].decode(errors="replace")):
+            events = events[: error.start()]
+            self._unwritten.clear()
+            self.upstream = None
+            upstream.forget()
+        in_flight.passed_on(events.count(b"\n\n"))
+        self._write_answer(events)
+
+    def _begin_answer(self) -> None:
+        """Only a stream that can go on in another process is asked again from here on; whole
+        answers are safe, other streams can be lost still.
+        """
+        self._has_begun = True
+        if self._in_flight and self._request.streams:
+            self._in_flight.has_begun = True
+        elif self._in_flight:
+            self._in_flight.end()
+            self._in_flight = None
+        if not (self._in_flight and self._in_flight.may_go_on):
+            self._payload = None
+            self._proxy.free(self._request)
+
+    def end_answer(self, upstream: Upstream) -> None:
+        self.upstream = None
+        if self._unwritten:
+            answer = bytes(self._unwritten)
+            body = answer.partition(b"\r\n\r\n")[2].decode(errors="replace")
+            self._unwritten.clear()
+            if (self._is_again or not self._has_begun) and self._ask_again_after(body):
+                return
+            if self._is_again:
+                self._end_stream(error_in(body) or DIED)
+                return
+            self._begin_answer()
+            self._write_answer(answer)
+        self._end(is_last=not upstream.keeps_alive)
+
+    def lose_answer(self, upstream: Upstream) -> None:
+        """Tritonserver has closed the connection, or died."""
+        self.upstream = None
+        self._lose(upstream)
+
+    # What the client gets.
+
+    def _write_answer(self, data: bytes) -> None:
+        if self._extra_headers:
+            line, end, rest = data.partition(b"\r\n")
+            if end:
+                data = b"".join((line, end, self._extra_headers, rest))
+                self._extra_headers = b""
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        data = self._unchunked.feed(data) if self._unchunked else data
+        self._connection.transport.write(data)
+
+    def _end_stream(self, error: str) -> None:
+        event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
+        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._end(is_last=True)
+
+    def _answer_refusal(self, refusal: RefusedError) -> None:
+        if self._has_begun:
+            self._end_stream(refusal.text)
+            return
+        body = json.dumps({"error": refusal.text}).encode()
+        headers = {"Content-Type": "application/json", **refusal.headers}
+        self._answer(refusal.status, body, headers, is_last=refusal.is_last)
+
+    def _answer(
+        self, status: int, body: bytes, headers: Mapping[str, str], *, is_last: bool = False
+    ) -> None:
+        lines = [f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if status != HTTPStatus.NO_CONTENT:
+            lines.append(f"Content-Length: {len(body)}")
+        lines.append(f"Connection: {'close' if self._closes(is_last) else 'keep-alive'}")
+        head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
+        self._connection.transport.write(b"".join((head, self._extra_headers, b"\r\n", body)))
+        self._end(is_last=is_last)
+
+    def _closes(self, is_last: bool) -> bool:
+        """Whether the connection ends with this request."""
+        return is_last or self._proxy.is_stopping or self._request.is_last
+
+    def _end(self, *, is_last: bool) -> None:
+        self._leave()
+        self._connection.end_exchange(is_last=self._closes(is_last))
+
+    def abandon(self) -> None:
+        """The client has gone: so does its request."""
+        if self._task:
+            self._task.cancel()
+        if self.upstream:
+            self._proxy.leave(self.upstream, self._request)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._proxy.free(self._request)
+        in_flight, account = self._in_flight, self._account
+        # It holds this exchange: the payload would stay until garbage is collected.
+        self._in_flight = self._payload = self._account = None
+        if in_flight:
+            in_flight.end()
+        if account:
+            account.leave()
+
+
+class Unchunked:
+    """Takes the bytes of one answer for a client of HTTP/1.0, which knows no chunks: it ends with
+    its connection. One that is not in chunks stays as it is.
+
+    Triton sends chunks to such clients too: https://www.rfc-editor.org/rfc/rfc9112#section-6.1
+    """
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._is_plain = False
+        self._parser: httptools.HttpResponseParser | None = None
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        if self._is_plain:
+            return data
+        if self._parser is None:
+            self._head += data
+            head, end, _ = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return b""
+            data = self._head
+            self._is_plain = b"transfer-encoding:" not in head.lower()
+            if self._is_plain:
+                return data
+            dropped = (b"transfer-encoding:", b"connection:")
+            kept = (line for line in head.split(b"\r\n") if not line.lower().startswith(dropped))
+            self._body += b"\r\n".join((*kept, b"Connection: close")) + end
+            self._parser = httptools.HttpResponseParser(self)
+        self._parser.feed_data(data)
+        found = bytes(self._body)
+        self._body.clear()
+        return found
+
+    def on_body(self, piece: bytes) -> None:
+        self._body += piece
