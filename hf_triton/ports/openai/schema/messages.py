@@ -220,8 +220,7 @@ def as_chat(body: CountRequest) -> Chat:
     # For a template that takes it; none where the model must not reason.
     kind = body.thinking.type if body.thinking else ""
     effort = body.output_config.effort if body.output_config else None
-    effort = effort or ("medium" if kind == "enabled" else None)
-    effort = "none" if kind == "disabled" else effort
+    effort = {"disabled": "none", "enabled": effort or "medium"}.get(kind, effort)
     kwargs: Json = {"reasoning_effort?": effort} if effort else {}
     kwargs |= body.chat_template_kwargs or {}
     if not messages:
