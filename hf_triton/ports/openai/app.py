@@ -143,7 +143,7 @@ class OpenAiApp:
         return app
 
     def _routes(self) -> list[Route]:
-        answered = {
+        answered: dict[Endpoint, Callable[..., Awaitable[Any]]] = {
             **dict.fromkeys(GENERATING, self._generated),
             **dict.fromkeys(ENCODING, self._encoded),
             **dict.fromkeys(HEARING, self._heard),

@@ -91,7 +91,8 @@ class Door:
             for inputs in asked.inputs if isinstance(asked, GenerationRequest) else ():
                 self._ask(inputs)
         except RequestError as error:
-            return asked.names.of(of_text(str(error)))  # type: ignore[union-attr]
+            named: ApiError = asked.names.of(of_text(str(error)))
+            return named
         return None
 
     def _ask(self, inputs: Mapping[str, Any]) -> None:

@@ -104,7 +104,7 @@ def write(asked: SpeechForm, task: str, response: Any) -> Transcript | str:
     if form == "json":
         return Transcript(text)
     if form == "text":
-        return text + "\n"
+        return f"{text}\n"
     if form == "verbose_json":
         language = "english" if task == "translate" else language
         numbered: list[Any] = [{"id": n, **one} for n, one in enumerate(segments)]

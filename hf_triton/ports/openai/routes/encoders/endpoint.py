@@ -46,7 +46,7 @@ Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """``fields`` hold its texts, and ``outputs`` are those of a model that it is answered by."""
 
-    fields = ("input",)
+    fields: ClassVar[tuple[str, ...]] = ("input",)
     outputs: ClassVar[tuple[str, ...]]
 
     model: str
