@@ -62,9 +62,6 @@ def test_a_transcription(one_server: OneServer, client: openai.OpenAI, triton: T
     ]
     assert all(one.avg_logprob < 0 and one.tokens for one in found.segments or ())
     assert found.language in ("english", "french", "german")
-    url = f"{str(client.base_url).removesuffix('/v1/')}/models/whisper"
-    posted: Any = client.post(url, cast_to=object, content=file)
-    assert posted == {"text": found.text}
     with pytest.raises(openai.BadRequestError, match="file: the WAV file is cut short"):
         client.audio.transcriptions.create(model="whisper", file=("a.wav", file[:-3000]))
 
