@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import TYPE_CHECKING
+from typing import Any
 
 import httptools
 
@@ -24,19 +24,16 @@ from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
 from hf_triton.tritonserver.http_api import error_in
 
-if TYPE_CHECKING:
-    from hf_triton.ports.http.connection import HttpConnection
-
 _END_OF_CHUNK = b"\n\n\r\n"  # and of an event
 _ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
 class Exchange(Asker):
-    """A request of a client's, and its answer. ``upstream`` is the connection over which it is
-    asked.
+    """A request of a client's ``connection``, an HttpConnection, and its answer. ``upstream`` is the
+    connection over which it is asked.
     """
 
-    def __init__(self, connection: HttpConnection, proxy: HttpProxy, request: Request) -> None:
+    def __init__(self, connection: Any, proxy: HttpProxy, request: Request) -> None:
         self._connection, self._proxy, self._request = connection, proxy, request
         self.upstream: Upstream | None = None
         self._account: Account | None = None

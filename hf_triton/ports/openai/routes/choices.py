@@ -139,10 +139,6 @@ class ChatCompletion(Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-def read_chat(body: Mapping[str, Any]) -> GenerationRequest:
-    return ask_chat(read(Chat, body))
-
-
 def ask_chat(chat: Chat) -> GenerationRequest:
     messages, media = take_media(chat.messages)
     # Templates know earlier reasoning by this name.
@@ -252,7 +248,8 @@ class ChatWriter(ChoicesWriter):
 
 
 CHAT = Endpoint(
-    *(("/v1/chat/completions",), CHAT_TASKS, "chatcmpl-", read_chat),
+    *(("/v1/chat/completions",), CHAT_TASKS, "chatcmpl-"),
+    lambda body: ask_chat(read(Chat, body)),
     Operation("Answer a chat", ChatCompletion, Chat, also=(EVENTS,)),
     ChatWriter,
     by_model=True,
