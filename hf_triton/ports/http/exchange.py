@@ -29,8 +29,8 @@ _ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
 class Exchange(Asker):
-    """A request of a client's ``connection``, an HttpConnection, and its answer. ``upstream`` is the
-    connection over which it is asked.
+    """A request of a client's HttpConnection, and its answer. ``upstream`` is the connection over
+    which it is asked.
     """
 
     def __init__(self, connection: Any, proxy: HttpProxy, request: Request) -> None:
