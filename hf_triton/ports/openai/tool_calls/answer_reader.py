@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.ports.openai.schema.tools import Tools
-from hf_triton.ports.openai.tool_calls.calls import (
-    ListedCalls,
-    NamedCall,
-    Read,
-    enough_after,
-    new_call,
-)
+from hf_triton.ports.openai.tool_calls.calls import Calls, ListedCalls, NamedCall, Read
 from hf_triton.ports.openai.tool_calls.parameter_calls import ParameterCalls
 from hf_triton.ports.openai.tool_calls.written_values import (
     BEGIN_OF_PYTHON,
@@ -97,12 +91,13 @@ def _elements(text: str, begin: int) -> Iterator[tuple[Any, str]]:
         at = end
 
 
-class FoundCalls:
+class FoundCalls(Calls):
     """Calls among an answer's text. What may become one waits until that is known: a call is told
     of when it is whole, and text that turns out to be none stays text, to the letter.
     """
 
     def __init__(self, tools: Tools, form: ToolForm) -> None:
+        super().__init__()
         self._tools, self._form = tools, form
         self._head = re.compile(form.head) if form.head else None
         self._parameters = ParameterCalls(form, tools) if form.parameter else None
@@ -110,24 +105,9 @@ class FoundCalls:
         self._mark = re.compile(begins)
         self._begin = re.compile(rf"\s*(?:(?:{begins})\s*)*")
         self._between = re.compile("|".join((r"(?:\s|[,;]", *map(re.escape, form.ends))) + ")*")
-        self._waiting, self._enough = "", 0
-        self._num_calls = 0
         self._within_text = False  # where nothing is a call without a mark
 
-    def read(self, text: str, *, ends: bool) -> Read:
-        self._waiting += text
-        read = Read()
-        if ends or len(self._waiting) >= self._enough:
-            while self._waiting and self._take(read, ends=ends):
-                pass
-            self._enough = enough_after(len(self._waiting))
-        return read
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        return "tool_calls" if reason == "stop" and self._num_calls else reason
-
     def _take(self, read: Read, *, ends: bool) -> bool:
-        """Takes what is certain from the front of what waits; False where nothing is."""
         if self._within_text:
             return self._take_text(read, ends=ends)
         if self._num_calls:
@@ -149,8 +129,7 @@ class FoundCalls:
             return True
         for name, arguments in found.calls:
             if self._tools.parallel or not self._num_calls:
-                read.calls.append(new_call(self._num_calls, name, arguments))
-                self._num_calls += 1
+                self._add(read, name, arguments)
         read.text += found.text
         self._waiting = self._waiting[found.end :]
         return True
