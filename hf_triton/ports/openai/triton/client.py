@@ -200,10 +200,7 @@ class Triton:
         )
         async with aclosing(self.responses(model, request, metadata)) as responses:
             async for response in responses:
-                try:
-                    yield read_chunk(response)
-                except ValueError as error:
-                    raise ApiError(500, str(error)) from None
+                yield read_chunk(response)
 
     async def infer(self, request: Any, metadata: Metadata = (), *, is_ours: bool = True) -> Any:
         asked = Asked(request.SerializeToString(), request.model_name, is_ours)

@@ -22,6 +22,7 @@ from generator.spec.triton_models import (
     SERVED_NAMES_PARAMETER,
     TASK_PARAMETER,
 )
+from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.request import USER, TensorValue
 from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 
@@ -104,11 +105,12 @@ def read_chunk(response: Any) -> Chunk:
 
 
 def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
+    """Raises ApiError, 500, where one is missing."""
     names = [output.name for output in response.outputs]
     data = dict(zip(names, response.raw_output_contents, strict=True))
     missing = [name for name in needed if name not in data]
     if missing:
-        raise ValueError(f"the model's answer lacks {', '.join(missing)}")
+        raise ApiError(500, f"the model's answer lacks {', '.join(missing)}")
     return data
 
 

@@ -165,10 +165,7 @@ class Batch:
     def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
         rows: dict[str, list[Any]] = {name: [] for name in (*self.outputs, TRUNCATED)}
         for response in responses:
-            try:
-                data = outputs_of(response, self.outputs)
-            except ValueError as error:
-                raise ApiError(500, str(error)) from None
+            data = outputs_of(response, self.outputs)
             for tensor in response.outputs:
                 rows[tensor.name] += _rows(tensor, data[tensor.name])
         num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
