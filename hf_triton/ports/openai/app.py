@@ -236,13 +236,9 @@ class OpenAiApp:
         self, endpoint: Endpoint, request: web.Request, asked: SpeechForm, model: ServedModel
     ) -> web.Response:
         task = speech.PATHS[endpoint.paths[0]]
-        sent = infer_request(
-            model.triton_name,
-            id_of(request, f"{endpoint.id_prefix}{uuid.uuid4().hex}"),
-            {**asked.inputs(task), **caller_of(request)},
-            batched=model.is_batched,
-            outputs=speech.OUTPUTS,
-        )
+        request_id = id_of(request, f"{endpoint.id_prefix}{uuid.uuid4().hex}")
+        inputs = {**asked.inputs(task), **caller_of(request)}
+        sent = infer_request(model, request_id, inputs, speech.OUTPUTS)
         responses = self._triton.responses(model, sent, trace_context(request))
         try:
             async with aclosing(responses):
@@ -302,14 +298,9 @@ class OpenAiApp:
     ) -> Chunks:
         """The chunks of all prompts; errors name what the caller sent."""
         adapter = {"lora_name": model.adapter} if model.adapter else {}
+        own, trace = {**adapter, **caller_of(request)}, trace_context(request)
         sources = [
-            self._triton.generate(
-                model,
-                request_id,
-                {**inputs, **adapter, **caller_of(request)},
-                outputs=asked.outputs,
-                metadata=trace_context(request),
-            )
+            self._triton.generate(model, request_id, {**inputs, **own}, asked.outputs, trace)
             for inputs in asked.inputs
         ]
         try:

@@ -183,21 +183,14 @@ class Triton:
         model: ServedModel,
         request_id: str,
         inputs: Mapping[str, TensorValue],
-        *,
-        outputs: Iterable[str],
+        outputs: Iterable[str] = (),
         metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
         """The answer's chunks, a single one without streaming. Raises ApiError."""
         # How many tokens were cached is asked only where that tells of no other caller.
         is_alone = CACHE_SALT in inputs or CALLER in inputs
         of_cache = ("num_cached_tokens",) if is_alone else ()
-        request = infer_request(
-            model.triton_name,
-            request_id,
-            inputs,
-            batched=model.is_batched,
-            outputs=(*OUTPUTS, *outputs, *of_cache),
-        )
+        request = infer_request(model, request_id, inputs, (*OUTPUTS, *outputs, *of_cache))
         async with aclosing(self.responses(model, request, metadata)) as responses:
             async for response in responses:
                 yield read_chunk(response)
@@ -250,7 +243,7 @@ class ContextLengths:
     async def _ask(self, model: ServedModel) -> None:
         # The next caller does not wait for the same answer.
         self._known[model.triton_name] = (time.monotonic(), None)
-        chunks = self._triton.generate(model, "", _QUESTION, outputs=())
+        chunks = self._triton.generate(model, "", _QUESTION)
         with contextlib.suppress(ApiError, TimeoutError, asyncio.TimeoutError):
             async with timeout(_TIMEOUT_S), aclosing(chunks):
                 told = [json.loads(chunk.texts[0]) async for chunk in chunks]

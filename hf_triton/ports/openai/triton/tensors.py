@@ -56,22 +56,20 @@ class Chunk:
 
 
 def infer_request(
-    model: str,
+    model: ServedModel,
     request_id: str,
     inputs: Mapping[str, TensorValue],
-    *,
-    batched: bool,
     outputs: Iterable[str],
 ) -> Any:
     """A ModelInferRequest of one row; the inputs of ``_PARAMETERS`` are parameters."""
-    request = new_request(model, request_id, outputs)
+    request = new_request(model.triton_name, request_id, outputs)
     for name, value in inputs.items():
         if name in _PARAMETERS:
             request.parameters[name].string_param = str(value)
             continue
         datatype, data = pack_value(value)
         size = len(value) if isinstance(value, list | tuple) else 1
-        shape = [1, size] if batched else [size]
+        shape = [1, size] if model.is_batched else [size]
         add_input(request, name, datatype, shape, data)
     return request
 
