@@ -45,12 +45,7 @@ from hf_triton.ports.openai.exchanges import (
 )
 from hf_triton.ports.openai.openapi import FORM, Operation, Route
 from hf_triton.ports.openai.playground.routes import PATHS, Playground
-from hf_triton.ports.openai.responses.kept import (
-    NONE_KEPT,
-    Deleted,
-    EarlierResponses,
-    KeptResponses,
-)
+from hf_triton.ports.openai.responses.kept import Deleted, EarlierResponses, KeptResponses
 from hf_triton.ports.openai.routes import choices, messages, speech, tgi
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, Endpoint, aside
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderRequest
@@ -110,37 +105,38 @@ async def merged(
 
 
 class OpenAiApp:
-    def __init__(
-        self,
-        triton: Triton,
-        port: Port,
-        catalog: Catalog,
-        media_hosts: MediaHosts,
-        adapters: AdapterChanges,
-        kept: KeptResponses = NONE_KEPT,
-        playground: Playground | None = None,
-        metrics_socket: str = "",
-    ) -> None:
-        self._triton, self._catalog, self._media_hosts = triton, catalog, media_hosts
-        self._playground, self._kept, self._bodies = playground, kept, port.bodies
-        self._adapters = adapters
-        self._access = AccessCheck(port, PATHS if playground else ())
+    def __init__(self, settings: OpenAiPort, port: Port, triton: Triton, admin_key: str) -> None:
+        self._triton, self._bodies, retries = triton, port.bodies, port.retries
+        self._kept = KeptResponses(settings.keep_s)
+        self._media_hosts = MediaHosts(settings.media_hosts)
+        repository = Repository(settings.repository)
+        self._catalog = Catalog(triton, retries, repository)
+        self._adapters = AdapterChanges(
+            self._catalog, repository.folder, admin_key, retries.is_coming
+        )
+        has_playground = settings.has_playground
+        self._playground = Playground(triton, retries, repository) if has_playground else None
+        self._access = AccessCheck(port, PATHS if has_playground else ())
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._handling(tgi.GENERATE_COMPAT, self._generated)),
             *((one.tasks, self._handling(one, self._encoded)) for one in OF_ONE),
         )
-        self._about = About(triton, catalog, port.retries, metrics_socket, fitting)
+        self._about = About(triton, self._catalog, retries, settings.metrics_socket, fitting)
 
     def application(self) -> web.Application:
         middlewares = [followed, errors_in_the_apis_format, self._access.check]
         app = web.Application(middlewares=middlewares)
         app.on_response_prepare.extend((send_id, self._access.send_cors))
+        app.on_cleanup.append(self._close)
         for route in with_schema(self._routes()):
             add = getattr(app.router, f"add_{route.method.lower()}")
             add(route.path, route.handler)
         if self._playground:
             self._playground.add_to(app.router, self._asked)
         return app
+
+    async def _close(self, _app: web.Application) -> None:
+        await self._media_hosts.close()
 
     def _routes(self) -> list[Route]:
         answered: dict[Endpoint, Callable[..., Awaitable[Any]]] = {
@@ -323,26 +319,11 @@ async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator
     callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
     port = Port(replace(shared, access=access, callers=callers))
     triton = Triton(settings.triton_address, port.retries)
-    media_hosts = MediaHosts(settings.media_hosts)
     try:
         if settings.repository is None:  # whoever started this looks after the other one
             await _check(triton)
-        repository = Repository(settings.repository)
-        catalog = Catalog(triton, port.retries, repository)
-        playground = Playground(triton, port.retries, repository)
-        app = OpenAiApp(
-            triton,
-            port,
-            catalog,
-            media_hosts,
-            AdapterChanges(catalog, repository.folder, shared.admin_key, port.retries.is_coming),
-            KeptResponses(settings.keep_s),
-            playground if settings.has_playground else None,
-            metrics_socket=settings.metrics_socket,
-        )
-        runner = web.AppRunner(
-            app.application(), handler_cancellation=True, shutdown_timeout=_ABORT_S
-        )
+        app = OpenAiApp(settings, port, triton, shared.admin_key).application()
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_ABORT_S)
         await runner.setup()
         try:
             new = partial(Connection, runner.server, port)
@@ -351,7 +332,6 @@ async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator
         finally:
             await runner.cleanup()
     finally:
-        await media_hosts.close()
         await triton.close()
 
 

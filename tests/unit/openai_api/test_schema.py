@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.port import Port, shared
+from hf_triton.ports.settings import OpenAiPort
 from tests.unit.openai_api.conftest import Starter, Translator
 
 
 @pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
     nothing: Any = None
-    adapters = AdapterChanges(nothing, None, "")
-    app = OpenAiApp(nothing, Port(shared()), nothing, nothing, adapters).application()
+    settings = OpenAiPort(0, "", has_playground=False)
+    app = OpenAiApp(settings, Port(shared()), nothing, "").application()
     routed = {
         (route.resource.canonical, route.method.lower())
         for route in app.router.routes()

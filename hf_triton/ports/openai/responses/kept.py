@@ -185,5 +185,4 @@ def _not_kept(status: int, name: str, code: str | None = None) -> ApiError:
     return ApiError(status, text, name, code)
 
 
-NONE_KEPT = KeptResponses(0)
-NOTHING = EarlierResponses(NONE_KEPT)
+NOTHING = EarlierResponses(KeptResponses(0))
