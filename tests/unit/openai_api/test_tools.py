@@ -14,7 +14,7 @@ from msgspec import UNSET, convert, to_builtins
 
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
-from hf_triton.ports.openai.tool_calls import answer_reader, calls
+from hf_triton.ports.openai.tool_calls import calls
 from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
 from hf_triton.ports.openai.tool_calls.calls import (
     Call,
@@ -60,8 +60,7 @@ def test_what_waits_is_not_looked_at_with_each_piece(
         looked_at.append(num_waiting)
         return enough_after(num_waiting)
 
-    for module in (calls, answer_reader):
-        monkeypatch.setattr(module, "enough_after", noted)
+    monkeypatch.setattr(calls, "enough_after", noted)
     for at in range(0, len(text), 3):
         reading.read(text[at : at + 3], ends=False)
     assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times

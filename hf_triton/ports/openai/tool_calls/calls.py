@@ -34,6 +34,11 @@ class Read:
     calls: list[Call] = field(default_factory=list)
 
 
+def enough_after(num_waiting: int) -> int:
+    """How many characters must wait before a next look, or long texts would cost their square."""
+    return num_waiting + max(0, num_waiting - _LITTLE) // 8
+
+
 def new_call(index: int, name: str, arguments: str) -> Call:
     # Nine letters and digits: Mistral's chat templates take no other.
     call_id = uuid.uuid4().hex[:9]
@@ -98,9 +103,7 @@ class Calls:
         if ends or len(self._waiting) >= self._enough:
             while self._waiting and self._take(read, ends=ends):
                 pass
-            # So many must wait before a next look, or long texts would cost their square.
-            num_waiting = len(self._waiting)
-            self._enough = num_waiting + max(0, num_waiting - _LITTLE) // 8
+            self._enough = enough_after(len(self._waiting))
         return read
 
     def _take(self, read: Read, *, ends: bool) -> bool:
