@@ -20,8 +20,6 @@ from aiohttp import web
 from msgspec import structs
 
 from generator.errors import ServerError
-from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
-from generator.spec.runtime_rules import CALLER
 from generator.spec.task_sets import MEDIA_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.openai.about import About, routes_of, with_schema
@@ -62,7 +60,6 @@ from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
 from hf_triton.ports.port import Listener, Port, Shared, tls_context
 from hf_triton.ports.settings import OpenAiPort
-from hf_triton.ports.triton_calls import LEFT
 from hf_triton.runtime.request.request_parameters import CALLER
 
 _ABORT_S = 1.0  # for handlers that have not ended in time
