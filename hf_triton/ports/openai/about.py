@@ -14,13 +14,9 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Literal, cast
 
-import msgspec
 from aiohttp import ClientError, ClientSession, UnixConnector, web
-import aiohttp
-from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from generator.spec.task_sets import COMPLETION_TASKS
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from hf_triton.ports.openai.exchanges import Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
@@ -179,9 +175,6 @@ class About:
             ):
                 return web.Response(text=await answer.text(), status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
-        connector = aiohttp.UnixConnector(self._metrics_socket)
-                aiohttp.ClientSession(connector=connector) as session,
-        except (OSError, aiohttp.ClientError, asyncio.TimeoutError):
             raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
 
     async def _models(self, request: web.Request) -> web.Response:
