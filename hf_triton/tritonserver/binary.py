@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -147,27 +148,27 @@ def _backends_folder(home: Path, scratch: str) -> Path:
         names = (path.name for path in stub.parent.parent.iterdir())
         have = ", ".join(sorted(names, key=lambda name: (len(name), name)))
         raise ServerError(f"{_WHEEL} can't serve models on Python {version}; it can on {have}")
-    parts = [path for path in (home / "backends" / "python").iterdir() if path.is_file()]
-    parts.append(stub)
+    parts = {path.name: path for path in (home / "backends" / "python").iterdir() if path.is_file()}
+    parts[stub.name] = stub
     digest = hashlib.sha256(f"{home} {version}".encode()).hexdigest()[:16]
     with contextlib.suppress(OSError, RuntimeError):  # not writable, or a user without a home
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(cache) / "hf-triton" / "backends" / digest
         if is_made_private(folder):  # else others could change what tritonserver starts
-            _link_all(parts, folder / "python")
+            link_all(parts, folder / "python")
             return folder
     folder = Path(scratch or tempfile.mkdtemp(prefix="hf-triton-"), "backends")
-    _link_all(parts, folder / "python")
+    link_all(parts, folder / "python")
     return folder
 
 
-def _link_all(files: list[Path], folder: Path) -> None:
-    """Makes ``folder`` hold a link to each of ``files``; safe beside others that do the same."""
+def link_all(files: Mapping[str, Path], folder: Path) -> None:
+    """Makes ``folder`` hold these links; safe beside others that do the same."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        link = folder / file.name
+    for name, file in files.items():
+        link = folder / name
         if link.is_symlink() and link.resolve() == file.resolve():
             continue
-        fresh = folder / f".{file.name}.{os.getpid()}"
+        fresh = folder / f".{name}.{os.getpid()}"
         fresh.symlink_to(file)
         fresh.replace(link)

@@ -20,6 +20,8 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.errors import PerfError, mask_tokens
+from hf_triton.runtime.disk_cache import is_made_private
+from hf_triton.tritonserver.binary import link_all
 from perf.processes import end, end_with_parent
 from perf.sweep.plan import Planned
 
@@ -89,16 +91,15 @@ def _ask(path: str, environment: Mapping[str, str]) -> str:
 
 
 def _with_libraries() -> dict[str, str]:
-    """An LD_LIBRARY_PATH with the missing libraries, where they are installed."""
+    """An LD_LIBRARY_PATH with the missing libraries, where they are installed; not in a folder
+    where others could change them.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "hf-triton" / "perf" / "libraries"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pattern in _LIBRARIES.items():
-        target, link = installed_file("nvidia-pytriton", pattern), folder / name
-        if target and not (link.is_symlink() and link.resolve() == target.resolve()):
-            fresh = link.with_name(f".{name}.{os.getpid()}")  # others may link it meanwhile
-            fresh.symlink_to(target)
-            fresh.replace(link)
+    folder = cache / "hf-triton" / "libraries" / NAME
+    if not is_made_private(folder):
+        return {}
+    found = ((name, installed_file("nvidia-pytriton", it)) for name, it in _LIBRARIES.items())
+    link_all({name: file for name, file in found if file}, folder)
     paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path)}
 

@@ -24,6 +24,13 @@ def test_one_that_does_not_run_is_passed_over_for_the_wheels(
     assert found.version == "2.51.0"
     assert "tritonclient" in found.origin
 
+    libraries = tmp_path / "cache" / "hf-triton" / "libraries" / "perf_analyzer"
+    if found.environment:  # the system has none of the libraries
+        assert sorted(path.name for path in libraries.iterdir())
+        libraries.chmod(0o777)
+        with pytest.raises(PerfError, match="no perf_analyzer runs here"):
+            analyzers.find()
+
 
 def test_a_given_one_is_the_only_one(tmp_path: Path) -> None:
     with pytest.raises(PerfError, match="--perf-analyzer"):
