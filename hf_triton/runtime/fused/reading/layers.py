@@ -23,6 +23,7 @@ from .attention import Rotations, called, joined, read_attention
 from .recording import Call, near, read_norm, same
 
 Join = Callable[..., Linear]
+Norms = list[tuple[Call, Norm]]
 ACTIVATIONS: dict[str, Linear] = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -155,22 +156,28 @@ def _read_layer(call: Call, rotations: Rotations, join: Join) -> Layer:
         raise call.unsupported()
     (attention,) = attentions
     others = [c for c in call.inner if c is not attention and not c.changes_nothing]
-    norms = _Norms(others)
-    if not norms.others:
+    read = [(c, read_norm(c)) for c in others]
+    norms = [(c, norm) for c, norm in read if norm is not None]
+    mlp = [c for c, norm in read if norm is None]
+    if not mlp:
         raise UnsupportedLayersError("a layer has no MLP")
     scale = float(getattr(call.module, _SCALE, 1.0))
-    attention_norm = norms.before(attention.input, call.input)
-    added, attention_post_norm = norms.after(attention.output)
-    given, made = norms.others[0].input, norms.others[-1].output
+    attention_norm = _take_norm(norms, call.input, attention.input)
+    added, attention_post_norm = _take_norm_of(norms, attention.output)
+    given, made = mlp[0].input, mlp[-1].output
     between = _sum(call.input, added, scale)
-    is_parallel = not norms.stands_between(given, between)
-    mlp_norm = norms.before(given, call.input if is_parallel else between)
-    last, mlp_post_norm = norms.after(made)
-    if norms.are_left or not near(_sum(between, last, scale), call.output):
+    makers = [c.input for c, _ in norms if same(c.output, given)]
+    is_parallel = not any(same(one, between) for one in (given, *makers))
+    if is_parallel and not makers and same(given, attention.input):
+        mlp_norm = attention_norm
+    else:
+        mlp_norm = _take_norm(norms, call.input if is_parallel else between, given)
+    last, mlp_post_norm = _take_norm_of(norms, made)
+    if norms or not near(_sum(between, last, scale), call.output):
         raise call.unsupported()
     return Layer(
         attention=read_attention(attention, rotations, join),
-        mlp=_mlp(norms.others, join),
+        mlp=_mlp(mlp, join),
         attention_norm=attention_norm,
         mlp_norm=mlp_norm,
         attention_post_norm=attention_post_norm,
@@ -209,47 +216,24 @@ def _read_normed_sums(call: Call, rotations: Rotations, join: Join) -> Layer:
     )
 
 
-class _Norms:
-    """A layer's norms, and its ``others``: the MLP's calls."""
-
-    def __init__(self, calls: list[Call]) -> None:
-        read = [(call, read_norm(call)) for call in calls]
-        self._all = [(call, norm) for call, norm in read if norm is not None]
-        self.others = [call for call, norm in read if norm is None]
-        self._used: set[int] = set()
-
-    @property
-    def are_left(self) -> bool:
-        return len(self._used) < len(self._all)
-
-    def before(self, given: torch.Tensor, hidden: torch.Tensor) -> Norm | None:
-        """The norm that made ``given`` of ``hidden``; None where they are the same."""
-        makers = [
-            (id(call), norm)
-            for call, norm in self._all
-            if same(call.output, given) and same(call.input, hidden)
-        ]
-        if makers:
-            # Two norms of one weight, as in models that were never trained: each stands once.
-            number, norm = min(makers, key=lambda maker: maker[0] in self._used)
-            self._used.add(number)
+def _take_norm(norms: Norms, hidden: torch.Tensor, given: torch.Tensor) -> Norm | None:
+    """The norm that made ``given`` of ``hidden``, taken off the list; None where both are alike."""
+    for place, (call, norm) in enumerate(norms):
+        if same(call.input, hidden) and same(call.output, given):
+            del norms[place]
             return norm
-        if not same(given, hidden):
-            raise UnsupportedLayersError("a layer's part is not given its norm")
-        return None
+    if not same(given, hidden):
+        raise UnsupportedLayersError("a layer's part is not given its norm")
+    return None
 
-    def after(self, made: torch.Tensor) -> tuple[torch.Tensor, Norm | None]:
-        """What the norm of ``made`` gives, and the norm, where there is one."""
-        for call, norm in self._all:
-            if same(call.input, made):
-                self._used.add(id(call))
-                return call.output, norm
-        return made, None
 
-    def stands_between(self, given: torch.Tensor, hidden: torch.Tensor) -> bool:
-        """Whether ``given`` is ``hidden`` or a norm of it."""
-        makers = [call.input for call, _ in self._all if same(call.output, given)]
-        return any(same(made, hidden) for made in [given, *makers])
+def _take_norm_of(norms: Norms, made: torch.Tensor) -> tuple[torch.Tensor, Norm | None]:
+    """What the norm of ``made`` gives, and the norm, taken off the list, where there is one."""
+    for place, (call, norm) in enumerate(norms):
+        if same(call.input, made):
+            del norms[place]
+            return call.output, norm
+    return made, None
 
 
 def _sum(hidden: torch.Tensor, delta: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
