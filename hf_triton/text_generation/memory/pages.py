@@ -307,9 +307,7 @@ class Pages:
     def _note_full(
         self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
     ) -> None:
-        """Makes full pages of the first ``num_tokens`` known. Computed tokens have been read: only
-        the token after them may be on the device alone.
-        """
+        """Makes full pages of the first ``num_tokens`` known."""
         num_full = num_tokens // self.page_size if self._shares else 0
         for index in range(held.num_known, num_full):
             end = (index + 1) * self.page_size
