@@ -64,14 +64,16 @@ class Activity:
     cpu_s: float
 
 
-def activity(pid: int) -> Activity | None:
-    """None of a process that has ended, or that a debugger holds."""
+def activity(pid: int, with_threads: bool = True) -> Activity | None:
+    """None of a process that has ended, or that a debugger holds. ``with_threads``: look at each,
+    of which a server has hundreds.
+    """
     try:
         process = Path(f"/proc/{pid}")
         state, cpu_s = _state(process)
         if state == "t":
             return None
-        threads = (process / "task").iterdir()
+        threads = (process / "task").iterdir() if with_threads else ()
         return Activity(state == "T", all(_state(one)[0] == "S" for one in threads), cpu_s)
     except (OSError, IndexError, ValueError):
         return None
@@ -99,7 +101,7 @@ class HangingProcesses:
 
     def __init__(
         self,
-        look: Callable[[int], Activity | None] = activity,
+        look: Callable[[int, bool], Activity | None] = activity,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._look, self._clock = look, clock
@@ -112,8 +114,9 @@ class HangingProcesses:
         return {pid: reason for pid, reason in reasons.items() if reason}
 
     def _why(self, pid: int, silent_s: float) -> str:
-        now = self._look(pid)
-        if now is None or (silent_s < _UNSURE_S and not now.is_stopped):
+        is_silent = silent_s >= _UNSURE_S
+        now = self._look(pid, is_silent)
+        if now is None or not (is_silent or now.is_stopped):
             self._watched.pop(pid, None)
             return ""
         at_s, seen = self._clock(), self._watched.get(pid)

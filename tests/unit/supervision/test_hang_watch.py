@@ -92,7 +92,7 @@ class Ward:
             lambda: self.now_s,
         )
         self.watch.hanging = HangingProcesses(
-            lambda pid: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
+            lambda pid, _: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
         )
 
     def look(self, seconds: int, is_silent: bool = False, is_loading: bool = False) -> None:

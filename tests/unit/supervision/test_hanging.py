@@ -27,7 +27,7 @@ class Machine:
 
     def __init__(self, now: Activity = ASLEEP, busy: float = 0.0) -> None:
         self.now, self.busy, self.now_s = now, busy, 0.0
-        self._hanging = HangingProcesses(lambda pid: self.now, lambda: self.now_s)
+        self._hanging = HangingProcesses(lambda pid, _: self.now, lambda: self.now_s)
 
     def hangs_after(self, silent: Callable[[float], float], at_most_s: int = 120) -> float | None:
         """When it first counts as hanging, where ``silent`` is how silent it is at a time."""
@@ -68,7 +68,7 @@ def test_what_counts_as_hanging(case: str) -> None:
 
 
 def test_one_that_has_ended_is_left_alone() -> None:
-    hanging = HangingProcesses(lambda pid: None)
+    hanging = HangingProcesses(lambda pid, _: None)
     assert hanging.among({PID: 100.0}) == {}
 
 
@@ -83,6 +83,19 @@ def test_the_kernel_tells_what_a_process_does() -> None:
         assert eventually(lambda: (now := activity(process.pid)) is not None and now.cpu_s > 0.1)
         assert not getattr(activity(process.pid), "sleeps", True)
         process.kill()
+
+
+def test_threads_are_looked_at_only_where_a_process_is_silent() -> None:
+    looked: list[bool] = []
+
+    def look(_pid: int, with_threads: bool) -> Activity:
+        looked.append(with_threads)
+        return ASLEEP
+
+    hanging = HangingProcesses(look)
+    for silent_s in (0.0, 1.9, 2.0):
+        hanging.among({1: silent_s})
+    assert looked == [False, False, True]
 
 
 class Server:
