@@ -38,7 +38,7 @@ from .lora.linear import Adapters
 from .lora.reading import AdapterReader
 from .media.processor import MediaProcessor
 from .options import MediaOptions, Options
-from .request.chat import ChatAnswers, ChatTemplate
+from .request.chat import ChatTemplate
 from .request.media_reader import MediaChatTemplate, MediaReader
 from .request.parsing import PromptReader
 from .sequence.sequence import DecoderStart
@@ -131,7 +131,6 @@ def load_media_engine(served: ServedModel, placement: Placement, num_threads: in
     )
     reader = MediaReader(
         processor=media,
-        chat=chat,
         options=options,
         bos_token=tokenizer.bos_token or "",
         **_chat_reading(chat, parts, engine),
@@ -220,8 +219,7 @@ def _chat_reading(chat: ChatTemplate, parts: ModelParts, engine: Engine) -> dict
     return {
         "tokenize": prompt_tokenizer(parts.tokenizer, engine),
         "tokenize_word": word_tokenizer(parts.tokenizer),
-        "render_chat": chat.render,
-        "chat_answers": ChatAnswers(chat.format, chat.added_tokens),
+        "chat": chat,
         **reading(parts, engine),
     }
 

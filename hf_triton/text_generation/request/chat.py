@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,9 @@ _QUOTED = 8  # characters; the shortest text whose appearance in an error counts
 
 
 class ChatTemplate:
-    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers."""
+    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers, and
+    ``added_tokens`` are ids by the texts of added tokens.
+    """
 
     def __init__(
         self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
@@ -214,6 +216,39 @@ class ChatTemplate:
                 "for both, allowed: one of them"
             )
 
+    def format_after(self, row: Mapping[str, Any], prompt: str) -> ChatFormat | None:
+        """The format of the answer to a row's chat; None where its caller does not ask."""
+        if not row["return_chat_format"] or not row.get("messages"):
+            return None
+        kwargs = read_object("chat_template_kwargs", row["chat_template_kwargs"] or "{}")
+        return self.format.after(prompt, continues=bool(kwargs.get("continue_final_message")))
+
+    def kept_token_ids(self, chat_format: ChatFormat, *, tools: bool) -> frozenset[int]:
+        """The special tokens of the marks of calls and reasoning."""
+        return frozenset(self._tokens_of(chat_format.marks(tools=tools)).values())
+
+    def reasoning_tokens(self, chat_format: ChatFormat) -> ReasoningTokens | None:
+        """A counter for reasoning whose two marks are a token each; None of others."""
+        form = chat_format.reasoning_form
+        if form is None or not {form.begin, form.end} <= set(self.added_tokens):
+            return None
+        begin, end = (self.added_tokens[mark] for mark in (form.begin, form.end))
+        return ReasoningTokens(begin, end, chat_format.inside)
+
+    def after_reasoning(
+        self, constraint: Constraint | None, chat_format: ChatFormat
+    ) -> Constraint | None:
+        form = chat_format.reasoning_form
+        if constraint is None or form is None:
+            return constraint
+        marks = (form.begin, form.end + form.header)
+        tokens = tuple(self._tokens_of(marks).items())
+        return replace(constraint, reasoning=Reasoning(*marks, chat_format.inside, tokens))
+
+    def _tokens_of(self, marks: tuple[str, ...]) -> dict[str, int]:
+        added = self.added_tokens.items()
+        return {text: i for text, i in added if any(text in mark for mark in marks)}
+
 
 def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
@@ -295,44 +330,3 @@ class ReasoningTokens:
         if not self.is_over and token_id != self.begin:
             self.num += self.inside
         self.inside |= token_id == self.begin
-
-
-@dataclass(frozen=True)
-class ChatAnswers:
-    """``added_tokens`` are ids by the texts of added tokens."""
-
-    chat_format: ChatFormat = field(default_factory=ChatFormat)
-    added_tokens: Mapping[str, int] = field(default_factory=dict)
-
-    def format_after(self, row: Mapping[str, Any], prompt: str) -> ChatFormat | None:
-        """The format of the answer to a row's chat; None where its caller does not ask."""
-        if not row["return_chat_format"] or not row.get("messages"):
-            return None
-        kwargs = read_object("chat_template_kwargs", row["chat_template_kwargs"] or "{}")
-        return self.chat_format.after(prompt, continues=bool(kwargs.get("continue_final_message")))
-
-    def kept_token_ids(self, chat_format: ChatFormat, *, tools: bool) -> frozenset[int]:
-        """The special tokens of the marks of calls and reasoning."""
-        return frozenset(self._tokens_of(chat_format.marks(tools=tools)).values())
-
-    def reasoning_tokens(self, chat_format: ChatFormat) -> ReasoningTokens | None:
-        """A counter for reasoning whose two marks are a token each; None of others."""
-        form = chat_format.reasoning_form
-        if form is None or not {form.begin, form.end} <= set(self.added_tokens):
-            return None
-        begin, end = (self.added_tokens[mark] for mark in (form.begin, form.end))
-        return ReasoningTokens(begin, end, chat_format.inside)
-
-    def after_reasoning(
-        self, constraint: Constraint | None, chat_format: ChatFormat
-    ) -> Constraint | None:
-        form = chat_format.reasoning_form
-        if constraint is None or form is None:
-            return constraint
-        marks = (form.begin, form.end + form.header)
-        tokens = tuple(self._tokens_of(marks).items())
-        return replace(constraint, reasoning=Reasoning(*marks, chat_format.inside, tokens))
-
-    def _tokens_of(self, marks: tuple[str, ...]) -> dict[str, int]:
-        added = self.added_tokens.items()
-        return {text: i for text, i in added if any(text in mark for mark in marks)}

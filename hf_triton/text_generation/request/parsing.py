@@ -19,7 +19,7 @@ from ..sequence.sampling_params import SamplingParams, check_range
 from ..sequence.sequence import DecoderStart, Sequence
 from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
-from .chat import ChatAnswers, ReasoningTokens
+from .chat import ChatTemplate, ReasoningTokens
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
@@ -84,10 +84,6 @@ class GenerationRequest:
         return list(dict.fromkeys(constraint for constraint in found if constraint))
 
 
-def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
-    raise RequestError("messages: this model has no chat template; send text_input")
-
-
 @dataclass(frozen=True)
 class PromptReader:
     """What parsing needs of the model and its engine; a task with fields of its own extends it.
@@ -104,8 +100,7 @@ class PromptReader:
     output_length: Callable[..., int]
     check_length: Callable[[int, int], None]
     tokenize_word: Callable[[str], list[tuple[int, ...]]]
-    render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
-    chat_answers: ChatAnswers = field(default_factory=ChatAnswers)
+    chat: ChatTemplate = field(default_factory=lambda: ChatTemplate(None))
     default_repetition_penalty: float = 1.0
     default_min_tokens: int = 0
     default_timeout_ms: int | None = None
@@ -152,7 +147,7 @@ class PromptReader:
         tools = read_list("tools", row["tools"]) if row["tools"] else None
         kwargs = row["chat_template_kwargs"]
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
-        return self.render_chat(messages, tools, kwargs)
+        return self.chat.render(messages, tools, kwargs)
 
     def lora_name(self, row: dict[str, Any]) -> str | None:
         """The adapter that a row asks for, if any. Raises RequestError for an unknown one."""
@@ -296,12 +291,12 @@ def _generation(
     if row["bad_words"]:
         spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
         params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
-    kept: frozenset[int] = frozenset()
-    answers = reader.chat_answers
-    chat_format = answers.format_after(row, prompt.text)
+    kept, counted = frozenset[int](), None
+    chat_format = reader.chat.format_after(row, prompt.text)
     if chat_format is not None:
-        kept = answers.kept_token_ids(chat_format, tools=bool(row["tools"]))
-        held = answers.after_reasoning(params.constraint, chat_format)
+        counted = reader.chat.reasoning_tokens(chat_format)
+        kept = reader.chat.kept_token_ids(chat_format, tools=bool(row["tools"]))
+        held = reader.chat.after_reasoning(params.constraint, chat_format)
         params = replace(params, constraint=held)
     return Generation(
         text=prompt.text,
@@ -317,7 +312,7 @@ def _generation(
         cache_salt=row["cache_salt"],
         chat_format=chat_format,
         kept_token_ids=kept,
-        reasoning_tokens=None if chat_format is None else answers.reasoning_tokens(chat_format),
+        reasoning_tokens=counted,
         skip_special_tokens=row["skip_special_tokens"],
         priority=row["priority"],
     )

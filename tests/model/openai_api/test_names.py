@@ -70,7 +70,7 @@ MODEL = replace(
     READER,
     check_length=check_length,
     output_length=lambda _, asked, clamps: 16 if asked is None else asked,
-    render_chat=template(CHATML).render,
+    chat=template(CHATML),
 )
 
 

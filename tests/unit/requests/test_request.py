@@ -11,7 +11,7 @@ import pytest
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
-from hf_triton.text_generation.request.chat import ChatAnswers
+from hf_triton.text_generation.request.chat import ChatTemplate
 from hf_triton.text_generation.request.parsing import Generation, GenerationRequest, PromptReader
 from hf_triton.text_generation.request.sampling_json import FIELD
 from hf_triton.text_generation.sequence.request_options import OPTIONS
@@ -35,8 +35,12 @@ def tokenize(
     return [ord(character) for character in text if add_special_tokens or character != "^"]
 
 
-def render_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
-    return f"^{len(messages)}{len(tools or ())}{len(kwargs)}"
+class Chat(ChatTemplate):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+        return f"^{len(messages)}{len(tools or ())}{len(kwargs)}"
 
 
 def output_length(num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
@@ -51,7 +55,7 @@ READER = PromptReader(
     output_length=output_length,
     check_length=check_length,
     tokenize_word=lambda word: [tuple(map(ord, word)), tuple(map(ord, word.upper()))],
-    render_chat=render_chat,
+    chat=Chat(),
     default_repetition_penalty=1.25,
     vocab_size=1000,
 )
@@ -87,7 +91,9 @@ def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
 def test_the_format_of_a_chats_answer_comes_to_whoever_asks() -> None:
     marks = {"<tool_call>": 1, "<think>": 2, "</think>": 3, "<other>": 4}
     chat_format = ChatFormat("json", "think")
-    reader = replace(READER, chat_answers=ChatAnswers(chat_format, marks))
+    chat = Chat()
+    chat.format, chat.added_tokens = chat_format, marks
+    reader = replace(READER, chat=chat)
     tensors = {"messages": ["[{}]"], "tools": ["[{}]"]}
     options = {"return_chat_format": True, "regex": "a"}
     [row] = parse_request(fields(tensors, options), reader).rows

@@ -19,7 +19,7 @@ from hf_triton.text_generation.request.answer import (
     logprobs_json,
     wanted_outputs,
 )
-from hf_triton.text_generation.request.chat import ChatAnswers, ReasoningTokens
+from hf_triton.text_generation.request.chat import ChatTemplate, ReasoningTokens
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
@@ -272,9 +272,10 @@ def test_the_tokens_of_a_reasoning_are_counted_for_each_choice() -> None:
 
 
 def test_only_marks_that_are_tokens_are_counted_by() -> None:
-    answers = ChatAnswers(added_tokens={"<think>": 50, "</think>": 51, "[THINK]": 52})
-    assert answers.reasoning_tokens(ChatFormat(reasoning="think", inside=True)) == ReasoningTokens(
+    chat = ChatTemplate(None)
+    chat.added_tokens = {"<think>": 50, "</think>": 51, "[THINK]": 52}
+    assert chat.reasoning_tokens(ChatFormat(reasoning="think", inside=True)) == ReasoningTokens(
         *(50, 51), inside=True
     )
     for other in ("granite", "mistral", None):
-        assert answers.reasoning_tokens(ChatFormat(reasoning=other)) is None
+        assert chat.reasoning_tokens(ChatFormat(reasoning=other)) is None

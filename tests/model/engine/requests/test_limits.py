@@ -15,6 +15,7 @@ import pytest
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_json
+from hf_triton.text_generation.request.chat import ChatTemplate
 from hf_triton.text_generation.request.parsing import (
     check_logprobs,
     check_request,
@@ -102,7 +103,7 @@ def test_tensors_of_too_many_elements_are_not_looked_at(name: str, num: int, sai
 
 @pytest.mark.threat("long-prompts")
 def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
-    reader = replace(READER, max_model_len=2, render_chat=never)
+    reader = replace(READER, max_model_len=2, chat=ChatTemplate(None))  # which refuses each
     messages = json.dumps([{"role": "user", "content": ""}] * 3).encode()
     checked = check_request(fields({"messages": [messages]}, {}), reader)
     with pytest.raises(RequestError, match="messages: got 3, allowed: at most 2, as many as this"):
