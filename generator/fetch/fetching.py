@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +55,7 @@ class FetchRun:
         self._progress = Progress()
         self._listings: dict[Key, Listing] = {}
         self._listing: dict[Key, threading.Lock] = defaultdict(threading.Lock)
+        self._completing = threading.Lock()
         self._began = 0.0
         self._last_wait = ""
 
@@ -180,8 +182,12 @@ class FetchRun:
     def _complete(self, fetch: ModelFetch) -> None:
         locked = fetch.locked_files
         files = {path: (file, locked[path]) for path, file in fetch.files.items()}
+        place = fetch.cache, fetch.commit
+        beside = [one.files for one in self._fetches if (one.cache, one.commit) == place]
+        revision = lock_key(fetch.spec)[1]
         try:
-            fetch.cache.complete(fetch.commit, lock_key(fetch.spec)[1], files)
+            with self._completing:
+                fetch.cache.complete(fetch.commit, revision, files, chain(*beside))
         except FetchError as error:
             self._fail(fetch, error)
 

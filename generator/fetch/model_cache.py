@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,15 +37,13 @@ class CachedFile(NamedTuple):
 
 
 class ModelCache:
-    """The cache of one Hub repository for the model ``name`` in the model ``repository``."""
+    """The cache of one Hub repository for the model ``name``, in the folder of ``hashes``."""
 
-    def __init__(
-        self, repository: Path, name: str, hub_id: str, hashes: FileHashes | None = None
-    ) -> None:
+    def __init__(self, name: str, hub_id: str, hashes: FileHashes) -> None:
         self.name = name
         self.hub_id = hub_id
-        self.folder = repository / name / WEIGHTS_FOLDER
-        self.hashes = FileHashes(self.folder) if hashes is None else hashes
+        self.folder = hashes.cache_dir
+        self.hashes = hashes
         self._blobs = repository_folder(self.folder, hub_id) / "blobs"
 
     def snapshot(self, commit: str) -> Path:
@@ -110,9 +109,15 @@ class ModelCache:
         return self.note(file, found.sha256)
 
     def complete(
-        self, commit: str, revision: str, files: Mapping[str, tuple[HubFile, LockedFile]]
+        self,
+        commit: str,
+        revision: str,
+        files: Mapping[str, tuple[HubFile, LockedFile]],
+        kept: Iterable[str],
     ) -> None:
-        """Makes a snapshot of exactly these files, all of which are cached. Raises FetchError."""
+        """Makes a snapshot of exactly these files, all of which are cached, and leaves those that
+        are ``kept`` as they are. Raises FetchError.
+        """
         folder = self.snapshot(commit)
         try:
             if not folder.exists():
@@ -123,8 +128,7 @@ class ModelCache:
                 scratch.rename(folder)
             for path, (file, locked) in files.items():
                 self._mend(folder / path, file, locked)
-            locked_files = {path: locked for path, (_, locked) in files.items()}
-            for path in added_files(folder, locked_files):
+            for path in added_files(folder, {*files, *kept}):
                 (folder / path).unlink()
             if revision != commit:
                 ref = repository_folder(self.folder, self.hub_id) / "refs" / revision
@@ -179,13 +183,9 @@ class ModelCache:
 
 
 def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
-    hashes: dict[str, FileHashes] = {}
-    caches = []
-    for spec in specs:
-        cache = ModelCache(repository, spec.name, spec.source.text, hashes.get(spec.name))
-        hashes[spec.name] = cache.hashes
-        caches.append(cache)
-    return caches
+    hashes = cache(lambda name: FileHashes(repository / name / WEIGHTS_FOLDER))
+    cache_of = cache(lambda name, hub_id: ModelCache(name, hub_id, hashes(name)))
+    return [cache_of(spec.name, spec.source.text) for spec in specs]
 
 
 def _scratch(path: Path) -> Path:

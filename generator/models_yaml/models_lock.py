@@ -21,6 +21,7 @@ from hf_triton.runtime.weights.hub_files import (
     choose_gguf_file,
     choose_model_files,
 )
+from hf_triton.runtime.weights.locked_files import LockedFile
 
 DEFAULT_REVISION = "main"
 _VERSION = 1
@@ -92,11 +93,12 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
     report = Report()
     pinned = []
     for spec in specs:
-        own, *adapters = (
+        parts = [
             part if part.source.is_local else _pinned(part, lock, config, report)
             for part in spec.parts
-        )
-        pinned.append(replace(own, locked_adapters=tuple(part.locked for part in adapters)))
+        ]
+        own, *adapters = (_with_beside(part, parts) for part in parts)
+        pinned.append(replace(parts[0], locked=own, locked_adapters=tuple(adapters)))
     if report.problems:
         raise SpecError(str(config), report.problems)
     return pinned
@@ -128,6 +130,17 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
         files = {path: found.files[path] for path in names}
         return replace(spec, locked=LockedSnapshot(found.commit, files))
     return spec
+
+
+def _with_beside(part: ModelSpec, parts: Iterable[ModelSpec]) -> LockedSnapshot | None:
+    """All that is locked of the folder that a model and its adapters share in the cache."""
+    if part.locked is None:
+        return None
+    files: dict[str, LockedFile] = {}
+    for one in parts:
+        if one.locked and one.source == part.source and one.locked.commit == part.locked.commit:
+            files |= one.locked.files
+    return LockedSnapshot(part.locked.commit, files)
 
 
 def _disagree(report: Report, spec: ModelSpec, key: str, message: str) -> None:

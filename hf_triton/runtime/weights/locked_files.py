@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def differences(
         yield Difference(path, "is not in models.lock")
 
 
-def added_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
+def added_files(folder: Path, locked: Iterable[str]) -> list[str]:
     """The files in the snapshot that are not locked, sorted; links to folders included."""
     found: list[str] = []
     for parent, folders, files in os.walk(folder):
@@ -102,7 +102,7 @@ class FileHashes:
     """
 
     def __init__(self, cache_dir: Path) -> None:
-        self._cache_dir = cache_dir
+        self.cache_dir = cache_dir
         self._lock = threading.Lock()
         self._known: dict[str, list[Any]] = _read(cache_dir / RECORD_FILE)
         self._changed = False
@@ -147,14 +147,14 @@ class FileHashes:
             present = {
                 key: entry
                 for key, entry in sorted(self._known.items())
-                if (self._cache_dir / key).is_file()
+                if (self.cache_dir / key).is_file()
             }
             with contextlib.suppress(OSError):
-                _write(self._cache_dir / RECORD_FILE, json.dumps(present, indent=1) + "\n")
+                _write(self.cache_dir / RECORD_FILE, json.dumps(present, indent=1) + "\n")
             self._changed = False
 
     def _key(self, path: Path) -> str:
-        return path.relative_to(self._cache_dir).as_posix()
+        return path.relative_to(self.cache_dir).as_posix()
 
 
 def _identity(path: Path) -> list[int]:

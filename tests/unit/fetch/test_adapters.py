@@ -109,3 +109,20 @@ def test_a_pickle_comes_where_it_is_allowed(adapted: Workplace, hub: FakeHub) ->
     write(adapted, {"name": "sql", "model": "org/sql"}, allow_pickle=True)
     adapted.fetch()
     assert (folders(adapted)["sql"] / "adapter_model.bin").is_file()
+
+
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_a_model_and_its_adapters_may_come_from_one_repository(
+    work: Workplace, hub: FakeHub, weights: str
+) -> None:
+    saved = {"adapter_config.json": b"{}", weights: b"low rank"}
+    hub.repositories["org/tiny"].files.update(saved)
+    adapters = [{"name": name, "model": "org/tiny"} for name in ("sql", "polite")]
+    write(work, *adapters, allow_pickle=True)
+    for _ in range(2):
+        work.fetch()
+        assert set(work.files()) == {*hub.repositories["org/tiny"].files}
+        assert "incomplete" not in "".join(map(str, work.cache().rglob("*")))
+        assert "all here" in work.fetch("--dry-run").out
+        assert folders(work) == dict.fromkeys(("sql", "polite"), work.loaded())
+        assert work.run("verify").code == 0
