@@ -121,11 +121,9 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
         try:  # of a shared snapshot, the files that this model may have
             names = chosen_files(spec, found.files)
         except NotServableError as error:
-            message = f"by {name}, {spec.source.text} {error}"
-            if spec.gguf_file is None:
-                _disagree(report, spec, "allow_pickle", message)
-            else:
-                _disagree(report, spec, "gguf_file", f"{message}; {_fetch(spec.name)}")
+            key = "allow_pickle" if spec.gguf_file is None else "gguf_file"
+            message = f"by {name}, {spec.source.text} {error}; {_fetch(spec.name)}"
+            _disagree(report, spec, key, message)
             return spec
         files = {path: found.files[path] for path in names}
         return replace(spec, locked=LockedSnapshot(found.commit, files))

@@ -35,7 +35,7 @@ def adapted(work: Workplace, hub: FakeHub) -> Workplace:
 
 def write(work: Workplace, *adapters: dict[str, Any], **keys: Any) -> None:
     model = {"name": "tiny", "task": "text-generation", "model": "org/tiny", "streaming": False}
-    work.write_models([{**model, "adapters": adapters, **keys}])
+    work.write_models([{**model, **({"adapters": adapters} if adapters else {}), **keys}])
 
 
 def folders(work: Workplace) -> dict[str, Path]:
@@ -117,8 +117,14 @@ def test_a_model_and_its_adapters_may_come_from_one_repository(
 ) -> None:
     saved = {"adapter_config.json": b"{}", weights: b"low rank"}
     hub.repositories["org/tiny"].files.update(saved)
+    write(work, allow_pickle=True)
+    work.fetch()
     adapters = [{"name": name, "model": "org/tiny"} for name in ("sql", "polite")]
     write(work, *adapters, allow_pickle=True)
+    if "bin" in weights:  # else the model has all files of its adapter
+        said = work.refused("generate")
+        assert "by models.lock, org/tiny has no weights: neither" in said
+        assert said.endswith("; run hf-triton fetch tiny\n")
     for _ in range(2):
         work.fetch()
         assert set(work.files()) == {*hub.repositories["org/tiny"].files}
