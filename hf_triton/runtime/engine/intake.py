@@ -60,7 +60,7 @@ class Intake:
         self.listener: EngineListener | None = None
         self.router = Router(served, self._inputs)
         self._served, self._args, self._pb_utils = served, args, pb_utils
-        self._publisher: MetricsPublisher | None = None
+        self._publishers: list[MetricsPublisher] = []
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
         if served.hooks is None and not methods:
@@ -89,11 +89,11 @@ class Intake:
         self._take = take
         served = self._served
         is_whole = served.role == "whole"  # only Triton calls an ensemble's steps
-        self._publisher = MetricsPublisher(
-            self._pb_utils,
-            instance_labels(served.public_name if is_whole else served.name, self._args),
-            lambda: itertools.chain(self._families(), families()),
-        )
+        labels = instance_labels(served.public_name if is_whole else served.name, self._args)
+        publish = partial(MetricsPublisher, self._pb_utils, labels)
+        self._publishers = [publish(lambda: itertools.chain(self._families(), families()))]
+        if served.metrics:  # apart: one that Triton refuses ends no others
+            self._publishers.append(publish(self._observations.families))
         if is_whole:
             self.listener = EngineListener(served.name, self.receive)
             self.router.start()
@@ -122,9 +122,9 @@ class Intake:
             self._hooking.close(CLOSE_S)
         if self.listener is not None:
             self.listener.close()
-        if self._publisher is not None:
-            self._publisher.close()
+        for publisher in self._publishers:
+            publisher.close()
 
     def _families(self) -> Iterable[Family]:
         cached = self._cache.families() if self._cache is not None else ()
-        return itertools.chain(cached, self._observations.families(), self.router.families())
+        return itertools.chain(cached, self.router.families())

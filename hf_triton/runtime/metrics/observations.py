@@ -143,5 +143,6 @@ def _number(metric: Metric, value: Any) -> float:
 
 
 def _label_text(value: object) -> str:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text[:MAX_LABEL_CHARACTERS]
+    """Half of a pair of surrogates, as JSON can hold it, is no text that Triton takes."""
+    encoded = value if isinstance(value, bytes) else str(value).encode(errors="replace")
+    return encoded.decode(errors="replace")[:MAX_LABEL_CHARACTERS]

@@ -115,6 +115,34 @@ def test_a_long_label_is_cut() -> None:
     assert label == "x" * observations.MAX_LABEL_CHARACTERS
 
 
+@pytest.mark.parametrize(
+    "given, label", [("a\ud800b", "a?b"), (b"a\xffb", "a\N{REPLACEMENT CHARACTER}b")]
+)
+def test_a_label_is_text_that_triton_takes(given: str | bytes, label: str) -> None:
+    counted = Observations(DECLARED)
+    with counted.active():
+        observe("answers_total", label=given)
+    assert numbers(counted)["answers_total"] == {(label,): 1}
+
+
+def test_a_metric_that_triton_refuses_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    monkeypatch.setattr(publishing, "PUBLISH_EVERY_S", 0.01)
+    kinds = custom_metrics.MetricFamily
+    before = kinds("hook_again", "what it was before a reload", kinds.GAUGE)
+    hooks = "def preprocess(request): pass\n"
+    with driving(
+        tmp_path, hooks, metrics={"hook_again": {"type": "counter"}}, cache_mib=1
+    ) as driver:
+        driver.ask("a")
+        driver.ask("a")
+        assert eventually(lambda: custom_metrics.value("hf_triton_response_cache_hits_total") == 1)
+    assert before
+    (line,) = log_lines
+    assert line.endswith("Family name already exists with different type")
+
+
 def test_hooks_count_on_metrics_of_their_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
