@@ -16,11 +16,13 @@ from urllib.parse import quote
 
 from google.protobuf.json_format import ParseError
 
+from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned, named
 from generator.python_modules import run_module
 from generator.render.model_config import from_dict
 from generator.spec.access import bracketed
 from generator.spec.triton_models import triton_models
+from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.state_file import running_servers
 from perf.processes import free_listen, our_environment, running
 from perf.sweep.metrics import Sample, parse_metrics
@@ -60,8 +62,10 @@ class TritonView:
         return True
 
     def config(self, model: str) -> Any:
-        """Its ModelConfig; None where the server has no such model."""
-        body = self._get(f"/v2/models/{quote(model)}/config")
+        """Its ModelConfig, for which an ``on_demand`` model is loaded; None where the server has no
+        such model.
+        """
+        body = self._get(f"/v2/models/{quote(model)}/config", timeout_s=_LOAD_TIMEOUT_S)
         with contextlib.suppress(ValueError, TypeError, ParseError):
             return from_dict(json.loads(body or b""))
         return None
@@ -70,7 +74,7 @@ class TritonView:
         return str(json.loads(self._get("/v2") or b"{}").get("version", ""))
 
     def metrics(self) -> list[Sample]:
-        body = self._get("/metrics", self.addresses.metrics) or b""
+        body = self._get("/metrics", address=self.addresses.metrics) or b""
         return parse_metrics(body.decode("utf-8", "replace"))
 
     def model_names(self) -> list[str]:
@@ -90,10 +94,12 @@ class TritonView:
             return str(error)
         return ""
 
-    def _get(self, path: str, address: str | None = None) -> bytes | None:
+    def _get(
+        self, path: str, *, address: str | None = None, timeout_s: float | None = None
+    ) -> bytes | None:
         url = f"http://{address or self.addresses.http}{path}"
         try:
-            with _OPENER.open(url, timeout=TIMEOUT_S) as response:
+            with _OPENER.open(url, timeout=timeout_s or TIMEOUT_S) as response:
                 body: bytes = response.read()
         except (OSError, ValueError):
             return None
@@ -110,10 +116,14 @@ def supervised(repository: Path) -> Iterator[Addresses]:
 def own_server(
     config: Path, repository: Path, folder: Path, names: Sequence[str]
 ) -> Iterator[Addresses]:
-    """Runs `hf-triton serve` on free ports, these models ready. Raises GeneratorError."""
+    """Runs `hf-triton serve` on free ports, these models ready, and those with ``load: manual``
+    loaded. Raises GeneratorError.
+    """
     specs = load_unpinned(config)
     wanted = [named(specs, name, config) for name in names]
-    models = [model.name for spec in wanted for model in triton_models(spec)]
+    models = [model for spec in wanted for model in triton_models(spec)]
+    by_hand = [model.name for model in models if model.spec.load == "manual" and not model.is_step]
+    others = [model.name for model in models if model.spec.load != "manual"]
     listen, log = free_listen(), folder / _LOG_FILE
     addresses = Addresses(*map(listen.address, listen.triton_ports().values()))
     command = run_module("generator", "serve", "--health-port", "0")
@@ -121,12 +131,20 @@ def own_server(
     for flag, port in listen.triton_ports().items():
         command += [flag, str(port)]
     server = TritonView(addresses)
+
+    def is_ready() -> bool:
+        return addresses in supervised(repository) and server.wait_ready(others, 0.0)
+
     with running(
         command,
-        lambda: server.wait_ready(models, 0.0),
+        is_ready,
         log,
         _LOAD_TIMEOUT_S,
         _STOP_TIMEOUT_S,  # tritonserver ends with the process that started it
         our_environment(),
     ):
+        for name in by_hand[::-1]:  # a front after its engine; Triton loads an ensemble's steps
+            failure = running_target(repository, listen.http_port).api.load(name)
+            if failure or not server.is_ready(name):
+                raise PerfError(f"model '{name}' failed to load: {failure or 'it is not ready'}")
         yield addresses
