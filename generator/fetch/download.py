@@ -154,8 +154,8 @@ def download(wanted: Download, events: DownloadEvents) -> str:
             )
             got = f", got SHA-256 {part.sha256}" if file.sha256 else ""
             raise WrongContentError(
-                f"{wanted.path} as it came is not the expected file ({kind} {expected}{got}); it "
-                "was discarded"
+                f"{wanted.path} was downloaded, but is not the expected file ({kind} {expected}"
+                f"{got}); it was discarded"
             )
         part.finish(first.blob(file))
         found = first.note(file, part.sha256)

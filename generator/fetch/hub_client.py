@@ -226,9 +226,7 @@ def open_file(
         if start and (said := re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))):
             start = int(said[1])
         if start not in (0, offset):
-            raise WrongContentError(
-                f"the Hub sends bytes from {start} on where those from {offset} are asked for"
-            )
+            raise WrongContentError(f"the Hub sent bytes from {start} on, {offset} was asked for")
         is_plain = response.headers.get("Content-Encoding", "identity") == "identity"
         length = response.headers.get("Content-Length", "") if is_plain else ""
         if length.isdecimal() and (total := start + int(length)) != file.size:

@@ -147,7 +147,7 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
         end = min(start + BLOCK, file.size)
         block: bytes = _asked(folder, methodcaller("cat_file", place, start=start, end=end))
         if len(block) > end - start:
-            raise FetchError("the server sends whole files where parts are asked for (HTTP Range)")
+            raise FetchError("the server ignores HTTP Range and sends whole files")
         if len(block) < end - start:
             raise UnreachableStoreError("the store's answer ended early")
         if end == file.size:
@@ -168,10 +168,10 @@ def _checked(folder: str, path: str, file: HubFile) -> HubFile:
 
 def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
     if entry.get("size") is None:
-        raise FetchError(f"the store tells no size of {place}")
+        raise FetchError(f"the store reports no size of {place}")
     tag = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), None)
     if tag is None:
-        raise FetchError(f"the store tells no version of {place}")
+        raise FetchError(f"the store reports no version (an ETag or a time) of {place}")
     return HubFile(int(entry["size"]), version=_digest(place, tag.strip('"')))
 
 

@@ -250,7 +250,7 @@ def quote(text: str) -> Markup:
 @functools.lru_cache(maxsize=4096)
 def word(text: str) -> Markup:
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
-        raise TemplateError(f"{text!r} is not the word of an enum")
+        raise TemplateError(f"{text!r} is not a value of this enum")
     return Markup(text)  # noqa: S704
 
 

@@ -157,7 +157,7 @@ def _label(name: str) -> str:
     if name in ("model", "version", "instance"):
         raise refused("which every metric has by itself", GOT)
     if name == "le" or name.startswith("__"):
-        raise refused("which Prometheus keeps for itself", GOT)
+        raise refused("which Prometheus reserves", GOT)
     return name
 
 

@@ -92,7 +92,7 @@ def _find(written: _Written, base: Path) -> PythonEnv:
     first = paths.get("requirements")
     if first is not None and len(paths) == 1 and os.path.isdir(first):
         if not os.path.lexists(first / "bin" / "python"):
-            reason = f"{first} is no Python environment: it has no bin/python"
+            reason = f"{first} is not a Python environment: it has no bin/python"
             raise refused(f"but {reason}, expected {_FILE}", GOT)
         return PythonEnv(str(written.requirements), folder=first)
     found = {key: Requirements.read(path) for key, path in paths.items()}

@@ -93,7 +93,7 @@ class Reception(WorkReception):
         self._thread.check_running()  # skip tokenising what won't be computed
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
-            raise CancelledError("the caller has left")
+            raise CancelledError("the caller has disconnected")
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
 

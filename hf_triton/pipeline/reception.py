@@ -148,7 +148,7 @@ def _plain_other(value: Any) -> Any:
         return _png(value)
     if hasattr(value, "messages"):  # transformers' Chat
         return _plain(value.messages)
-    raise TypeError(f"the pipeline answered a {type(value).__name__}, which has no form in JSON")
+    raise TypeError(f"the pipeline answered a {type(value).__name__}, which JSON can't hold")
 
 
 def _png(picture: Any) -> str:

@@ -89,9 +89,9 @@ def look_inside(folder: Path, *packages: str) -> Inside:
     """Asks the environment's Python. Raises BrokenEnvironmentError."""
     python = folder / "bin" / "python3"
     if not folder.is_dir():
-        raise BrokenEnvironmentError(f"{folder} is no folder")
+        raise BrokenEnvironmentError(f"{folder} is not a folder")
     if not python.exists():
-        raise BrokenEnvironmentError(f"{folder} is no Python environment: it has no bin/python3")
+        raise BrokenEnvironmentError(f"{folder} is not a Python environment: it has no bin/python3")
     try:
         done = subprocess.run(
             [str(python), "-I", "-c", _LOOK, *packages],

@@ -6,7 +6,7 @@ RuntimeModelError
 ├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
 ├── CancelledError         CANCELLED: its caller has gone
 ├── EngineError            INTERNAL, HTTP 500: computing the answer failed
-├── DeviceLostError        INTERNAL, HTTP 500: the GPU computes nothing any more
+├── DeviceLostError        INTERNAL, HTTP 500: the GPU can't compute any more
 ├── HookError              INTERNAL, HTTP 500: a hook failed, or made what the model can't take
 └── LoadError              the model can't be loaded; the text is the line that an operator reads
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-NO_NUMBERS = "the model computed a score that is no number"  # an EngineError's
+NO_NUMBERS = "the model computed a score that is not a number"  # an EngineError's
 
 
 class RuntimeModelError(Exception):

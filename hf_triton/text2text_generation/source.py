@@ -52,7 +52,7 @@ def special_tokens_of(tokenizer: Any) -> SpecialTokens:
         end = start + len(plain)
         if whole[start:end] == plain:
             return SpecialTokens(tuple(whole[:start]), tuple(whole[end:]))
-    raise LoadError("the tokenizer's special tokens can't be told from those of a text")
+    raise LoadError("the tokenizer's special tokens can't be distinguished from a text's own")
 
 
 _CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
@@ -232,7 +232,7 @@ class SourceReader(PromptReader):
     def read_prompt(self, row: dict[str, Any]) -> Prompt:
         text, languages, target = row["text_input"], self.languages, row["target_lang"] or None
         if not text.strip():
-            raise RequestError("text_input: got white space alone, a text is required")
+            raise RequestError("text_input: got only white space, a text is required")
         if row["add_special_tokens"] is False:
             raise RequestError("add_special_tokens: got false, this model's texts have them")
         special_tokens = languages.special_tokens_for(row["source_lang"] or None)

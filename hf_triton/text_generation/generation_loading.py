@@ -193,7 +193,7 @@ def start_engine(
     ignored = [] if parts.config.is_encoder_decoder else not_followed(parts.model)
     if ignored:
         listed = ", ".join(ignored)
-        log.info(f"{name}: generation_config.json: not followed, requests say it: {listed}")
+        log.info(f"{name}: generation_config.json: not used, set in requests: {listed}")
     return start_from_setup(name, setup)
 
 
@@ -364,7 +364,7 @@ def word_tokenizer(tokenizer: Any) -> Callable[[str], list[tuple[int, ...]]]:
 def check_tokens(field: str, token_ids: list[int], num_known: int) -> None:
     """Raises RequestError for no tokens at all, or for one that the model has no logits for."""
     if not token_ids:
-        raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        raise RequestError(f"{field}: the tokenizer makes no token of it, send another text")
     if max(token_ids) >= num_known:
         raise RequestError(
             f"{field}: the tokenizer makes token {max(token_ids)} of it, this model has {num_known}"

@@ -87,7 +87,7 @@ class TokenClassification(EncoderTask):
         rows = [frozenset(row) for row in fields.text_lists(name)]
         if not frozenset[str]().union(*rows) <= {*self._labels, "O"}:
             allowed = self._allowed_labels()
-            raise RequestError(f"{name}: got a label that this model has not, {allowed}")
+            raise RequestError(f"{name}: got a label that this model does not have, {allowed}")
         return rows
 
     def _allowed_labels(self) -> str:
@@ -118,14 +118,14 @@ class TokenClassification(EncoderTask):
         if strategy in _WORD_STRATEGIES and self._splitter is None:
             raise RequestError(
                 f"aggregation_strategy: got {strategy}, allowed: none, simple; this model's "
-                "tokenizer (it has no tokenizer.json) does not tell words"
+                "tokenizer (it has no tokenizer.json) does not mark words"
             )
 
     def _check_stride(self, stride: int) -> None:
         if self._splitter is None:
             raise RequestError(
                 "stride: not possible with this model, whose tokenizer (it has no tokenizer.json) "
-                "tells no offsets; send truncate: true to cut a long text"
+                "gives no offsets; send truncate: true to cut a long text"
             )
         if stride > self._longest_stride:
             raise RequestError(f"stride: got {stride}, allowed: 0 to {self._longest_stride}")
@@ -148,7 +148,7 @@ class TokenClassification(EncoderTask):
         )
         encodings = [*map(tokenization.as_encoding, windows, ordinary)]
         if not encodings[0].positions:
-            raise RequestError(f"{TEXT}: the tokenizer makes no token of it, a text is required")
+            raise RequestError(f"{TEXT}: the tokenizer makes no token of it, send another text")
         return Prepared(encodings, partial(self._answer, row, windows, encodings))
 
     def _answer(

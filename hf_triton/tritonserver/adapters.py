@@ -86,7 +86,7 @@ def change(plan: ModelPlan, model: str) -> str:
         writer.apply(compare(plan.folder, before, keep_edits=False, written=kept))
         with contextlib.suppress(ServerError):
             _wait_served(plan, model)  # until every process is back at them
-        raise type(error)(f"{error}; the adapters before go on") from None
+        raise type(error)(f"{error}; the previous adapters stay in use") from None
     return before[ADAPTERS_FILE].decode()
 
 

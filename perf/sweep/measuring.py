@@ -153,7 +153,7 @@ def read_export(
         requests = [one for one in experiment["requests"] if one["response_timestamps"]]
         records = [_record(one, start_ns, streams, counts_tokens) for one in requests]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ExportError(f"perf_analyzer left no whole export: {error}") from error
+        raise ExportError(f"perf_analyzer wrote no complete export: {error}") from error
     return records, (start_ns, end_ns)
 
 

@@ -82,7 +82,7 @@ def _numbers(value: Any) -> Any:
 
 def _endpoint(value: Any) -> Any:
     if value == "http-generate-stream":
-        raise ValueError(f"{value} is measured no more: {_STREAMS_GONE}")
+        raise ValueError(f"{value} is no longer measured: {_STREAMS_GONE}")
     return value
 
 

@@ -159,7 +159,7 @@ def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
     if isinstance(old, yaml.CollectionNode) and not old.flow_style:
         begin, before = key.end_mark.index, ": "
         if "#" in text[begin:end]:
-            raise EditError(f"{_place(old)}: a comment lies in what would have to go")
+            raise EditError(f"{_place(old)}: a comment stands in the part to be replaced")
     elif begin == end:  # nothing after the colon
         before = " "
     elif isinstance(old, yaml.ScalarNode) and "\n" in text[begin:end]:

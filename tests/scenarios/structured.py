@@ -75,7 +75,7 @@ class Structured:
             ({"json_schema": '{"type": "strin"}'}, "json_schema: Invalid type"),
             ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model's tokens"),
             ({"regex": "(("}, "regex: not a valid regular expression: unclosed group"),
-            ({"choice": [""]}, "choice: got empty texts alone"),
+            ({"choice": [""]}, "choice: got only empty texts"),
             ({"regex": "a", "choice": ["a"]}, "regex and choice: both given"),
             ({"sampling_parameters": '{"guided_json": 3}'}, "sampling_parameters: guided_json"),
         ],

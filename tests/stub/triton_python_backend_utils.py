@@ -155,7 +155,7 @@ class ResponseSender:
             self._deliver(response, flags)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone. Asked after the last response it can kill a 24.10."""
+        """Whether the client has left. Asked after the last response it can kill a 24.10."""
         with self._lock:
             assert not self._closed, "is_cancelled() after the FINAL flag"
             return self._cancelled.is_set()

@@ -148,7 +148,7 @@ def is_lfs(name: str) -> bool:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silence where the client has gone."""
+        """Silence where the client has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -268,7 +268,7 @@ class _Handler(Handler, BaseHTTPRequestHandler):
                         self.hub.num_open, is_open = self.hub.num_open - 1, False
                 self.wfile.write(piece)
                 time.sleep(self.hub.seconds_between_chunks)
-        except OSError:  # the client has gone
+        except OSError:  # the client has disconnected
             self.close_connection = True
         finally:
             with self.hub.lock:

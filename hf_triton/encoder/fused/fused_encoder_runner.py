@@ -114,7 +114,7 @@ def read_encoder(
     body, calls = read_body(model, root, root.output, span, joined_by_prepacking)
     keys = [inner.attended[0].key for call in calls for inner in call.walk() if inner.attended]
     if len({(key.shape[1], key.shape[3]) for key in keys}) > 1:
-        raise UnsupportedLayersError("its layers differ in the heads of keys")
+        raise UnsupportedLayersError("its layers differ in the number of key heads")
     return Encoder(body.embedding, body.layers, body.norm, keys[0].shape[1], keys[0].shape[3])
 
 

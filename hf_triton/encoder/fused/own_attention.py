@@ -70,14 +70,14 @@ def _table(model: Any, bias: torch.Tensor, max_length: int) -> torch.Tensor:
     """The bias of each distance, from one more call of the module that makes it."""
     makers = [module for module in model.modules() if hasattr(module, _MAKER)]
     if len(makers) != 1:
-        raise UnsupportedLayersError("nothing makes its position bias")
+        raise UnsupportedLayersError("no module computes its position bias")
     whole = getattr(makers[0], _MAKER)(torch.empty(1, max_length, 1))[0].float()
     first_row, first_column = whole[:, 0], whole[:, :, 0]  # of the first query; of the first key
     table = torch.cat([first_column.flip(1), first_row[:, 1:]], dim=1).contiguous()
     few = bias.shape[-1]
     near_ones = table.unfold(1, few, 1)[:, max_length - few : max_length].flip(1)
     if not torch.equal(near_ones, bias.reshape(-1, *bias.shape[-3:])[0].float()):
-        raise UnsupportedLayersError("its position bias is not of distances alone")
+        raise UnsupportedLayersError("its position bias depends on more than distances")
     return table
 
 
@@ -93,7 +93,7 @@ def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None
             call.inner = leaves[:3]
             attended = _attended(call, leaves[3:], _rows_by_distance(model, call, max_length))
             if error_of(attended, _added(attended), call.output) > _TOLERANCE_OF_SUMS:
-                raise UnsupportedLayersError(f"{call.kind} attends in a way of its own")
+                raise UnsupportedLayersError(f"{call.kind} computes attention in its own way")
             call.attended.append(attended)
 
 

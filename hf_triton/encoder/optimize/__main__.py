@@ -71,7 +71,7 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
     int8 = "-int8" if options.quantization == "int8" else ""
     report = Report(_about(served, setup, asked.command), f"{options.engine}{int8}")
     try:
-        _say(f"{served.public_name}: making ready {', '.join(asked.engines)}")
+        _say(f"{served.public_name}: preparing {', '.join(asked.engines)}")
         for one in candidates(setup, served, options, asked.engines, asked.tolerance, lengths):
             report.candidates.append(one)
             how = f"ready: {one.runner.name}" if one.runner else f"refused: {one.refusal}"
@@ -86,7 +86,7 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
             report.timings += timings(setup, runners, (length, size), asked.seconds)
         report.complete = True
     except KeyboardInterrupt:
-        _say("interrupted: what is done is told")
+        _say("interrupted: reporting what is done")
     sys.stdout.write(to_text(report))
     sys.stdout.flush()
     path = Path(asked.json or served.cache_dir / "optimize.json")

@@ -111,7 +111,7 @@ def select_runner(
     told = "differs from the model's own output by {:.2g}"
     if first_agreeing(candidates, difference, allowed, refusals, told=told, give_back=give_back):
         return made[0]
-    raise LoadError(f"no way to run this model was right: {refusals}")
+    raise LoadError(f"no runner computes this model correctly: {refusals}")
 
 
 def tolerance_of(model: Any) -> float:
@@ -147,7 +147,7 @@ def check_rotation(setup: RunnerSetup) -> None:
     """Raises TypeError where a text's rotary embedding may depend on the longest of its batch."""
     stable = stable_length(setup.model.config.get_text_config())
     if stable is not None and setup.max_length > stable:
-        raise TypeError("its rotary embedding depends on the longest text of a batch")
+        raise TypeError("its rotary embedding changes with the longest text of a batch")
 
 
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

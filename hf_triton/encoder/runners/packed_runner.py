@@ -171,7 +171,7 @@ class PackedRunner(PackedRows):
             raise TypeError("the model does not use transformers' attention interface")
         check_rotation(setup)
         if getattr(model.config, "token_dropout", False):
-            raise TypeError("its embeddings depend on how many of a text's tokens are masked")
+            raise TypeError("its embeddings change with the number of masked tokens")
         self._body = model.base_model
         self._options = call_options(model)
         self._own_attention = OwnAttention(model)

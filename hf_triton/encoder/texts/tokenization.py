@@ -155,7 +155,7 @@ class Tokenization:
 
     def _fitting(self, field: str, found: Tokens) -> Tokens:
         if not len(found):
-            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+            raise RequestError(f"{field}: the tokenizer makes no token of it, send another text")
         if len(found) > self.max_length:
             got = f"got {len(found)} tokens, this model takes at most {self.max_length}"
             raise RequestError(f"{field}: {got}; {CUT}")

@@ -191,7 +191,7 @@ class WindowSplitter:
             check_characters(field, len(text), most, CUT)
         found = tokens_of_part(field, text, most, self.truncator.pieces)
         if not len(found):
-            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+            raise RequestError(f"{field}: the tokenizer makes no token of it, send another text")
         return found
 
     def windows(

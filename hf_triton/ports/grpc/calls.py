@@ -147,7 +147,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         """A call of which a message has come, counted for its caller. Raises RefusedError."""
         connection = self.by_peer.get(context.peer())
         if connection is None:
-            raise RefusedError(503, "the client has gone")
+            raise RefusedError(503, "the client has disconnected")
         account = account or self.port.account_of_address(method, connection.address)
         self.port.callers.enter(account)
         connection.count_call(1)
@@ -261,7 +261,7 @@ class _Call:
         """A message that this process holds. Raises RefusedError where that is too much."""
         bodies, num_bytes = self._port.bodies, len(message)
         if not bodies.has_room(num_bytes, num_bytes):
-            raise RefusedError(503, "too many large requests come at once; try again")
+            raise RefusedError(503, "too many large requests at once; try again")
         bodies.num_bytes += num_bytes
 
         def may_keep() -> bool:  # though tritonserver has it

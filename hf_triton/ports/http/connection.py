@@ -92,7 +92,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserCallbackError as error:
             self._refuse(refusal_of(error.__context__ or error))
         except httptools.HttpParserError as error:
-            self._refuse(RefusedError(400, f"got what is no HTTP request: {error}"))
+            self._refuse(RefusedError(400, f"got something that is not an HTTP request: {error}"))
         return b""
 
     def _refuse(self, refusal: RefusedError) -> None:

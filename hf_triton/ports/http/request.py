@@ -97,7 +97,7 @@ class Request:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.model, self.endpoint = model_and_endpoint(self.path)
         if self.target[:1] != b"/" or not self.target.isascii():
-            self.refuse(400, "got a request target that is no path in ASCII")
+            self.refuse(400, "got a request target that is not a path in ASCII")
         if len(self.target) > _MAX_TARGET_BYTES:
             self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
         if version not in _VERSIONS:

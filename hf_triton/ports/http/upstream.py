@@ -144,7 +144,7 @@ class Pool:
             with contextlib.suppress(BlockingIOError):  # too many come at once for its queue
                 return (await loop.create_unix_connection(lambda: Upstream(self), self.path))[1]
             await asyncio.sleep(pause_s)
-        raise BlockingIOError("tritonserver accepts no connection")
+        raise BlockingIOError("tritonserver refuses connections")
 
     def give_back(self, upstream: Upstream) -> None:
         if self._is_closed:

@@ -165,7 +165,7 @@ class About:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         if not self._metrics_socket:
-            raise ApiError(404, "metrics: Triton is elsewhere; ask its own metrics port")
+            raise ApiError(404, "metrics: Triton runs elsewhere; ask its own metrics port")
         connector = UnixConnector(self._metrics_socket)
         try:
             async with (
@@ -175,7 +175,9 @@ class About:
             ):
                 return web.Response(text=await answer.text(), status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
-            raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
+            raise ApiError(
+                503, "Triton's metrics can't be read; try again", code="unavailable"
+            ) from None
 
     async def _models(self, request: web.Request) -> web.Response:
         if "model" in request.match_info:

@@ -115,7 +115,7 @@ class AdapterChanges:
         if self._admin_key and not same:
             raise ApiError(403, needs_admin_key(HTTP_ADMIN_HEADER).text)
         if self._repository is None:
-            raise ApiError(404, f"{request.path}: Triton is elsewhere; ask the port of its serve")
+            raise ApiError(404, f"{request.path}: Triton runs elsewhere; ask its own port")
         return self._repository
 
     async def _models_of(self, named: str) -> tuple[Mapping[str, ServedModel], str, str]:

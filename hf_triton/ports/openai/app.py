@@ -266,7 +266,7 @@ class OpenAiApp:
     async def _keep(self, request: web.Request) -> web.Response:
         """Tells a kept response, or forgets it."""
         if request.query.get("stream", "false") != "false":
-            raise bad_field("stream", "another value", "false: a kept response is told whole")
+            raise bad_field("stream", "another value", "false: a stored response is sent whole")
         earlier = self._earlier(request)
         answer = earlier.delete if request.method == "DELETE" else earlier.response
         work = partial(answer, request.match_info["id"])

@@ -146,7 +146,7 @@ def _field(part: bytes) -> tuple[str, bytes]:
 
 
 def _no_form() -> ApiError:
-    return ApiError(400, "the body is no multipart form, as its Content-Type says")
+    return ApiError(400, "the body is not the multipart form that its Content-Type announces")
 
 
 def check_encoding(request: web.Request) -> None:

@@ -150,7 +150,7 @@ def check_device_works(device: torch.device) -> None:
         return  # tensors that other code still holds are freed later
     except Exception as error:
         raise DeviceLostError(
-            f"{device} computes nothing any more: {type(error).__name__}: {reason(error, 120)}"
+            f"{device} can't compute any more: {type(error).__name__}: {reason(error, 120)}"
         ) from error
 
 

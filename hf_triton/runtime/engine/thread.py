@@ -177,7 +177,7 @@ class EngineThread(Generic[T]):
             self._thread.join(left_s + LAST_STEP_S)
         if self.is_alive:
             log.error(
-                f"a step did not end within {LAST_STEP_S:g} s of the unload: it is left to itself"
+                f"a step did not finish within {LAST_STEP_S:g} s of the unload: it is abandoned"
             )
             self._steps.give_up(self.unfinished(), OverloadedError(UNLOADED))
         self.watchdog.close()
@@ -187,7 +187,7 @@ class EngineThread(Generic[T]):
         if self.stop_at_s is not None:
             return "the model is being unloaded"
         if self._ended:
-            return "the engine died, load the model anew"
+            return "the engine died, reload the model"
         return "the engine is stuck in a step" if self.watchdog.is_stuck else ""
 
     def _run(self) -> None:

@@ -142,7 +142,7 @@ class WorkEngine(ABC):
         if now_s - work.asked_s > _ASK_EVERY_S:
             work.asked_s = now_s
             if has_left(work.is_cancelled, waited_s, work.request_id):
-                self.end([work], CancelledError("the caller has left"))
+                self.end([work], CancelledError("the caller has disconnected"))
         return work in self.thread
 
     def _compute(self, taken: Sequence[Entry]) -> None:

@@ -96,7 +96,7 @@ class EngineClient(Connection):
             if pending := self.pending.pop(frame.number, None):
                 self._fail(pending, EngineAnswerError(*frame.texts), frame.flags)
         else:
-            raise LinkError("a frame of no known kind")
+            raise LinkError("a frame of an unknown kind")
 
     def _fail(self, pending: PendingRequest, error: EngineAnswerError, flags: int) -> None:
         if flags & frames.UNLOADING and not pending.has_begun:

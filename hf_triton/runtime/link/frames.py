@@ -75,7 +75,7 @@ def encode_request(request: Request, number: int) -> bytes:
 def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request:
     """The request in a frame; ``responder`` makes what answers it, of its id. Raises LinkError."""
     if len(frame.texts) < 2:
-        raise LinkError("a request lacks something")
+        raise LinkError("a request lacks a field")
     request_id, parameters, *outputs = frame.texts
     may_stream, is_routed = bool(frame.flags & _MAY_STREAM), bool(frame.flags & _IS_ROUTED)
     more: dict[str, Any] = {"outputs": outputs, "may_stream": may_stream, "is_routed": is_routed}
@@ -127,7 +127,7 @@ def read_frame(stream: BinaryIO) -> Frame | None:
         parts = (body[begin:end] for begin, end in itertools.pairwise(ends))
         tensors = {name: _array(parts, *told) for name, *told in described}
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise LinkError("a frame does not hold together") from error
+        raise LinkError("a frame's fields and size disagree") from error
     return Frame(kind, number, flags, texts, tensors)
 
 

@@ -105,7 +105,7 @@ class _Caller(Connection):
         elif frame.kind == frames.REQUEST:
             self._take(frame)
         else:
-            raise LinkError("a frame of no known kind")
+            raise LinkError("a frame of an unknown kind")
 
     def _take(self, frame: Frame) -> None:
         request = read_request(frame, partial(_LinkResponder, self, frame.number))

@@ -104,7 +104,7 @@ class Router:
         self._counts.count(arm.name, "fallback")
         if arm.name not in self._unreachable:
             self._unreachable.add(arm.name)
-            log.warn(f"arm {arm.name}: {arm.engine} is not there, its requests are answered here")
+            log.warn(f"arm {arm.name}: {arm.engine} is not loaded; this model answers its requests")
         if self._is_closing:
             gone = error or OverloadedError("the model is being unloaded: try again")
             request.responder.fail(gone)
@@ -161,7 +161,7 @@ class Router:
 
     def _apply(self, routing: Routing | None) -> None:
         if routing is None:
-            log.info(f"{self._own}: {ROUTING_FILE} is gone, every request stays here")
+            log.info(f"{self._own}: {ROUTING_FILE} was removed; this model answers every request")
             self.routing = None
             return
         for arm in routing.arms:

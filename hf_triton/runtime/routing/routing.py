@@ -90,7 +90,7 @@ def parse(content: bytes) -> Routing:
         values = json.loads(content, parse_int=Fraction, parse_float=Fraction)
         return Routing([Arm(**arm) for arm in values["arms"]], values["sticky"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"not what the generator writes: {error}") from error
+        raise ValueError(f"not as the generator writes it: {error}") from error
 
 
 def _exponential(*parts: str) -> float:

@@ -295,7 +295,7 @@ class Process:
                 self.is_slow = True
                 self._server.order(worker.YIELD, self._number)
             if has_left():
-                raise CancelledError("the caller has left")
+                raise CancelledError("the caller has disconnected")
             if time.monotonic() > until_s:
                 raise SandboxEndedError
         return found

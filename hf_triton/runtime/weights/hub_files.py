@@ -96,7 +96,7 @@ def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     """
     known = set(names)
     if ADAPTER_CONFIG not in known:
-        raise NotServableError(f"is no adapter of PEFT's: it has no {ADAPTER_CONFIG}")
+        raise NotServableError(f"is not an adapter of PEFT: it has no {ADAPTER_CONFIG}")
     if _ADAPTER_WEIGHTS in known:
         return [ADAPTER_CONFIG, _ADAPTER_WEIGHTS]
     if _ADAPTER_PICKLE not in known:
@@ -161,7 +161,7 @@ def hub_token() -> str | bool:
         token = os.environ.get(name, "").strip()
         if token and not re.fullmatch(r"[!-~]+", token):
             raise UnusableTokenError(
-                f"{name} holds spaces, line ends or letters that no token has: set it anew"
+                f"{name} has spaces, line ends or characters that no token has: set it again"
             )
         if token:
             return token

@@ -190,7 +190,7 @@ def _begin_download(served: ServedModel, what: str = "") -> None:
     """
     if is_stored(served.model):
         raise LoadError(
-            f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: "
+            f"{served.source} is incomplete in {served.cache_dir.name}/ of {served.public_name}: "
             f"run `hf-triton fetch {served.public_name}`"
         )
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -255,7 +255,7 @@ def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> P
         (folder / different.path).unlink(missing_ok=True)
     raise LoadError(
         f"{served.source}: {different} ({served.cache_dir.name}/ of {served.public_name}); nothing "
-        f"was loaded. `hf-triton fetch {served.public_name}` puts it right"
+        f"was loaded. `hf-triton fetch {served.public_name}` repairs it"
     )
 
 
@@ -320,7 +320,7 @@ def adapters_at_load(
         except LoadError as error:
             if one.loaded_at is None:
                 raise
-            log.error(f"{served.name}: {error}; a request had loaded it, left out")
+            log.error(f"{served.name}: {error}; a request had loaded it; it is left out")
     return found
 
 

@@ -151,7 +151,7 @@ def repair_quantized_model(model: Any) -> None:
     if not any(type(one) is not nn.Parameter for one in model.parameters()):
         kind = type(model).__name__
         raise LoadError(
-            f"quantization: {kind} has no layers of the kind that this quantizes; "
+            f"quantization: {kind} has no layers that this method quantizes; "
             "bitsandbytes_8bit and bitsandbytes_4bit take more kinds"
         )
     for module in model.modules():

@@ -52,7 +52,7 @@ def check_files(folder: Path, *, trusts_code: bool) -> None:
             blobs = target.parent  # of the Hub's cache: all links of a snapshot lead there
             is_blob = blobs.name == "blobs" and blobs.parent.name.startswith("models--")
             if not is_blob and not target.is_relative_to(root):
-                raise ValueError("it is a link that leads out of the model's folder")
+                raise ValueError("it is a link to a place outside the model's folder")
             if not path.is_dir():
                 _check_file(path, trusts_code=trusts_code)
         except FileNotFoundError:

@@ -45,7 +45,10 @@ def load_config(served: ServedModel, files: Path, changes: Mapping[str, Any] | N
     config = load_part(served, AutoConfig, files, **changes or {})
     asked = set(_attention_kernels(config)).intersection(FROM_PACKAGES)
     if asked and not served.trust_remote_code:
-        info(f"{served.name}: {min(asked)} of config.json is left out: models.yaml decides on code")
+        info(
+            f"{served.name}: {min(asked)} of config.json is ignored: models.yaml decides what code "
+            "runs"
+        )
         config._attn_implementation = None  # noqa: SLF001, of nested configurations too
     return config
 
@@ -80,7 +83,7 @@ def check_words(served: ServedModel, tokenizer: Any) -> None:
     special = set(tokenizer.all_special_ids)
     if all(word == "\u2581" or token_id in special for word, token_id in vocabulary.items()):
         missing = "tokenizer.json, or the files of its vocabulary, are missing"
-        raise LoadError(f"{served.source}: its tokenizer knows no words: {missing}")
+        raise LoadError(f"{served.source}: its tokenizer has an empty vocabulary: {missing}")
 
 
 class WordCache(dict[str, str]):
@@ -208,8 +211,8 @@ def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
             raise LoadError(
-                f"{served.source} runs code of its own: read it, and set trust_remote_code: true "
-                "to allow it"
+                f"{served.source} brings its own Python code: read it, and set trust_remote_code: "
+                "true to allow it"
             ) from error
         raise LoadError(f"{served.source}: {part}{error_line(error)}") from error
 
@@ -260,7 +263,7 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
     if problems and not served.allow_missing_weights:
         raise LoadError(
             f"{served.source} {' and '.join(problems)}: {_kind_of(served, model)}; "
-            "allow_missing_weights: true takes random numbers instead"
+            "allow_missing_weights: true uses random numbers instead"
         )
     for problem in problems:
         warn(f"{served.name}: {served.source} {problem}: they are random numbers")
@@ -269,7 +272,8 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
     if is_random and served.task == "pipeline" and not served.allow_missing_weights:
         model.pooler = None
     if report["unexpected_keys"]:
-        info(f"{served.name}: not used of the files: {_listed(sorted(report['unexpected_keys']))}")
+        unused = _listed(sorted(report["unexpected_keys"]))
+        info(f"{served.name}: unused tensors of the files: {unused}")
 
 
 def _kind_of(served: ServedModel, model: Any) -> str:

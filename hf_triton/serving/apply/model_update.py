@@ -163,7 +163,7 @@ class _Update:
         names = [plan.name for plan in plans]
         busy = self.target.wait_loaded(names, BY_OTHERS_S)
         if busy:
-            raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
+            raise ServerError(f"{busy} is being loaded by another command: try again later")
         # The supervisor may have loaded or unloaded it meanwhile, so the state is read again.
         served = self.target.served(names)
         group = decide_group(plans, served, obsolete, force=self.settings.force)

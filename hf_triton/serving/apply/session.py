@@ -150,7 +150,7 @@ class Session:
         for line in plan.lines():
             self._tell(line)
         if plan.is_nothing:
-            self._tell(f"{self._target.name} runs what is wanted: nothing to do")
+            self._tell(f"{self._target.name} is up to date: nothing to do")
         if plan.shortages and not (self._options.allow_gap or self._options.dry_run):
             raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
         return plan
@@ -239,7 +239,7 @@ class Session:
             for name in outcome.written:
                 self._tell(f"{name}: written, nothing to load")
             for draining in outcome.draining:
-                self._tell(f"{draining} still answers requests, and goes when they end")
+                self._tell(f"{draining} still answers requests and is unloaded after them")
 
     def _fail(self, model: str, reason: str) -> None:
         self._failures[model] = reason
@@ -275,7 +275,7 @@ class Session:
             self._tell(f"{folder.name}: written, nothing to load")
         else:
             self._routing[folder.name] = None if before is None else before.decode()
-            self._tell(f"{folder.name}: its routing is written, the running model takes it up")
+            self._tell(f"{folder.name}: routing written; the running model reads it")
 
     def _report_orphans(self, plan: Plan) -> None:
         """Prunes or reports the folders on disk that no model needs any more."""
@@ -332,7 +332,7 @@ class Session:
         try:
             served_record.write(self._repository, found)
         except GeneratorError as error:  # such as a full disk
-            self._warn(f"{error}: a rollback will know nothing of this")
+            self._warn(f"{error}: a rollback can't undo this")
 
     def _served_now(self, plan: ApplyPlan, *, is_whole: bool) -> set[str]:
         loaded = {name for outcome in self._outcomes for name in outcome.loaded}

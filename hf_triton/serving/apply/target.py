@@ -82,7 +82,7 @@ class Target:
         try:
             failure = self.api.load(folder)
         except OSError as error:
-            raise ServerError(f"the server went away while it loaded {folder}") from error
+            raise ServerError(f"the server stopped while it loaded {folder}") from error
         if failure is not None:
             return failure.removeprefix(f"{folder}: ")
         if self._ask(lambda: self.api.is_model_ready(folder, str(version))):
@@ -133,7 +133,7 @@ class Target:
         try:
             return patiently(ask)
         except OSError as error:
-            raise ServerError(f"the server does not answer any more: {_reason(error)}") from error
+            raise ServerError(f"the server no longer answers: {_reason(error)}") from error
 
     def check(self, repository: Path) -> None:
         """Raises ServerError unless the server is a Triton that lets us load and unload models and
@@ -151,7 +151,7 @@ class Target:
         except (ServerError, AttributeError):
             extensions = ()
         if "model_repository" not in extensions:
-            raise ServerError(f"{self.name}: what answers there is no tritonserver")
+            raise ServerError(f"{self.name}: the server there is not a tritonserver")
         try:
             self.api.index()
         except ServerError as error:
@@ -183,8 +183,8 @@ class Target:
             probe.rmdir()
         if refusal is not None:
             raise ServerError(
-                f"{self.name}: this server loads and unloads nothing on demand ({refusal}): start "
-                "it with hf-triton serve, or with --model-control-mode=explicit"
+                f"{self.name}: this server does not load and unload models by request "
+                f"({refusal}): start it with hf-triton serve, or with --model-control-mode=explicit"
             )
 
 

@@ -264,7 +264,7 @@ class HangWatch:
             if load not in lacking and pids and pids <= self._beats.keys()
         ]
         for load in self._loaded.longer_than(_LOADED_S, unnoticed):
-            self._say(f"model '{load[0]}' has loaded unnoticed by Triton: its process is ended")
+            self._say(f"model '{load[0]}' has loaded, unknown to Triton: its process is ended")
             self._loader.kill(load[0], processes[load])
         known = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS

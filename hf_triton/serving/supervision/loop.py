@@ -115,7 +115,7 @@ class Supervisor:
             now = time.monotonic()
             if now >= self._lack_told_at_s:
                 self._lack_told_at_s = now + _REMIND_EVERY_S
-                say(f"can't look after the models: {error.strerror or error}; trying again")
+                say(f"can't check the models: {error.strerror or error}; trying again")
 
     def _revive_ports(self) -> None:
         if message := self.ports.process.revive():

@@ -283,7 +283,7 @@ class ModelLoader:
             return
         lines = [f"\n    {line}" for line in self._log_tail()[-_NUM_LOG_LINES:]]
         self._say(
-            f"model '{model}': {state.told}. The others are served on. Correct it (smaller "
+            f"model '{model}': {state.told}. The other models stay served. Correct it (smaller "
             "caches, more memory, another model) and run `hf-triton apply`, or start serve again. "
             f"The log's last lines:{''.join(lines)}"
         )

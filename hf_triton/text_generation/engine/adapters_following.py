@@ -78,7 +78,7 @@ class AdaptersFollower:
         except Exception as error:
             is_ours = isinstance(error, RuntimeModelError)
             why = reason(error) if is_ours else f"{type(error).__name__}: {reason(error)}"
-            log.error(f"{self._name}: {why}; the adapters before go on")
+            log.error(f"{self._name}: {why}; the previous adapters stay in use")
             return why
         return ""
 

@@ -185,7 +185,7 @@ class Adapters(Mapping[str, int]):
             for name in adapter.parts.keys() - self.layers.keys():
                 raise LoadError(
                     f"adapter {adapter.name}: it changes {name}, which a running model can't take: "
-                    "load the model anew"
+                    "reload the model"
                 )
         removed = self.removed
         stay = (one for one in self.computed if one.key not in removed or one.key in used)

@@ -254,7 +254,7 @@ def _blocks_of(visible: torch.Tensor) -> list[tuple[int, int]]:
         if end > token:
             blocks.append((token, end))
             if not bool(visible[token:end, token:end].all()):
-                raise UnsupportedInputsError("its tokens see some of those after them")
+                raise UnsupportedInputsError("its tokens attend to some that follow them")
         token = max(token + 1, end)
     return blocks
 

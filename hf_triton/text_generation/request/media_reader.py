@@ -248,7 +248,7 @@ def take_items(messages: list[Any], given: Iterable[Item]) -> tuple[list[Any], l
     if not left:
         return found, items
     if items:
-        raise RequestError(f"{left[0].place}: no part of messages stands for it")
+        raise RequestError(f"{left[0].place}: no part of messages refers to it")
     roles = [one.get("role") if isinstance(one, dict) else None for one in found]
     last = max((n for n, role in enumerate(roles) if role == "user"), default=None)
     if last is None:

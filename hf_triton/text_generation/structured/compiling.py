@@ -83,7 +83,7 @@ class GrammarProcesses:
             except ForkServerError as error:
                 self._problem = str(error) and _unknown_tokenizer(error)
                 if not self._problem:
-                    log.error("the process that makes grammars does not start")
+                    log.error("the grammar process does not start")
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> Following:
         """Begins with a grammar; ``Following.wait`` says when it is made.

@@ -107,5 +107,5 @@ def _texts(name: str, value: Any, may_be_empty: bool) -> tuple[str, ...]:
         return (value,)
     texts = tuple(filter(None, value))
     if not texts and not may_be_empty:
-        raise RequestError(f"{name}: got empty texts alone, {_CHOICES}")
+        raise RequestError(f"{name}: got only empty texts, {_CHOICES}")
     return texts

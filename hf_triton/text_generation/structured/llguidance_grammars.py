@@ -200,7 +200,7 @@ def _first_mask(matcher: Any, option: str) -> bytes:
         why = first.stop_reason()
         if why in ("ParserTooComplex", "LexerTooComplex"):
             raise RequestError(f"{option}: too complex to follow, allowed: a simpler one")
-        raise RequestError(f"{option}: nothing that this model's tokens can write fits it")
+        raise RequestError(f"{option}: no text that this model can write matches it")
     return mask
 
 

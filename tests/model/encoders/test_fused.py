@@ -184,7 +184,7 @@ def test_deberta_attends_by_distances(changes: dict[str, Any], dtype: torch.dtyp
 @pytest.mark.parametrize(
     "name, changes, why",
     [
-        ("deberta", {"relative_attention": True}, "attends in a way of its own"),
+        ("deberta", {"relative_attention": True}, "computes attention in its own way"),
         ("deberta-v2", {"conv_kernel_size": 3}, "its layers do not follow one another"),
     ],
 )

@@ -104,6 +104,6 @@ def test_it_is_an_error_of_the_request_and_others_are_answered(tmp_path: Path) -
         bad = request(("logits",), text_input="a dog")
         replies = [one.reply() for one in server.send_together([good, bad, good, bad, good])]
         assert [reply.status for reply in replies] == [200, 500, 200, 500, 200]
-        assert all("is no number" in reply.error for reply in replies[1::2])
+        assert all("is not a number" in reply.error for reply in replies[1::2])
         for reply in (*replies[::2], server.infer(good)):
             np.testing.assert_allclose(outputs_of(reply)["logits"], expected, atol=1e-4)

@@ -202,5 +202,5 @@ def test_more_windows_than_allowed_are_refused_or_cut(model: Path, tmp_path: Pat
 
 
 def test_a_score_that_is_no_number_is_the_models_fault() -> None:
-    with pytest.raises(EngineError, match="no number"):
+    with pytest.raises(EngineError, match="not a number"):
         json_text.written({"score": math.nan})

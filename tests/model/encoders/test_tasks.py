@@ -145,7 +145,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         *(TAG, {"text_input": "a", "stride": 9, "aggregation_strategy": "none"}),
         "stride: given with aggregation_strategy none",
     ),
-    (TAG, {"text_input": "a", "ignore_labels": ["O", "X"]}, "a label that this model has not"),
+    (
+        TAG,
+        {"text_input": "a", "ignore_labels": ["O", "X"]},
+        "a label that this model does not have",
+    ),
     (TAG, {"text_input": "a cat " * 20_000}, "got 120000 characters"),
     (READ, {"question": "who ?"}, "context: missing, send context and question together"),
     (READ, {"context": "a cat"}, "question: missing"),

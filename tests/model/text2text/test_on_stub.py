@@ -236,7 +236,7 @@ REFUSED: list[tuple[str, str | bytes, dict[str, Any], str]] = [
         "target_lang: got deu, but text_input begins with >>fra<<; send one of them",
     ),
     ("bart", "", {}, "text_input: empty, a text is required"),
-    ("bart", " \n", {}, "text_input: got white space alone, a text is required"),
+    ("bart", " \n", {}, "text_input: got only white space, a text is required"),
     ("bart", b"\xff", {}, "text_input: not valid UTF-8 at byte 0"),
     ("bart", TEXT, {"max_tokens": 65}, "max_tokens: got 65 tokens, this model holds 64"),
     ("bart", TEXT, {"beam_width": 4}, "beam_width: got 4, allowed: 1 (no beam search)"),

@@ -63,7 +63,7 @@ def test_the_supervisor_survives_slow_connections_and_that_it_can_open_nothing(
         with no_more_descriptors(served):
             assert served.generate("plain", "x").status == 200
             os.kill(before, signal.SIGKILL)
-            served.wait_for("can't look after the models: Too many open files; trying again")
+            served.wait_for("can't check the models: Too many open files; trying again")
             time.sleep(2)
             assert served.process.poll() is None
         # Triton 24.10 may end itself over such a death, and is started again then.

@@ -153,7 +153,7 @@ def test_one_that_cant_be_served_is_refused_and_those_before_go_on(
     (line,) = (line for line in said.splitlines() if "failed: " in line)
     assert line.startswith("hf-triton: model 'demo' failed: adapter two: ")
     assert "o_proj.lora_A is 2 x 192, this model needs 3 x 192" in line
-    assert line.endswith("; the adapters before go on")
+    assert line.endswith("; the previous adapters stay in use")
     assert text(triton, "one") == before
     assert "allowed: one" in text(triton, "two")
     assert apply(triton, capsys, one=folders["a"])[1].endswith("nothing to do\n")

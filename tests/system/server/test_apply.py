@@ -50,7 +50,7 @@ def made(
 
 
 def test_a_change_an_addition_and_a_removal_and_all_of_it_taken_back(made: Bench) -> None:
-    assert made.apply().out.endswith("runs what is wanted: nothing to do\n")
+    assert made.apply().out.endswith("is up to date: nothing to do\n")
     made.say(f"- {{name: s, streaming: true, {SLOWER}}}\n- {{name: new}}\n")
     ran = made.apply()
     assert (ran.code, made.is_current()) == (0, False)  # the folder of a is still there

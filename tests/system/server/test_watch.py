@@ -68,7 +68,7 @@ def test_every_save_is_applied_and_a_broken_one_changes_nothing(tmp_path: Path) 
             if WAITS in served.err:
                 break
         served.wait_for(WAITS)
-        served.wait_for("the server went away while it loaded a; version")
+        served.wait_for("the server stopped while it loaded a; version")
         served.wait_for("a is ready again")
         assert ready(served, "a")
         served.signal(signal.SIGTERM)

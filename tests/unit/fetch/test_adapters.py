@@ -81,7 +81,10 @@ def test_one_that_is_not_locked_is_told_of_where_it_stands(
 @pytest.mark.parametrize(
     "files, said",
     [
-        ({"model.safetensors": b"w"}, "it is no adapter of PEFT's: it has no adapter_config.json"),
+        (
+            {"model.safetensors": b"w"},
+            "it is not an adapter of PEFT: it has no adapter_config.json",
+        ),
         ({"adapter_config.json": b"{}"}, "it has no weights: neither adapter_model.safetensors"),
         (
             {"adapter_config.json": b"{}", "adapter_model.bin": b"p"},

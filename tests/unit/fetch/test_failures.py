@@ -120,7 +120,7 @@ def test_a_wrong_hash_is_named_and_nothing_of_it_is_kept(work: Workplace, hub: F
     bad = b"weighty" * 1000
     hub.repositories["org/tiny"].sent_instead["model.safetensors"] = bad
     text = work.refused("fetch")
-    assert "tiny: org/tiny: model.safetensors as it came is not the expected file " in text
+    assert "tiny: org/tiny: model.safetensors was downloaded, but is not the expected file " in text
     assert text.endswith("; it was discarded\n")
     assert not work.snapshots()
     assert not any(bad in path.read_bytes() for path in work.cache().rglob("*") if path.is_file())
@@ -145,7 +145,7 @@ def test_what_differs_from_the_lock_is_refused_though_the_hub_calls_it_right(
     work.cache().rename(work.folder / "gone")
     hub.repositories["org/tiny"].files["model.safetensors"] = b"changed" * 1000
     text = work.refused("fetch", "--locked")
-    assert "model.safetensors as it came is not the expected file" in text
+    assert "model.safetensors was downloaded, but is not the expected file" in text
     expects = "models.lock expects it: if the new one is right, run hf-triton fetch --update tiny"
     assert text.endswith(f"; it was discarded. {expects}\n")
     assert not work.snapshots()

@@ -62,9 +62,7 @@ def test_a_range_from_elsewhere_than_asked_is_never_put_behind_what_is_there(
     hub.chunk = 500
     hub.ranges_begin_at = begin
     if begin:
-        assert "sends bytes from 500 on where those from 1000 are asked for" in work.refused(
-            "fetch"
-        )
+        assert "sent bytes from 500 on, 1000 was asked for" in work.refused("fetch")
     else:
         work.fetch()
         assert work.files() == FILES
@@ -95,8 +93,8 @@ def test_a_token_that_can_be_none_is_one_line_without_it(
     monkeypatch.setenv("HF_TOKEN", text)
     refused = work.refused("fetch")
     assert refused.endswith(
-        "tiny: org/tiny: HF_TOKEN holds spaces, line ends or letters that no token has: set it "
-        "anew\n"
+        "tiny: org/tiny: HF_TOKEN has spaces, line ends or characters that no token has: set it "
+        "again\n"
     )
     assert "reads" not in refused
 
@@ -119,7 +117,7 @@ def test_a_token_that_can_be_none_is_not_quoted_by_the_server(
     work: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_reads\nit")
-    with pytest.raises(LoadError, match=r"^HF_TOKEN holds spaces, ") as raised:
+    with pytest.raises(LoadError, match=r"^HF_TOKEN has spaces, ") as raised:
         work.loaded()
     assert "reads" not in str(raised.value)
 

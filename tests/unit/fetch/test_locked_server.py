@@ -89,7 +89,7 @@ def test_what_is_not_as_locked_is_not_loaded_and_a_fetch_mends_it(
     for _ in range(2):
         assert refusal(work) == (
             f"org/tiny@{COMMIT}: {change} (hf_cache/ of tiny); nothing was loaded. `hf-triton "
-            "fetch tiny` puts it right"
+            "fetch tiny` repairs it"
         )
     work.fetch()
     work.loaded()

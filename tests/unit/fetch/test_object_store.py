@@ -112,7 +112,7 @@ def test_another_object_than_the_locked_one_is_refused(work: Workplace, fake: Fa
     work.cache().rename(work.folder / "elsewhere")
     fake.put("config.json", b"[]")
     told = work.refused("fetch", "--locked")
-    assert "config.json as it came is not the expected file" in told
+    assert "config.json was downloaded, but is not the expected file" in told
     assert "models.lock expects it: if the new one is right, run hf-triton fetch --update" in told
     fake.put("config.json", b"[1]")
     assert "config.json has 3 bytes where 2 are expected" in work.refused("fetch", "--locked")

@@ -144,8 +144,8 @@ def test_a_bucket_that_may_be_read_and_not_listed_forbids_what_it_has_not(
     [
         ({"files": {}}, "no such folder, or nothing in it"),
         ({"absent": 500, "files": {}}, "gave no answer"),
-        ({"has_versions": False}, "tells no version of"),
-        ({"takes_ranges": False}, "sends whole files where parts are asked for"),
+        ({"has_versions": False}, "reports no version"),
+        ({"takes_ranges": False}, "ignores HTTP Range and sends whole files"),
         ({"files": {**FILES, "modules.json": b"{"}}, "modules.json is not JSON"),
     ],
 )

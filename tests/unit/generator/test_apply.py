@@ -191,7 +191,7 @@ def test_an_old_version_that_still_has_requests_is_told_of_and_kept(made: Bench)
     made.say(CHANGED)
     ran = made.apply("--drain-timeout-s", "0")
     assert ran.code == 0
-    assert "a version 1 still answers requests, and goes when they end" in ran.out
+    assert "a version 1 still answers requests and is unloaded after them" in ran.out
 
 
 def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None:
@@ -322,7 +322,7 @@ def test_weights_change_without_a_load_after_their_arms_are_there_and_before_the
     monkeypatch.setattr(session, "ROUTING_IS_READ_S", 0.0)
     routing = made.repository / "a" / "routing.json"
     first = made.applied(canary(10)).out
-    assert first.index("a_new: ready after") < first.index("a: its routing is written")
+    assert first.index("a_new: ready after") < first.index("a: routing written")
     fake(made).events.clear()
     assert "1 routed" in made.applied(canary(50)).out
     assert '"weight": 50' in routing.read_text()
@@ -330,7 +330,7 @@ def test_weights_change_without_a_load_after_their_arms_are_there_and_before_the
     assert '"weight": 10' in routing.read_text()
     assert not [event for event in fake(made).events if "probe" not in event]
     last = made.applied(BOTH).out
-    assert last.index("a: its routing is written") < last.index("a_new: unloaded")
+    assert last.index("a: routing written") < last.index("a_new: unloaded")
     assert not routing.exists()
     assert made.apply("--rollback").code == 0
     assert '"weight": 10' in routing.read_text()
@@ -409,7 +409,7 @@ def test_a_server_elsewhere_needs_its_key(made: Bench, monkeypatch: pytest.Monke
 
 def test_what_is_no_tritonserver_is_refused(made: Bench) -> None:
     fake(made).is_triton = False
-    assert "what answers there is no tritonserver" in made.apply().err
+    assert "the server there is not a tritonserver" in made.apply().err
 
 
 def test_a_server_that_loads_nothing_on_demand_is_refused(made: Bench) -> None:
@@ -491,7 +491,7 @@ def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench
     fake(made).load = die  # type: ignore[method-assign, assignment]
     ran = made.apply()
     assert ran.code == 1
-    assert "the server went away while it loaded a; version 1 is on disk again" in ran.err
+    assert "the server stopped while it loaded a; version 1 is on disk again" in ran.err
     assert not (made.repository / "a" / "2").exists()
     made.say(BOTH)
     assert made.is_current()

@@ -52,7 +52,9 @@ def test_what_one_process_refuses_is_taken_back_for_all(
 ) -> None:
     processes.append(Process(tmp_path, 0, {b"[]": "", b"[1]": ""}.get))
     processes.append(Process(tmp_path, 1, {b"[]": "", b"[1]": "adapter a: no file"}.get))
-    with pytest.raises(ServerError, match=r"^adapter a: no file; the adapters before go on$"):
+    with pytest.raises(
+        ServerError, match=r"^adapter a: no file; the previous adapters stay in use$"
+    ):
         adapters.change(plan(tmp_path), "m")
     assert listed(tmp_path) == b"[]"
     assert compare(tmp_path / "m_stream", with_digest(BEFORE)).is_current

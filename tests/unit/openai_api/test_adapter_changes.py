@@ -169,7 +169,7 @@ def test_nothing_is_loaded_from_where_models_yaml_does_not_allow_it(
 @pytest.mark.parametrize(
     "name, path, status, message",
     [
-        ("n", "allowed/broken", 400, "too large; the adapters before go on"),
+        ("n", "allowed/broken", 400, "too large; the previous adapters stay in use"),
         ("n", "allowed/empty", 404, "lora_path: no adapter there: no adapter_config.json in "),
         ("n", "allowed/none", 404, "lora_path: no adapter there: no adapter_config.json in "),
         ("n", "~/x", 400, "lora_path: got something else, allowed: a folder's absolute path"),

@@ -158,10 +158,10 @@ def test_an_allowed_hosts_files_are_fetched(fetching: Translator, files: str) ->
         ("http://FILES/away", "its host is not one of those allowed here"),
         ("http://FILES/round", "got more redirects, allowed: 3"),
         ("http://FILES/slow", "it did not come within 0.3 seconds"),
-        ("http://a:b@FILES/file", "it names a user, allowed: none"),
+        ("http://a:b@FILES/file", "it has a user name, allowed: none"),
         ("http://127.0.0.1:1/file", "its host is not one of those allowed here"),
         ("http://example.com/file", "its host is not one of those allowed here"),
-        ("http://LOCALHOST/file", "its host is no public one"),
+        ("http://LOCALHOST/file", "its host has no public address"),
         ("http://FILES:no", "it could not be fetched"),
     ],
 )

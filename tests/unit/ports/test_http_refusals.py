@@ -22,8 +22,8 @@ POST = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\n"
 LARGE = MIB + 1
 
 REFUSED = {
-    "no HTTP": (b"\x16\x03\x01\x02\x00\x01", 400, "no HTTP request"),
-    "no path": (b"GET ftp://other/v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "no path"),
+    "no HTTP": (b"\x16\x03\x01\x02\x00\x01", 400, "not an HTTP request"),
+    "no path": (b"GET ftp://other/v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "not a path"),
     "no host": (b"GET /v2 HTTP/1.1\r\n\r\n", 400, "no Host"),
     "no host beside a target's": (b"GET http://a/v2 HTTP/1.1\r\n\r\n", 400, "no Host"),
     "two hosts": (GET + b"host: a\r\n\r\n", 400, "host twice"),
@@ -38,7 +38,7 @@ REFUSED = {
         f"two {name}": (f"{POST}{name}: 1\r\n{name.title()}: 1\r\n\r\n".encode(), 400, "twice")
         for name in ("content-type", "inference-header-content-length", ADMIN_KEY_HEADER)
     },
-    "asterisk": (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400, "no path"),
+    "asterisk": (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400, "not a path"),
     "two lengths": (f"{POST}Content-Length: 1\r\nContent-Length: 1\r\n\r\n".encode(), 400, ""),
     "a length and chunks": (
         f"{POST}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".encode(),
@@ -61,7 +61,7 @@ REFUSED = {
     "tunnel": (
         b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
         400,
-        "no path",
+        "not a path",
     ),
     "preflight where no page may ask": (
         b"OPTIONS /v2 HTTP/1.1\r\nHost: a\r\nOrigin: a\r\n\r\n",

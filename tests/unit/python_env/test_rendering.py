@@ -259,7 +259,7 @@ def test_what_is_wrong_with_an_environment_is_told_in_one_line(work: Path) -> No
     (folder / "bin" / "python3").write_text("#!/bin/sh\necho no such library >&2\nexit 1\n")
     assert "bin/python3 does not run: no such library" in error_of(version)
     shutil.rmtree(folder)
-    assert error_of(version) == f"python_env: {folder} is no folder"
+    assert error_of(version) == f"python_env: {folder} is not a folder"
 
 
 def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work: Path) -> None:

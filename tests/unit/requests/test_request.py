@@ -294,9 +294,10 @@ def test_what_an_option_can_not_be_is_named_with_what_it_can(
 
 
 def test_a_bad_number_in_any_row_is_found_before_a_prompt_is_tokenised() -> None:
-    def never(*_: Any, **__: Any) -> Any:
+    def tokenise(*_: Any, **__: Any) -> Any:
         raise AssertionError("tokenised")
 
+    never: Any = tokenise
     reader = PromptReader(never, output_length, check_length, never, never)
     tensors: dict[str, list[Any]] = {"text_input": [[b"abc"]] * 2, "top_p": [[0.5], [7]]}
     with pytest.raises(RequestError, match=r"^top_p"):

@@ -39,5 +39,5 @@ def test_numbers_are_taken_exactly_as_they_are_written() -> None:
     ],
 )
 def test_what_the_generator_does_not_write_is_an_error(content: bytes) -> None:
-    with pytest.raises(ValueError, match="not what the generator writes"):
+    with pytest.raises(ValueError, match="not as the generator writes it"):
         parse(content)

@@ -157,7 +157,7 @@ class Answer:
         """Raises ApiError where a choice did not come to its end."""
         ended = [choice for choice in self.choices.values() if choice.finish_reason]
         if len(ended) < len(self.asked.inputs) * self.asked.n:
-            raise ApiError(500, "the model's answer broke off")
+            raise ApiError(500, "the model's answer ended early")
 
     @property
     def num_cached(self) -> int:

@@ -86,7 +86,7 @@ class TokenizerWriter(Writer):
         async with aclosing(chunks):
             told = [json.loads(chunk.texts[0]) async for _, chunk in chunks]
         if not told:
-            raise ApiError(500, "the model's answer broke off")
+            raise ApiError(500, "the model's answer ended early")
         return self._write(told[0])
 
 

@@ -142,7 +142,7 @@ def instead(of_this_path: str) -> Any:
 
 
 # Means nothing here, and nobody is misled by its absence.
-Ignored = Annotated[Any, Meta(extra={"ignored": True}, description="is taken and changes nothing")]
+Ignored = Annotated[Any, Meta(extra={"ignored": True}, description="is accepted and has no effect")]
 _WITHIN = {"minimum": 1 - _MOST_INTEGER, "maximum": _MOST_INTEGER - 1}  # beyond msgspec's bounds
 Integer = Annotated[int, Meta(extra={"within": _MOST_INTEGER}, extra_json_schema=_WITHIN)]
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]

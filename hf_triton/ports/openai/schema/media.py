@@ -185,7 +185,7 @@ class MediaHosts:
                 "always is"
             )
         if url.user or url.password:
-            raise _RefusedError("it names a user, allowed: none")
+            raise _RefusedError("it has a user name, allowed: none")
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -216,7 +216,7 @@ class _PublicResolver(AbstractResolver):
         found = await self._resolver.resolve(host, port, family)
         public = [one for one in found if is_public(one["host"])]
         if not public:
-            raise _RefusedError("its host is no public one; the operator can allow its address")
+            raise _RefusedError("its host has no public address; the operator can allow it")
         return public
 
     async def close(self) -> None:

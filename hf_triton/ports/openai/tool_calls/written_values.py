@@ -36,7 +36,7 @@ def _number(text: str) -> float:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 # Without ``strict``, texts may hold line ends.

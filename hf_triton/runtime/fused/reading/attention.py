@@ -199,11 +199,11 @@ def _check_head_norms(query: Norm | None, key: Norm | None, lie_apart: bool) -> 
     """Raises UnsupportedLayersError where one loop can't norm the heads of both."""
     if query is None or key is None:
         if query is not key:
-            raise UnsupportedLayersError("it norms queries or keys alone")
+            raise UnsupportedLayersError("it normalizes queries or keys, not both")
     elif query.is_wide != key.is_wide:
-        raise UnsupportedLayersError("it norms queries and keys in two ways")
+        raise UnsupportedLayersError("it normalizes queries and keys in different ways")
     elif query.is_wide and lie_apart:
-        raise UnsupportedLayersError("it norms heads that lie apart")
+        raise UnsupportedLayersError("it normalizes heads that do not lie side by side")
 
 
 def _rotation(
@@ -223,7 +223,7 @@ def _rotation(
         for factor in (1.0, dim**-0.5):
             if _agree(query * factor, attended.query) and _agree(key, attended.key):
                 return rotary, factor
-    raise UnsupportedLayersError(f"its queries or keys of {heads} heads are not only rotated")
+    raise UnsupportedLayersError(f"its queries or keys of {heads} heads are more than rotated")
 
 
 def _turned(rotary: Rotary | None, states: torch.Tensor, shape: torch.Size) -> torch.Tensor:

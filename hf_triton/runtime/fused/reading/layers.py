@@ -61,7 +61,7 @@ def _layer_calls(model: Any, root: Call) -> list[Call]:
                 raise UnsupportedLayersError(f"{attending.kind} is in no list of layers")
             found.append(call)
     if not found:
-        raise UnsupportedLayersError(f"{root.kind} attends in a way of its own")
+        raise UnsupportedLayersError(f"{root.kind} computes attention in its own way")
     for before, after in itertools.pairwise(found):
         if not same(before.output, after.input):
             raise UnsupportedLayersError("its layers do not follow one another")
@@ -223,7 +223,7 @@ def _take_norm(norms: Norms, hidden: torch.Tensor, given: torch.Tensor) -> Norm 
             del norms[place]
             return norm
     if not same(given, hidden):
-        raise UnsupportedLayersError("a layer's part is not given its norm")
+        raise UnsupportedLayersError("a layer's part does not get its norm's output")
     return None
 
 

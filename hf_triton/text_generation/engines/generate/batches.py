@@ -70,7 +70,7 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
             if difference(logits(*among)[1:], expected) <= tolerance:
                 return batches
         if difference(logits(2), alone[1:]) > tolerance:
-            log.warn("the model's own answers change from run to run: none can be reproduced")
+            log.warn("the model's answers differ from run to run: none can be compared")
         return Batches.ALONE
 
     check_numbers(logits(0))

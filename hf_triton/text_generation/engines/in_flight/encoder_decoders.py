@@ -62,7 +62,7 @@ def plan_encoder_decoder(setup: EngineSetup) -> EncoderDecoderPlan:
     """
     model, start = setup.model, decoder_start(setup.model)
     if start is None:
-        raise UnsupportedModelError("nothing says with which token its outputs begin")
+        raise UnsupportedModelError("no setting names the token that its outputs begin with")
     neutral_config(model)  # its lengths are not those of the trial
     max_source_len, max_model_len = max_lengths(model.config, setup.options.max_model_len)
     sources = list(setup.sources) or _texts(model)

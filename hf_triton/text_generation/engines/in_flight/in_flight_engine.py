@@ -138,7 +138,7 @@ class InFlightEngine(Engine):
         its own, which look at known tokens.
         """
         if not runner.supports_drafts:
-            log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
+            log.info(f"no drafts: the {runner.name} runner can't remove tokens")
             return None
         if self._rules is not None or not computes_drafts(
             self._scheduler, self._space, self.runner, self.setup.model

@@ -170,7 +170,7 @@ def encode_sources(step: Step, entry: DecoderEntry) -> tuple[Step, dict[Sequence
             continue
         try:
             if not bad_digests.isdisjoint(source.digests):
-                raise EngineError("another request's image or sound, the same one, failed")
+                raise EngineError("the same image or sound failed in another request")
             sequence.encoded = entry.encode(sequence.prompt_token_ids, source)
         except Exception as error:
             log.error(f"an encoder failed: {place(error)}")

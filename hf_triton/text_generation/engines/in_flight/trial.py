@@ -249,7 +249,7 @@ def computes_drafts(
     worst = difference(found[1], found[0])
     if worst <= (EXACT if model.dtype == torch.float32 else WIDEST):
         return True
-    log.info(f"nothing is drafted: logits of drafts differ by {worst:.2g} of their range")
+    log.info(f"no drafts: logits of drafts differ by {worst:.2g} of their range")
     return False
 
 

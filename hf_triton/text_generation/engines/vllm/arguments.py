@@ -45,7 +45,7 @@ def engine_arguments(
     if outputs.get("backend", _GRAMMARS) != _GRAMMARS:
         raise LoadError(
             f"options.vllm.structured_outputs_config: got backend {outputs['backend']}, allowed: "
-            f"{_GRAMMARS}, which the grammars here are of"
+            f"{_GRAMMARS}, which hf-triton's grammars are written for"
         )
     ours = {
         "model": str(files),

@@ -95,7 +95,7 @@ class AsyncVllm:
             except LoadError as error:
                 if one.adapter.loaded_at is None:
                     raise
-                log.error(f"{error}; a request had loaded it, left out")
+                log.error(f"{error}; a request had loaded it; it is left out")
         self.name_adapters(found)
 
     async def read(self, wanted: Iterable[AdapterFile]) -> list[tuple[ServedAdapter, int]]:

@@ -91,7 +91,7 @@ def check_sizes(
     if len({layer.attention.num_heads for layer in decoder.layers}) > 1:
         raise UnsupportedLayersError("its layers differ in the number of heads")
     if any(layer.norms_sums for layer in decoder.layers):
-        raise UnsupportedLayersError("it norms sums")
+        raise UnsupportedLayersError("it normalizes sums")
 
 
 class FusedRunner(PageRunner):

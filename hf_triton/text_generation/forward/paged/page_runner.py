@@ -86,7 +86,7 @@ class PagedRunner(PageRunner):
     def _check(self, step: PagedStep) -> None:
         """Raises ValueError where a layer of the cache was not written, so another was twice."""
         if missing := self._kept - step.layers:
-            raise ValueError(f"attention says nothing of layers {sorted(missing)} of the cache")
+            raise ValueError(f"attention does not compute layers {sorted(missing)} of the cache")
         self._is_checked = True
 
     def _given(self, step: PagedStep) -> dict[str, Any]:

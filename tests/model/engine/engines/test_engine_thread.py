@@ -80,7 +80,7 @@ def test_a_dead_engine_answers_everyone_and_says_what_to_do(log_lines: list[str]
     assert {str(answer) for answer in engine.answers.values()} == {
         "the engine died: Panic: try again later"
     }
-    with pytest.raises(OverloadedError, match="the engine died, load the model anew"):
+    with pytest.raises(OverloadedError, match="the engine died, reload the model"):
         engine.thread.submit([4])
     assert not engine.thread.is_healthy
     [line] = log_lines

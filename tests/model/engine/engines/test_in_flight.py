@@ -132,7 +132,7 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     engine: InFlightEngine, log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any) -> torch.Tensor:
-        raise DeviceLostError("cuda:0 computes nothing any more")
+        raise DeviceLostError("cuda:0 can't compute any more")
 
     engine.runner.forward = lost  # type: ignore[assignment,method-assign]
     monkeypatch.setattr(device, "check_device_works", lost)

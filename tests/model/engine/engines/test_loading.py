@@ -130,7 +130,7 @@ def test_a_token_that_the_model_lacks_is_its_prompts_own_error(loaded: LoadedMod
         loaded.reader.tokenize("abZ")
     expected = "text_input: the tokenizer makes token 97 of it, this model has 97"
     assert str(raised.value) == expected
-    with pytest.raises(RequestError, match="makes no token of it, a text is required"):
+    with pytest.raises(RequestError, match="makes no token of it, send another"):
         loaded.reader.tokenize("")
 
 

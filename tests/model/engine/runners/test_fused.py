@@ -233,7 +233,7 @@ def test_families_are_held_in_bfloat16(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
 def test_what_calls_no_attention_function_is_named(name: str) -> None:
-    with pytest.raises(UnsupportedLayersError, match="attends in a way of its own"):
+    with pytest.raises(UnsupportedLayersError, match="computes attention in its own way"):
         fused(tiny_model(name))
 
 
@@ -246,7 +246,7 @@ def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.1)
     fused(model, 64)
-    with pytest.raises(UnsupportedLayersError, match="not only rotated"):
+    with pytest.raises(UnsupportedLayersError, match="more than rotated"):
         fused(model, 65)
 
 

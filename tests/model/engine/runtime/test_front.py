@@ -300,7 +300,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
     engine.waits_for(2)
     echo(engine.taken[1])
     assert again.result() == "y"
-    assert any("a frame of no known kind" in line for line in log_lines)
+    assert any("a frame of an unknown kind" in line for line in log_lines)
 
 
 def test_a_request_too_large_is_its_callers_fault(

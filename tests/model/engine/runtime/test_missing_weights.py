@@ -70,7 +70,7 @@ def test_a_language_model_without_its_head_or_a_layer_is_refused(tmp_path: Path)
     change(tmp_path, lambda tensors: without(tensors, r"^lm_head"))
     assert refused(tmp_path, CAUSAL) == (
         "has no weights for lm_head.weight: it is no model for text-generation, or its files are "
-        "incomplete; allow_missing_weights: true takes random numbers instead"
+        "incomplete; allow_missing_weights: true uses random numbers instead"
     )
     change(tmp_path, lambda tensors: without(tensors, r"layers\.1\."))
     layer = "model.layers.1.self_attn"
@@ -146,4 +146,6 @@ def test_weights_that_no_layer_takes_are_told(tmp_path: Path, log_lines: list[st
     more = {f"extra.{number}": torch.zeros(1) for number in range(5)}
     change(folder, lambda tensors: {**tensors, **more})
     load(folder, IMAGES, "pipeline")
-    assert log_lines == ["I tiny: not used of the files: extra.0, extra.1, extra.2 and 2 more"]
+    assert log_lines == [
+        "I tiny: unused tensors of the files: extra.0, extra.1, extra.2 and 2 more"
+    ]

@@ -208,7 +208,7 @@ def test_an_encoder_decoder_generates_with_int8(tmp_path: Path) -> None:
 def test_a_model_without_a_layer_to_quantize_is_refused(tmp_path: Path) -> None:
     tiny_model("gpt2").save_pretrained(tmp_path)
     assert refused(tmp_path, method="int8") == (
-        "quantization: GPT2LMHeadModel has no layers of the kind that this quantizes; "
+        "quantization: GPT2LMHeadModel has no layers that this method quantizes; "
         "bitsandbytes_8bit and bitsandbytes_4bit take more kinds"
     )
 

@@ -130,8 +130,8 @@ def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
     [
         ("pipe", "it is a pipe, expected a regular file"),
         ("socket", "it is a socket, expected a regular file"),
-        ("device", "it is a link that leads out of the model's folder"),
-        ("link", "it is a link that leads out of the model's folder"),
+        ("device", "it is a link to a place outside the model's folder"),
+        ("link", "it is a link to a place outside the model's folder"),
         ("circle", "Symlink loop"),
     ],
 )
@@ -155,7 +155,7 @@ def test_what_is_no_file_of_the_folder_is_refused_unopened(
 @pytest.mark.threat("model-file-kinds")
 def test_a_link_to_a_folder_elsewhere_is_refused(folder: Path) -> None:
     (folder / "1_Pooling").symlink_to("/etc")
-    assert refusal(folder) == "1_Pooling: it is a link that leads out of the model's folder"
+    assert refusal(folder) == "1_Pooling: it is a link to a place outside the model's folder"
 
 
 def test_links_within_the_folder_and_to_the_caches_blobs_are_followed(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_flash_attention_of_a_config_is_left_out_with_one_line(
     model = loaded(folder, _attn_implementation="flash_attention_2")
     assert model.config._attn_implementation == "sdpa"
     assert log_lines == [
-        "I tiny: flash_attention_2 of config.json is left out: models.yaml decides on code"
+        "I tiny: flash_attention_2 of config.json is ignored: models.yaml decides what code runs"
     ]
 
 

@@ -299,7 +299,7 @@ def test_a_model_with_code_of_its_own_is_refused_with_one_line(tmp_path: Path) -
     with pytest.raises(LoadError) as raised:
         load_config(served(tmp_path, "../weights", local=True), folder)
     assert str(raised.value) == (
-        f"{folder} runs code of its own: read it, and set trust_remote_code: true to allow it"
+        f"{folder} brings its own Python code: read it, and set trust_remote_code: true to allow it"
     )
 
 

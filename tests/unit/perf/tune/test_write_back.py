@@ -132,7 +132,7 @@ def test_what_is_so_already_changes_nothing(tmp_path: Path) -> None:
         (
             f"{BATCHED}\n      # of four\n      preferred_batch_size: [4]\n",
             {DELAY: None},
-            "a comment lies in what would have to go",
+            "a comment stands in the part to be replaced",
         ),
         (
             f"{HEAD}    options: {{max_num_batched_tokens: 16}}\n",

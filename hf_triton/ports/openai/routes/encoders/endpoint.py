@@ -241,6 +241,6 @@ def _rows(tensor: Any, data: bytes) -> list[Any]:
         return list(data)
     values: Any = array("f", data) if tensor.datatype == "FP32" else unpack("BYTES", data)
     if tensor.datatype == "FP32" and not math.isfinite(sum(values)):
-        raise ApiError(500, "the model computed a score that is no number")
+        raise ApiError(500, "the model computed a score that is not a number")
     size = tensor.shape[-1]
     return [values[at : at + size] for at in range(0, len(values), size)] if size else []
