@@ -57,6 +57,7 @@ class TritonError:
     def __init__(self, message: str, code: int = INTERNAL) -> None:
         if code not in range(8):
             raise TritonModelException(f"unknown error code {code}")
+        message.encode()  # raises for half of a pair of surrogates, as Triton does
         self._message, self._code = message, code
 
     def message(self) -> str:

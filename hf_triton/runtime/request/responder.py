@@ -40,7 +40,8 @@ class Responder(Protocol):
 def status_and_text(error: Exception) -> tuple[str, str]:
     """An error's Triton status (``INVALID_ARG``, ...) and the text that the caller may read."""
     if isinstance(error, RuntimeModelError):
-        return error.status, str(error)
+        # Half of a pair of surrogates, which a hook may quote of JSON, is no text of Triton's.
+        return error.status, str(error).encode(errors="replace").decode()
     return "INTERNAL", f"internal error: {type(error).__name__}"
 
 

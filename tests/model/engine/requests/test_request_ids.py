@@ -73,6 +73,13 @@ def test_triton_is_answered_with_errors_that_name_the_request(log_lines: list[st
     )
 
 
+def test_an_error_with_half_of_a_pair_of_surrogates_is_sent() -> None:
+    request = _Request()
+    TritonResponder(request, pb_utils).fail(RequestError("got \ud800"))
+    (response,) = request.sent
+    assert response.error().message() == "[request id: r\\n7] got ?"
+
+
 def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) -> None:
     caller = Caller("r-7")
 
