@@ -186,9 +186,9 @@ class Sandbox:
         try:
             process.ask(function, *given, time_limit_s=time_limit_s, max_bytes=max_bytes)
             kind, answer = process.wait(time_limit_s + _SLACK_S, has_left)
-        except BaseException:
+        except BaseException as error:
             process.close()
-            if process.was_killed:
+            if process.was_killed or isinstance(error, OSError):  # no descriptor is left
                 raise OverloadedError(_KILLED) from None
             raise
         self._give_back(process)
@@ -304,7 +304,9 @@ class Process:
         """The next answer, or None. Raises SandboxEndedError where there is no process."""
         until_s = time.monotonic() + timeout_s
         while True:
-            with contextlib.suppress(BlockingIOError):
+            # One that ends before it has read all questions resets the connection; what was told
+            # before is read after that.
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):
                 return self._received()
             poll = select.poll()
             poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
@@ -331,7 +333,7 @@ class Process:
 
     def _received(self) -> tuple[int, bytes]:
         kind, answer = worker.KILLED, b""  # where the program is gone too
-        with contextlib.suppress(EOFError, ConnectionError):
+        with contextlib.suppress(EOFError):
             kind, self.num_bytes, (answer,) = worker.receive(self._connection, worker.ANSWER)
         if kind in (worker.ENDED, worker.KILLED):
             self.was_killed = kind == worker.KILLED and not self.has_ended

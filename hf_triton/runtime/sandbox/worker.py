@@ -54,8 +54,8 @@ def packed(head: bytes, *parts: bytes) -> tuple[bytes, list[int]]:
 
 def receive(connection: socket.socket, head: struct.Struct) -> tuple[Any, ...]:
     """The numbers of the next message's ``head``, and its parts. Raises EOFError."""
-    sent, descriptors, _, _ = socket.recv_fds(connection, _MOST_RECEIVED, 1)
-    if not sent:
+    sent, descriptors, flags, _ = socket.recv_fds(connection, _MOST_RECEIVED, 1)
+    if not sent or flags & socket.MSG_CTRUNC:  # no descriptor is left for its parts
         raise EOFError
     (count,) = struct.unpack_from("<I", sent, head.size)
     lengths = struct.unpack_from(f"<{count}Q", sent, head.size + 4)
@@ -148,8 +148,8 @@ class _Forks:
         with contextlib.suppress(ChildProcessError):
             # A process is told of before its number is free, and nobody else can find it ended.
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                pid, status = found.si_pid, found.si_status
-                is_own = status != signal.SIGKILL or pid in self._killed
+                pid, how = found.si_pid, (found.si_code, found.si_status)
+                is_own = how != (os.CLD_KILLED, signal.SIGKILL) or pid in self._killed
                 self._killed.discard(pid)
                 told, _ = packed(ANSWER.pack(ENDED if is_own else KILLED, 0), b"")
                 with self._forks.pop(pid)[1] as connection, contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -41,6 +42,12 @@ def fail(text):
 
 def who():
     return b"%d" % os.getpid()
+
+def zeros(num_bytes):
+    return bytes(int(num_bytes))
+
+def leave(status):
+    os._exit(int(status))
 
 def look():
     names = " ".join([*sys.modules, *os.environ, *sys.path])
@@ -134,6 +141,42 @@ def test_one_that_somebody_else_kills_is_no_fault_of_the_callers(
 
     with pytest.raises(OverloadedError, match="went away before it answered: try again"):
         sandbox.call(functions.spin, b"", time_limit_s=60, has_left=kill)
+
+
+def test_one_that_ends_with_questions_unread_has_its_answers_read(
+    sandbox: Sandbox, functions: ModuleType
+) -> None:
+    process = sandbox.new_process()
+    for function, given in ((functions.reverse, b"abc"), *[(functions.spin, b"")] * 2):
+        process.ask(function, given, time_limit_s=2, max_bytes=2**28)
+    assert eventually(lambda: not process.is_there)
+    assert process.next_answer(0)[1] == b"cba"  # type: ignore[index]
+    with pytest.raises(SandboxEndedError):
+        process.next_answer(0)
+    assert not process.was_killed
+    with pytest.raises(SandboxEndedError):
+        sandbox.call(functions.leave, b"%d" % signal.SIGKILL, time_limit_s=10)
+
+
+@pytest.mark.parametrize("name, given", [("reverse", b"x" * 100_000), ("zeros", b"100000")])
+def test_a_large_part_is_not_lost_where_no_descriptor_is_left(
+    sandbox: Sandbox, functions: ModuleType, name: str, given: bytes
+) -> None:
+    function = getattr(functions, name)
+    assert sandbox.call(functions.grow, b"1", time_limit_s=10) == b"1"
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+            sandbox.call(function, given, time_limit_s=10)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleType) -> None:
