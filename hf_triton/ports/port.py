@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import ssl
 import time
@@ -154,7 +155,8 @@ class Port:
         return task
 
     def config_file(self, model: str) -> Path:
-        return self._repository / model / CONFIG_FILE
+        """In the repository, whatever path a caller gives as a name."""
+        return Path(f"{self._repository}{os.path.normpath(f'/{model}')}", CONFIG_FILE)
 
     # 24.10 only: from 25.08 on Triton refuses it.
     def check_classified(self, model: str, outputs: Iterable[str]) -> None:

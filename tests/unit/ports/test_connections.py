@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from hf_triton.ports.port import Connections
+from hf_triton.ports.port import Connections, Port, shared
+from hf_triton.ports.refusal import RefusedError
 
 
 @dataclass(eq=False)
@@ -43,3 +45,15 @@ def test_a_client_is_turned_away_where_all_others_are_busy() -> None:
         connections.add(client)
     assert (busy.is_open, late.is_open) == (True, False)
     assert set(connections) == {busy}
+
+
+@pytest.mark.parametrize("name", ["../other", "a/../../other", "/other", "{tmp_path}/other", ".."])
+def test_a_name_that_is_a_path_reads_no_config_beside_the_repository(
+    tmp_path: Path, name: str
+) -> None:
+    for folder in (tmp_path, tmp_path / "other", tmp_path / "repository" / "a"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.pbtxt").write_text('output {name: "y" data_type: TYPE_FP32}')
+    port = Port(shared(repository=tmp_path / "repository"))
+    with pytest.raises(RefusedError, match="'y' that the model does not have"):
+        port.check_classified(name.format(tmp_path=tmp_path), ["y"])
