@@ -150,11 +150,13 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
     say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
     loader, states, is_stuck = supervisor.loader, supervisor.states, False
     try:
-        with contextlib.suppress(ServerError):  # nothing is left to drain
+        try:
             # Load balancers see that we are not ready, and stop sending.
             ends_s = time.monotonic() + drain_s
             while time.monotonic() < ends_s:
                 supervisor.look()
+        except ServerError as error:  # nothing is left to drain
+            say(str(error))
         loader.end()
         ports.begin_stop()
         only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)

@@ -315,9 +315,12 @@ class Supervisor:
 
     def _start_again(self, words: str) -> None:
         """Clears away what the server left behind and starts it; ``words`` say how it ended. Raises
-        ServerError where it ends too often before it has ever served.
+        ServerError where it ends too often before it has ever served, or is to stop: a start could
+        take longer than the drain.
         """
         while True:
+            if self.health.phase == "stopping":
+                raise ServerError(words)
             self.server.kill()
             self._wait_to_start(words)
             try:

@@ -119,6 +119,18 @@ def test_not_ready_comes_before_the_stop_and_a_second_signal_forces_it(tmp_path:
         assert served.leaves_nothing()
 
 
+def test_no_server_is_started_again_that_dies_while_it_drains(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: plain\n", "--drain-s=600") as served:
+        served.wait_for("Ctrl-C stops")
+        served.signal(signal.SIGINT)
+        served.wait_for("Ctrl-C again forces it")
+        os.kill(served.tritonserver_pid(), signal.SIGKILL)
+        assert served.exit_code() == 130
+        assert "tritonserver died (killed by SIGKILL)" in served.err
+        assert "started again" not in served.err
+        assert served.leaves_nothing()
+
+
 def test_a_stop_while_everything_still_loads_is_quick(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: slow, options: {load_s: 600}}\n") as served:
         served.wait_for("loading slow")
