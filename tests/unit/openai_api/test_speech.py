@@ -11,7 +11,7 @@ import pytest
 
 from hf_triton.runtime.request.request_parameters import CALL
 from tests.unit.openai_api.conftest import Reply, Translator
-from tests.unit.openai_api.fake_triton import NO_IMAGE, NUMBERS, SEGMENTS
+from tests.unit.openai_api.fake_triton import NO_ANSWER, NO_IMAGE, NUMBERS, SEGMENTS
 
 SOUND = b"RIFF\r\n--\0\xff sound \r\n"
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
@@ -122,6 +122,11 @@ def test_what_is_wrong_is_named(api: Translator, parts: list[Any], message: str)
     reply = send(api, TRANSCRIPTIONS, form(*parts))
     assert (reply.status, reply.error["param"]) == (400, message.partition(":")[0])
     assert reply.error["message"].startswith(message)
+
+
+def test_a_stream_that_ends_without_a_response_ended_early(api: Translator) -> None:
+    reply = send(api, TRANSCRIPTIONS, form(("file", NO_ANSWER), ("model", "hears")))
+    assert (reply.status, reply.error["message"]) == (500, "the model's answer ended early")
 
 
 def test_a_body_that_is_no_form_is_refused(api: Translator) -> None:

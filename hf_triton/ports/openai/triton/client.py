@@ -209,13 +209,17 @@ class Triton:
             yield await self.infer(request, metadata, is_ours=model.is_ours)
             return
         asked = Asked(request.SerializeToString(), request.model_name, model.is_ours)
+        has_answered = False
         with errors_translated():
             async with aclosing(self._calls.stream(asked, metadata)) as responses:
                 async for response in responses:
                     found = service_pb2.ModelStreamInferResponse.FromString(response)
                     if found.error_message:
                         raise of_text(found.error_message)
+                    has_answered = True
                     yield found.infer_response
+        if not has_answered:
+            raise ApiError(500, "the model's answer ended early")
 
 
 class ContextLengths:
@@ -247,5 +251,4 @@ class ContextLengths:
         with contextlib.suppress(ApiError, TimeoutError, asyncio.TimeoutError):
             async with timeout(_TIMEOUT_S), aclosing(chunks):
                 told = [json.loads(chunk.texts[0]) async for chunk in chunks]
-            length = int(told[0]["max_model_len"]) if told else None
-            self._known[model.triton_name] = (time.monotonic(), length)
+            self._known[model.triton_name] = (time.monotonic(), int(told[0]["max_model_len"]))
