@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Literal, cast
 
+import msgspec
 from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
@@ -105,14 +106,21 @@ _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
 
 def routes_of(endpoint: Endpoint, handler: Handler) -> list[Route]:
     """The endpoint's routes, and the same under /models/NAME where it has them."""
-    own, hub = endpoint.operation, replace(endpoint.operation, error=HubError)
-    return [
-        *(Route(path, handler, own) for path in endpoint.paths),
-        *(
-            Route(f"{NAMED}{path}", handler, own if path.startswith(OPENAIS) else hub)
-            for path in (endpoint.paths if endpoint.by_model else ())
-        ),
-    ]
+    routes = [Route(path, handler, endpoint.operation) for path in endpoint.paths]
+    for path in endpoint.paths if endpoint.by_model else ():
+        body = tuple(map(_named_by_path, endpoint.operation.bodies))
+        error = endpoint.operation.error if path.startswith(OPENAIS) else HubError
+        operation = replace(endpoint.operation, body=body, error=error)
+        routes.append(Route(f"{NAMED}{path}", handler, operation))
+    return routes
+
+
+@functools.cache
+def _named_by_path(body: type[Struct]) -> type[Struct]:
+    """A body that need not name its model."""
+    bases, model = (body,), ("model", str | None, None)
+    name = f"{body.__name__}OfOne"
+    return msgspec.defstruct(name, [model], bases=bases, kw_only=True, module=body.__module__)
 
 
 class About:
