@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import threading
@@ -19,6 +20,17 @@ def start_thread(work: Callable[..., object], *args: Any) -> threading.Thread:
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, str(error)) from None
     return thread
+
+
+def start_threads(work: Callable[[], object], most: int) -> list[threading.Thread]:
+    """Starts as many as there are left, to share out work; where that is none, does it here."""
+    threads: list[threading.Thread] = []
+    with contextlib.suppress(OSError):
+        while len(threads) < most:
+            threads.append(start_thread(work))
+    if not threads:
+        work()
+    return threads
 
 
 def signal_name(number: int) -> str:

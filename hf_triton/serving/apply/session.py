@@ -34,6 +34,7 @@ from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import adapters
 from hf_triton.tritonserver.http_api import NUM_LOADERS
+from hf_triton.tritonserver.system_calls import start_threads
 
 Say = Callable[[str], None]
 _Job = Callable[[], Outcome]  # a model's change or removal
@@ -205,10 +206,7 @@ class Session:
             except Exception as error:  # noqa: BLE001, a bug of ours is raised where it is seen
                 done.put(error)
 
-        count = min(NUM_LOADERS, len(jobs))
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
-        for thread in threads:
-            thread.start()
+        threads = start_threads(work, min(NUM_LOADERS, len(jobs)))
         try:
             self._collect(threads, done)
         except KeyboardInterrupt:

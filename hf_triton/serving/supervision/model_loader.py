@@ -24,7 +24,7 @@ from hf_triton.serving.supervision.stub_deaths import Death, StubDeaths
 from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, State
 from hf_triton.tritonserver.stubs import Stub
-from hf_triton.tritonserver.system_calls import start_thread
+from hf_triton.tritonserver.system_calls import start_thread, start_threads
 from hf_triton.tritonserver.triton_texts import READY
 
 # The other processes of an unloaded model end at once, unless they still answer requests: they may,
@@ -73,14 +73,7 @@ class ModelLoader:
             for state in self._states.of(self._served.folders(model)):
                 state.load()
         work = partial(self._load_each, iter([*models]), time.monotonic(), self._ended)
-        num_threads = 0
-        try:
-            while num_threads < min(NUM_LOADERS, len(models)):
-                start_thread(work)
-                num_threads += 1
-        except OSError:
-            if not num_threads:  # else those load them all
-                work()
+        start_threads(work, min(NUM_LOADERS, len(models)))
 
     def look(self, sweep: bool = False, find: bool = False) -> None:
         """Starts to reload the models whose processes have died since the last call."""

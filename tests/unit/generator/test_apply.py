@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from generator.errors import EXIT_INTERRUPTED
+from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.repository import served_record, staging, version_folders, writing
 from generator.repository.plan import make_plan
 from generator.repository.writing import locked_model
@@ -218,6 +219,23 @@ def test_an_apply_that_is_stopped_before_its_loads_is_told_and_done_by_the_next(
     assert applied is not None
     assert not applied.is_good
     assert made.apply().code == 0
+    assert made.ready("a") == {2}
+
+
+def test_an_apply_changes_all_models_where_no_thread_is_left(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_others(thread: threading.Thread) -> None:
+        if "(work)" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    made.say(CHANGED)
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
+    assert applying.apply(Path("models.yaml")) == EXIT_OK
     assert made.ready("a") == {2}
 
 
