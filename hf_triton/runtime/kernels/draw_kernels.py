@@ -25,9 +25,9 @@ from .kernels import (
     take_wide_vectors,
 )
 
-_BLOCK = 64
+_BLOCK = 256
 # Top-p first looks at the tokens that are as likely as the largest of so many blocks.
-_FIRST_BLOCKS = np.float32(64)
+_FIRST_BLOCKS = np.float32(32)
 _ZERO, _ONE, _LOWEST, _NAN = np.float32(0), np.float32(1), np.float32(-np.inf), np.float32(np.nan)
 _INFINITY = np.int32(0x7F800000)  # size_bits of it
 _LEAST = np.float32(-87)  # e to less is no normal float32
@@ -120,13 +120,12 @@ def _block_maxima(x, first, size, maxima):
     """The largest of each block; returns the largest of all, NaN where any is."""
     take_wide_vectors()
     largest, bits = _LOWEST, np.int32(0)
-    for i in range(size):
-        here = size_bits(load(x, first + i))
-        bits = here if here > bits else bits
     for begin in range(0, size, _BLOCK):
         most = load(x, first + begin)
         for i in range(begin, min(size, begin + _BLOCK)):
-            most = larger(load(x, first + i), most)
+            value = load(x, first + i)
+            most, here = larger(value, most), size_bits(value)
+            bits = here if here > bits else bits
         store(maxima, begin // _BLOCK, most)
         largest = larger(most, largest)
     return _NAN if bits > _INFINITY else largest
