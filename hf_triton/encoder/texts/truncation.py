@@ -55,11 +55,12 @@ class Truncator:
         step = self._backend.post_processor if adds_special_tokens else None
         self._post_processor = _post_processor(step)
 
-    def pieces(self, text: str) -> Tokenized:
-        """A text's tokens without special ones."""
+    def pieces(self, text: str, *, has_places: bool = True) -> Tokenized:
+        """A text's tokens without special ones, and in half the time without their places in it."""
         # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
         # request would stand still for as long as a long text takes.
-        (found,) = self._backend.encode_batch([text], add_special_tokens=False)
+        encode = self._backend.encode_batch if has_places else self._backend.encode_batch_fast
+        (found,) = encode([text], add_special_tokens=False)
         return found
 
     def joined(self, first: Tokenized, second: Tokenized | None = None) -> Tokenized:
@@ -89,7 +90,7 @@ class Truncator:
         RequestError.
         """
         space = self.room(max_length, pair=seconds[0] is not None)
-        read: Callable[[str], Tokenized] = self.pieces
+        read: Callable[[str], Tokenized] = partial(self.pieces, has_places=has_places)
         if cuts:
             read = partial(self._part, field, num_tokens=space, has_places=has_places)
         whole = read(text)
@@ -113,7 +114,8 @@ class Truncator:
         if from_end and has_places:  # which count from the text's beginning
             check_characters(field, len(text), num_tokens)
             return self.pieces(text)
-        return tokens_of_part(field, text, num_tokens, self.pieces, keeps_end=from_end)
+        pieces = partial(self.pieces, has_places=has_places)
+        return tokens_of_part(field, text, num_tokens, pieces, keeps_end=from_end)
 
     def _shortened(self, pieces: Tokenized, length: int) -> Tokenized:
         if len(pieces) > length:

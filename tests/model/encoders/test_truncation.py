@@ -58,6 +58,8 @@ def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
         for name, own in _NAMES.items():
             if name in expected:
                 assert [*getattr(got, own)] == [*expected[name]], (name, text, pair)
+        without_places = ours.encode("text_input", text, pair, truncate=True)
+        assert without_places.input_ids == expected["input_ids"], (text, pair)
 
 
 @pytest.mark.parametrize("text, kept", [("cat dog", "cat dog"), ("cat dog cat cat", "cat dog cat")])
