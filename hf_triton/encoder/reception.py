@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from .encoder_loading import LoadedEncoder
 from .ensemble.steps import load_role
 from .options import EncoderOptions
-from .rows import Array
 from .task import EncoderTask
 
 _SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
@@ -89,22 +88,17 @@ class Reception(WorkReception):
         attempt_on(pool, request.responder, begin)
 
     def _begin(self, request: Request, arrived_s: float) -> None:
-        responder, wanted = request.responder, frozenset(request.outputs)
+        responder = request.responder
         self._thread.check_running()  # skip tokenising what won't be computed
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has disconnected")
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
-        prepared = self._task.prepare(fields, wanted)
-
-        def answer(results: list[Array]) -> Mapping[str, Array]:
-            outputs = prepared.answer(results)
-            return {name: array for name, array in outputs.items() if name in wanted}
-
+        prepared = self._task.prepare(fields, frozenset(request.outputs))
         if prepared.encodings:
-            self._submit(prepared.encodings, responder, answer)
+            self._submit(prepared.encodings, responder, prepared.answer)
         else:
-            responder.send(answer([]), final=True)
+            responder.send(prepared.answer([]), final=True)
 
 
 def serve(

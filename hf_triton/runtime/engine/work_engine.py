@@ -114,20 +114,22 @@ class WorkEngine(ABC):
         """
         taken: list[Entry] = []
         others: list[Entry] = []
-        left, waiting = self._max_size, self._waiting
+        left, waiting, first_key = self._max_size, self._waiting, None
         while waiting:
             work, index = waiting[0]
             item = work.items[index]
-            if taken and self.size(item) > left:
+            size, key = self.size(item), self.key(item)
+            if taken and size > left:
                 break
             waiting.popleft()
             if work not in self.thread:  # it has failed, or was given up
                 continue
-            if taken and self.key(item) != self.key(taken[0][0].items[taken[0][1]]):
+            if taken and key != first_key:
                 others.append((work, index))
                 continue
+            first_key = key
             taken.append((work, index))
-            left -= self.size(item)
+            left -= size
             if index + 1 < len(work.items):
                 waiting.append((work, index + 1))
         waiting.extendleft(reversed(others))
