@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from hf_triton.runtime.engine.reception import WorkReception
-from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.errors import EngineError, RequestError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.metrics.work_metrics import pipeline_families
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
@@ -107,7 +107,7 @@ class Reception(WorkReception):
 
 
 def to_json(result: Any) -> str:
-    """One line of JSON; raises TypeError for types without a JSON form."""
+    """One line of JSON; raises EngineError for types without a JSON form."""
     return json.dumps(_plain(result), ensure_ascii=False, allow_nan=False)
 
 
@@ -148,7 +148,7 @@ def _plain_other(value: Any) -> Any:
         return _png(value)
     if hasattr(value, "messages"):  # transformers' Chat
         return _plain(value.messages)
-    raise TypeError(f"the pipeline answered a {type(value).__name__}, which JSON can't hold")
+    raise EngineError(f"the pipeline answered a {type(value).__name__}, which JSON can't hold")
 
 
 def _png(picture: Any) -> str:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from hf_triton.pipeline.items import KINDS, ItemReader
 from hf_triton.pipeline.reception import to_json
-from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.errors import EngineError, RequestError
 from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image, sound
 from hf_triton.runtime.media.sounds import resample
 from tests.support.media_files import base64_text, picture, png, sound_file, tone
@@ -108,8 +108,8 @@ def test_every_answer_has_a_form_in_json(value: Any, expected: Any) -> None:
     assert json.loads(to_json(value)) == expected
 
 
-def test_an_object_without_one_is_named() -> None:
-    with pytest.raises(TypeError, match="answered a Thread"):
+def test_an_object_without_one_is_named_to_the_caller() -> None:
+    with pytest.raises(EngineError, match="answered a Thread"):
         to_json({"a": __import__("threading").Thread()})
 
 
