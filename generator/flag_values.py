@@ -1,4 +1,4 @@
-"""Numbers, ports, addresses and lists on the command line; each type raises ArgumentTypeError."""
+"""Types for argparse: numbers, ports, addresses and lists. Each raises ArgumentTypeError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ port = whole(1, 65535, "port")
 
 
 def address(of: str) -> Callable[[str], str]:
-    """Reads HOST:PORT; ``of`` says whose, with an example."""
+    """Reads HOST:PORT; in errors ``of`` says whose address, with an example."""
 
     def read(text: str) -> str:
         host, _, number = text.rpartition(":")
@@ -55,7 +55,7 @@ def zero_or_more(text: str) -> float:
 
 
 def counts(text: str) -> list[int]:
-    """Reads ``1,8,32``, each once."""
+    """Reads ``1,8,32``; sorts it and drops duplicates."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and 1 <= int(word) <= 2**20 for word in words):
         raise argparse.ArgumentTypeError(f"got '{text}', expected whole numbers such as 16,128")
@@ -63,7 +63,7 @@ def counts(text: str) -> list[int]:
 
 
 def names(allowed: Collection[str]) -> Callable[[str], list[str]]:
-    """Reads ``a,b``, each once."""
+    """Reads ``a,b``; keeps the order and drops duplicates."""
 
     def read(text: str) -> list[str]:
         found = [name.strip() for name in text.split(",") if name.strip()]
@@ -77,6 +77,7 @@ def names(allowed: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def number(text: str) -> float | None:
+    """Returns the number, or None for other text, NaN and infinity."""
     try:
         found = float(text)
     except ValueError:

@@ -1,5 +1,5 @@
-"""A model's cache of one Hub repository, in ``huggingface_hub``'s layout. A snapshot appears only
-once all of its files are complete and verified.
+"""A model's cache of one Hub repository, in ``huggingface_hub``'s layout. A snapshot's folder
+appears only when all of its files are complete and verified.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class ModelCache:
     def find(
         self, commit: str, path: str, file: HubFile, on_bytes: Callable[[int], None]
     ) -> CachedFile | None:
-        """The cached file, None where none has the right hash. An object store reports versions and
-        no hashes: of it a file is known only if it was hashed when it was downloaded.
+        """Returns the cached file, or None if no file has the right hash. Object stores report
+        versions instead of hashes, so a file of theirs is found only if its hash was recorded at
+        download. ``on_bytes`` is told how many bytes were hashed.
         """
         for place in (self.snapshot(commit) / path, self.blob(file)):
             with contextlib.suppress(OSError):
@@ -80,19 +81,20 @@ class ModelCache:
         return None
 
     def forget(self, place: Path) -> None:
-        """Drops the records of a wrong file, also those at the target of a link."""
+        """Drops the recorded hashes of a wrong file and, if it is a link, of its target."""
         self.hashes.forget(place)
-        with contextlib.suppress(ValueError):  # a link out of the cache
+        with contextlib.suppress(ValueError):  # the target is outside the cache
             self.hashes.forget(self.folder / place.resolve().relative_to(self.folder.resolve()))
 
     def note(self, file: HubFile, sha256: str) -> CachedFile:
+        """Records the hash of a blob that was just written."""
         self.hashes.add(self.blob(file), sha256)
-        if file.version is not None:  # no later check could verify it
+        if file.version is not None:  # its store reports no hash to check it by later
             self.hashes.save()
         return CachedFile(sha256, self.blob(file))
 
     def take(self, found: CachedFile, file: HubFile) -> CachedFile:
-        """Takes a file from another cache, by a hard link or a copy. Raises FetchError."""
+        """Hard-links or copies a file of another cache into this one. Raises FetchError."""
         target = self.blob(file)
         scratch = self.part(file)
         try:
@@ -115,8 +117,8 @@ class ModelCache:
         files: Mapping[str, tuple[HubFile, LockedFile]],
         kept: Iterable[str],
     ) -> None:
-        """Makes a snapshot of exactly these files, all of which are cached, and leaves those that
-        are ``kept`` as they are. Raises FetchError.
+        """Makes the commit's snapshot of ``files``, all of which are cached already. Removes other
+        files from it except those in ``kept``. Raises FetchError.
         """
         folder = self.snapshot(commit)
         try:
@@ -143,6 +145,7 @@ class ModelCache:
         self.hashes.save()
 
     def _mend(self, place: Path, file: HubFile, locked: LockedFile) -> None:
+        """Links a snapshot's file to its blob again if its recorded hash is not the locked one."""
         blob = self.blob(file)
         if self.hashes.recorded(place) == locked.sha256 or not blob.is_file():
             return
@@ -155,14 +158,14 @@ class ModelCache:
         scratch.replace(place)
 
     def _link(self, link: Path, place: Path, blob: Path) -> None:
-        """Makes a link to the blob at ``link``, to be moved to ``place``."""
+        """Creates ``link``, which points to ``blob`` once it is moved to ``place``."""
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blob, place.parent))
 
     @contextlib.contextmanager
     def locked(self, on_busy: Callable[[str], None]) -> Iterator[None]:
-        """Makes the folder and locks it; waits after ``on_busy`` where it is locked. Raises
-        RepositoryError.
+        """Creates and locks the folder. If another process holds the lock, calls ``on_busy`` with
+        a message, then waits. Raises RepositoryError.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

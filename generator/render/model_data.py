@@ -1,4 +1,4 @@
-"""The files of a model's folder that are data. Paths in them start from that folder."""
+"""The data files of a model's folder, such as model.json. Paths in them start from that folder."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
     if model.role in ("engine", "whole"):
         files |= _files_read_while_it_serves(model, repository)
     found = {path: json_bytes(values) for path, values in files.items()}
-    if model.has_environment:  # Triton starts it as the model's stub; it finds the environment
+    if model.has_environment:  # Triton starts this script as the stub
         found[LAUNCHER_FILE] = (LIBRARY_PATH.parent / LAUNCHER_FILE).read_bytes()
     return found
 
 
 def json_bytes(values: object) -> bytes:
     written = json.dumps(values, sort_keys=True, allow_nan=False)
-    return (msgspec.json.format(written) + "\n").encode()  # json indents in Python
+    return (msgspec.json.format(written) + "\n").encode()  # quicker than json's indent
 
 
 def labels(spec: ModelSpec) -> bytes:
-    """One label in a line, in the order of the model's logits, for Triton's classification
-    extension; empty where they are not known (a model on the Hub), or one has several lines.
+    """One label per line, in the order of the model's logits, for Triton's classification
+    extension. Empty if the labels are not known (a model on the Hub) or one has several lines.
     """
     if spec.source.folder is None:
         return b""
@@ -73,7 +73,7 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
         return _engine_arguments(model.spec, repository)
     if model.runs_python:
         return model_values(model, repository)
-    # Of a folder that runs no Python of ours: for whoever reads it.
+    # These folders run no Python of ours: model.json only tells people what they are.
     if model.role == "ensemble":
         return {"name": model.name, "steps": [step_name(model.name, step) for step in STEPS]}
     return {"name": model.name, "file": NATIVE_FILES[model.backend]}
@@ -129,16 +129,16 @@ def _source_values(model: TritonModel, part: ModelSpec, repository: Path) -> dic
 
 
 def _written_source(model: TritonModel, source: Source, repository: Path) -> str:
-    """A Hub id, or a path; a relative one starts from the model's folder."""
+    """A Hub id or a path; a relative path starts from the model's folder."""
     if source.folder is None or Path(source.text).is_absolute():
         return source.text
-    # The operating system takes `..` from where a linked repository really is.
+    # If the repository is a link, `..` leads out of its target's folder: resolve it.
     folder = repository.resolve() / model.name
     return Path(os.path.relpath(source.folder, folder)).as_posix()
 
 
 def _files_read_while_it_serves(model: TritonModel, repository: Path) -> dict[str, object]:
-    """The arms of a canary, the adapters, and the places that requests may load adapters from."""
+    """The files with a canary's arms, the adapters, and where requests may load adapters from."""
     spec, found = model.spec, dict[str, object]()
     if spec.canary is not None:
         arms = [
@@ -179,8 +179,8 @@ def _environment(env: PythonEnv, model_folder: Path) -> dict[str, object]:
 
 
 def _engine_arguments(spec: ModelSpec, repository: Path) -> dict[str, object]:
-    """The arguments of NVIDIA's vLLM backend, which takes no other keys. It knows no folder of
-    ours, so paths start where tritonserver does: in the model repository, as ``serve`` starts it.
+    """The model.json of NVIDIA's vLLM backend, which refuses other keys. It resolves paths from
+    tritonserver's working directory, which is the model repository where ``serve`` starts it.
 
     https://github.com/triton-inference-server/vllm_backend
     """
@@ -202,11 +202,13 @@ def _engine_arguments(spec: ModelSpec, repository: Path) -> dict[str, object]:
 
 
 def is_used_in(repository: Path) -> bool:
+    """Whether a model in the repository runs on NVIDIA's vLLM backend."""
     configs = repository.glob("*/config.pbtxt")
     return any(_VLLM_BACKEND in config.read_bytes() for config in configs if config.is_file())
 
 
 def missing_weights(specs: Iterable[ModelSpec], repository: Path) -> Iterator[str]:
+    """A warning for each model of the vLLM backend whose weights are not in the repository."""
     for spec in specs:
         if spec.layout != _VLLM_LAYOUT or spec.source.is_local:
             continue

@@ -1,4 +1,4 @@
-"""The memory that requests may take: each a bounded size, and those of all ports together."""
+"""Limits on the memory of request bodies: of each one, and of all that the ports hold."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import zlib
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import MIB
 
-ALL_MIB = 512  # but two of the largest requests at least
-SMALL_BYTES = 65_536  # of a request that there is always room for
+ALL_MIB = 512  # or the size of two of the largest requests, if that is more
+SMALL_BYTES = 65_536  # requests up to this size are never refused for lack of room
 ENCODINGS = (b"gzip", b"deflate")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-# Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
+# Nobody else is served while a body expands, so one that grows beyond this size may grow by at most
+# this ratio.
 _MAX_FREE_BYTES, _MAX_RATIO = 1 << 22, 100
 
 
 class Bodies:
-    """Requests that come, or that tritonserver does not have yet: ``num_bytes`` of them."""
+    """Counts the bytes of bodies that are arriving or that tritonserver does not have yet."""
 
     def __init__(self, max_mib: int) -> None:
         self.num_bytes, self.max_bytes = 0, max_mib * MIB
@@ -24,22 +25,22 @@ class Bodies:
         self._allowed = f"{max_mib} MiB (max_body_mib in models.yaml's server:)"
 
     def has_room(self, num_bytes: int, request_bytes: int) -> bool:
-        """Whether ``num_bytes`` more may be held, of a request of which there are then so many."""
+        """Whether ``num_bytes`` more fit, of a request that then has ``request_bytes`` in all."""
         is_full = self.num_bytes + num_bytes > self.all_bytes
         return request_bytes <= SMALL_BYTES or not is_full
 
     def may_keep(self, request_bytes: int) -> bool:
-        """Whether a request that tritonserver has may be held still, to be sent again."""
+        """Whether to keep a request that tritonserver has, so that it can be sent again."""
         return request_bytes <= SMALL_BYTES or self.num_bytes <= self.all_bytes // 2
 
     def check_length(self, num_bytes: int) -> None:
-        """Raises RefusedError for a body that says that it is too large."""
+        """Raises RefusedError if the length that a request announces is too large."""
         if num_bytes > self.max_bytes:
             raise self._too_large(f"{num_bytes} bytes")
 
     def take(self, num_bytes: int, request_bytes: int) -> None:
-        """Counts ``num_bytes`` more of a body of which there are then so many. Raises RefusedError
-        where they are too many.
+        """Counts ``num_bytes`` more of a body that then has ``request_bytes`` in all. Raises
+        RefusedError if that body or all bodies together are too large.
         """
         if request_bytes > self.max_bytes:
             raise self._too_large("more")
@@ -53,9 +54,7 @@ class Bodies:
 
 
 def expanded(data: bytes, max_bytes: int, what: str) -> bytes:
-    """What was compressed, whichever of ENCODINGS it is; ``what`` it is called in errors. Raises
-    RefusedError.
-    """
+    """Decompresses data of any of ENCODINGS; errors call it ``what``. Raises RefusedError."""
     max_bytes = min(max_bytes, max(_MAX_FREE_BYTES, _MAX_RATIO * len(data)))
     decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:

@@ -1,8 +1,8 @@
-"""The three steps of an ensemble, each in the place of a task: texts to rows of tokens, rows to the
-model's output, output to the answer.
+"""The three steps of an ensemble: texts to rows of tokens, rows to the model's output, output to
+the answer. The encoder engine runs each as if it were a task.
 
-The last step is given the request's own tensors too and reads them a second time. So a task is the
-same code in one model and in three, and the steps' processes share no state. Between steps
+The last step also gets the request's own tensors and reads them a second time. So a task's code is
+the same in one model and in three, and the steps' processes share no state. Between steps
 ``input_ids``, ``attention_mask`` and ``token_type_ids`` are (rows, longest row) int64, padded on
 the right, as every exported encoder takes them.
 """
@@ -31,7 +31,7 @@ from ..task import EncoderTask, Prepared
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
 MODEL_OUTPUT = "model_output"
-COMPUTED = "output"  # the name that exported models have for it (OUTPUT of onnx/export.py)
+COMPUTED = "output"  # its name in exported models (OUTPUT of onnx/export.py)
 
 
 class TokenizerStep(EncoderTask):
@@ -41,7 +41,7 @@ class TokenizerStep(EncoderTask):
         self._pad_id = padding_filler(task.setup.config)
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        # The model step needs a row even if there is nothing to compute.
+        # The model step fails without a row, so a request with nothing to compute sends one token.
         encodings = self._task.prepare(fields, wanted).encodings or [Encoding([self._pad_id])]
         longest = max(map(len, encodings))
         multiple = -(-longest // self._multiple) * self._multiple
@@ -51,8 +51,8 @@ class TokenizerStep(EncoderTask):
 
 
 class ModelStep(EncoderTask):
-    """Rows of tokens to the output of the model of ``task``, as an exported model computes on a
-    Triton backend.
+    """Computes the model's output for rows of tokens, as an exported model does on a Triton
+    backend.
     """
 
     def __init__(self, task: EncoderTask) -> None:
@@ -64,7 +64,7 @@ class ModelStep(EncoderTask):
         self._num_token_types = types if tokenization.has_token_types else 0
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Each row is an encoding, without its padding."""
+        """Makes an encoding of each row, without its padding."""
         rows = {name: _array(fields, name) for name in ROWS}
         length = rows["input_ids"].shape[1]
         return Prepared(
@@ -72,8 +72,8 @@ class ModelStep(EncoderTask):
         )
 
     def _encodings(self, rows: Mapping[str, Array]) -> list[Encoding]:
-        """Raises RequestError for tensors that don't fit together and tokens beyond the model's:
-        one such row would fail the step that it shares with other callers'.
+        """Raises RequestError for tensors of different shapes and for tokens that the model does
+        not have: one such row would fail the other callers' rows in its batch.
         """
         ids, mask, types = rows.values()
         for name in ROWS[1:]:
@@ -104,8 +104,8 @@ class PostprocessingStep(EncoderTask):
 
     @torch.inference_mode()
     def _results(self, fields: RequestFields, encodings: Sequence[Encoding]) -> list[Array]:
-        """The results as in a single model: float32, reduced by the task. Raises RequestError where
-        the model's output is not that of this request, EngineError for NaN.
+        """The results that a single model would have: float32, reduced by the task. Raises
+        RequestError if the model's output does not fit the request, EngineError for NaN.
         """
         computed = torch.from_numpy(_array(fields, MODEL_OUTPUT))
         per_token = self._task.output != "sequences"
@@ -137,14 +137,16 @@ def load_role(
     placement: Placement,
     num_threads: int,
 ) -> LoadedEncoder:
-    """Loads what ``served.role`` says. Raises LoadError."""
+    """Loads the whole model, or the step of an ensemble that ``served.role`` names. Raises
+    LoadError.
+    """
     load = partial(load_encoder, served, options, task_class, placement, num_threads)
     if served.role == "whole":
         return load()
     if served.role == "model":
         return load(ModelStep)
     saved, config, auto_class = read_files(served, task_class)
-    with within_files(saved.folder):  # its weights are not needed
+    with within_files(saved.folder):  # these steps need no weights
         model = load_on_meta_device(served, auto_class, config)
     task = make_task(served, options, task_class, saved, model)
     description = f"{served.source}, {served.role}"
@@ -166,12 +168,12 @@ def _no_engine() -> EncoderEngine:
 
 
 def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
-    """(rows, length, size) float32 of outputs (tokens, size), zeros at padding; (rows, size) of
-    outputs (size,).
+    """Stacks outputs (tokens, size) into (rows, length, size) float32, with zeros at padding, and
+    outputs (size,) into (rows, size).
     """
     if outputs[0].ndim == 1:
         return np.stack(outputs)
-    # By np.pad each would be copied twice, and a small one takes 40 times as long.
+    # np.pad would copy each output twice, and takes 40 times as long for a small one.
     found = np.empty((len(outputs), length, outputs[0].shape[1]), dtype=np.float32)
     for row, output in zip(found, outputs, strict=True):
         row[: len(output)], row[len(output) :] = output, 0
@@ -179,7 +181,7 @@ def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
 
 
 def _lengths(mask: Array) -> list[int]:
-    """The number of tokens in each row, which come before its padding."""
+    """The number of tokens in each row. Raises RequestError unless padding comes after them."""
     lengths = mask.sum(axis=1)
     expected = np.arange(mask.shape[1])[None, :] < lengths[:, None]
     if not len(mask) or not lengths.all() or not np.array_equal(mask, expected):

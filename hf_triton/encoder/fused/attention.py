@@ -1,4 +1,4 @@
-"""Attention within each of several packed texts, by compiled loops."""
+"""Attention of packed texts, each within itself, by compiled loops."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _ROWS, COLUMNS = 8, 32
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of a row: text i is tokens ``starts[i]`` to ``starts[i + 1] - 1``, int64, at most
-    ``longest``, and each token has one of the ``positions`` in its text, int32.
+    """Texts packed into one row. Text i is tokens ``starts[i]`` to ``starts[i + 1] - 1``, int64.
+    None has more than ``longest`` tokens; ``positions`` has each token's place in its text,
+    int32.
     """
 
     longest: int
@@ -33,7 +34,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoder(Body):
-    """Every layer has ``kv_heads`` heads of ``dim`` numbers."""
+    """An encoder's layers, each with ``kv_heads`` heads of keys and values of ``dim`` numbers."""
 
     kv_heads: int
     dim: int
@@ -68,7 +69,7 @@ class TextAttention:
             self._team.run_with(load_kernel("place", self._loops.dtype), arguments)
         heads, dim, bias, longest = attention.num_heads, self._dim, attention.bias, texts.longest
         out = qkv.new_empty(len(qkv), heads * dim)
-        # The padded sizes of tokens and of dim, and the float32 numbers of a thread's scratch.
+        # Tokens and dim, padded to the kernel's blocks; the float32 numbers of a thread's scratch.
         stride, wide = longest + COLUMNS, dim + -dim % COLUMNS
         size = (dim + wide + _ROWS) * stride + _ROWS * (dim + wide)
         if self._relative:

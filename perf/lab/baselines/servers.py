@@ -1,4 +1,6 @@
-"""The servers that are compared. A peer is a command in a Python environment of the user's."""
+"""The servers that ``perf baselines`` compares: ours, and peers, each of which is a command in a
+Python environment that the user made.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ models:
     options: {{engine: in_flight, max_model_len: {length}}}
 """
 Body = Callable[[Request, str, bool], Mapping[str, Any]]
-"""Makes the body of a request to the model of this name, as a stream or not."""
+"""Makes the body of a request; the arguments are the model's name and whether to stream."""
 
 
 def _triton(request: Request, _: str, stream: bool) -> Mapping[str, Any]:
@@ -68,8 +70,9 @@ def _completions(request: Request, model: str, stream: bool) -> Mapping[str, Any
 
 @dataclass(frozen=True)
 class Server:
-    """``routes`` are of whole answers and of streams. ``command`` may hold {model}, {dtype},
-    {port}, {cores}; without one it is ``hf-triton serve``. A server is ready when /health answers.
+    """A server and how to start it. ``routes`` has the endpoint for whole answers and the one for
+    streams. ``command`` may hold {model}, {dtype}, {port} and {cores}; if it is empty, ``hf-triton
+    serve`` is started. A peer is ready when its /health answers.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Server:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, environments: Path) -> str:
+        """The shell command that installs this server; empty if it is installed."""
         folder = environments / self.environment
         if not self.command or (folder / "bin" / self.command.split(" ", 1)[0]).exists():
             return ""
@@ -104,7 +108,7 @@ SERVERS: Sequence[Server] = (
     Server(
         name="transformers-serve",
         what="transformers serve --continuous-batching",
-        # Where sizes are not given, its cache takes most of the machine's memory.
+        # Without sizes its cache takes most of the machine's memory.
         command="python -m transformers.cli.transformers serve --continuous-batching --device cpu"
         " --dtype {dtype} --attn-implementation sdpa --cb-block-size 32 --cb-num-blocks 2048"
         f" --cb-max-batch-tokens 512 --log-level error {_LISTEN} {{model}}",
@@ -118,7 +122,7 @@ SERVERS: Sequence[Server] = (
         " --disable-uvicorn-access-log",
         environment="vllm",
         pip="vllm",
-        # On all cores: its default leaves one to others, and is slower from 32 clients on.
+        # All cores: by default it leaves one free, which is slower from 32 clients on.
         variables={"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "{cores}"},
     ),
 )
@@ -127,7 +131,7 @@ BY_NAME = {server.name: server for server in SERVERS}
 
 @dataclass(frozen=True)
 class Running:
-    """A ready server: its HTTP port, and the names that it has for the model and its streams."""
+    """A ready server: its HTTP port, and the model's names for whole answers and for streams."""
 
     port: int
     model: str
@@ -138,7 +142,9 @@ class Running:
 def started(
     server: Server, dtype: str, folder: Path, environments: Path, *, streaming: bool = False
 ) -> Iterator[Running]:
-    """``folder`` holds the model and receives logs and repositories. Raises PerfError, OSError."""
+    """Starts a server, and stops it at the end. ``folder`` holds the model; logs and repositories
+    are written there. Raises PerfError, OSError.
+    """
     if missing := server.missing(environments):
         raise PerfError(f"{server.name} is not installed: {missing}")
     if server.command:

@@ -13,13 +13,13 @@ from perf.lab.baselines.servers import DTYPES, SERVERS
 
 HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
 DESCRIPTION = """\
-Makes a Llama of 42 M random weights and measures it, served by this project and by what people use
-instead, all on this machine with the same requests in the same order: prompts of 8 to 64 tokens
-that ask for 8, 16, 32, 64 or 128, from N clients who send the next request when the last is
+Makes a Llama of 42 M random weights and measures it on this machine, served by this project and by
+other servers (peers). All get the same requests in the same order: prompts of 8 to 64 tokens that
+ask for 8, 16, 32, 64 or 128, from N clients, each of which sends its next request when the last is
 answered. Servers are started one after the other, every other round in the opposite order.
-Useful tokens are those that were asked for. Prints a Markdown report, and keeps each level in the
-folder as soon as it is measured: the same command goes on where one was stopped. Peers run in
-environments of their own; --list says how to install those that are missing."""
+Useful tokens are those that were asked for. Prints a Markdown report, and saves each level as soon
+as it is measured: the same command continues an interrupted run. Peers run in environments of
+their own; --list says how to install those that are missing."""
 NAMES = tuple(server.name for server in SERVERS)
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
@@ -40,15 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--targets", type=names(NAMES), metavar="T,T,...", default=NAMES, help=f"of {every}")
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
     add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
-    add("--requests", type=whole(), metavar="N", help=f"counted at each level: {FULL[0]}")
+    add("--requests", type=whole(), metavar="N", help=f"requests measured at each level: {FULL[0]}")
     add("--rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
     add("--quick", action="store_true", help="1 round, 1 and 8 clients, 24 requests: rough figures")
-    add("--streams", action="store_true", help="measure waiting times of streams, too")
+    add("--streams", action="store_true", help="measure the latencies of streams too")
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
     add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
     add("--seed", type=int, default=0, help="of the load and the weights: 0")
-    add("--environments", type=Path, metavar="FOLDER", help=f"of the peers: {ENVIRONMENTS}")
-    output = "where the run is kept, or is and goes on: perf-results/baselines"
+    add(
+        "--environments",
+        type=Path,
+        metavar="FOLDER",
+        help=f"the peers' environments: {ENVIRONMENTS}",
+    )
+    output = "saves the run here, and continues one that is here: perf-results/baselines"
     default = Path("perf-results/baselines")
     add("--output", type=Path, default=default, metavar="FOLDER", help=output)
     add("--list", action="store_true", help="show the targets and whether they are installed")

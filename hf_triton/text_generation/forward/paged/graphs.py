@@ -1,9 +1,9 @@
-"""Steps of decodes alone replayed as CUDA graphs: one launch a step instead of hundreds.
+"""Replays steps that only decode as CUDA graphs: one launch a step instead of hundreds.
 
-A graph has fixed shapes, so one is captured for each of some numbers of sequences, and a step runs
-in the smallest that holds it, padded with sequences of one token in page 0. Steps with prompts or
+A graph has fixed shapes, so one is captured for each of several batch sizes. A step runs in the
+smallest graph that holds it, padded with sequences of one token in page 0. Steps with prompts or
 drafts run eagerly: most take the device longer than the host takes to launch them. All graphs are
-captured at load, the largest first, so that others find room in its memory.
+captured at load, the largest first, so that the others reuse its memory.
 
 See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
@@ -27,12 +27,12 @@ from .page_runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages
 
 MOST_SEQS = 512
-_MOST_FAILURES = 3  # of captures, before the first that succeeds
+_MOST_FAILURES = 3  # captures that fail, with none that succeeds, before it gives up
 _TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
 
 def with_cuda_graphs(runner: Runner, device: torch.device) -> Runner:
-    """The runner, with CUDA graphs of its decodes where they can be captured."""
+    """The runner with CUDA graphs for its decodes; the runner itself if none can be captured."""
     if device.type != "cuda" or not isinstance(runner, PageRunner):
         return runner
     if len(devices_of(runner.model)) > 1:
@@ -64,7 +64,7 @@ class GraphedRunner(Runner):
             try:
                 self._graphs[num_seqs] = self._record(num_seqs)
             except Exception as error:
-                # Not every model can be captured; running eagerly is always right.
+                # Not every model can be captured; steps without a graph run eagerly.
                 failures.append(error)
                 if len(failures) == _MOST_FAILURES and not self._graphs:
                     break
@@ -80,10 +80,10 @@ class GraphedRunner(Runner):
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """-> logits (num_rows, vocab), overwritten by the next step's."""
-        at = bisect_left(self._sizes, len(step.decodes))  # the smallest that holds it
-        if step.prefills or step.drafts or at == len(self._sizes):
+        index = bisect_left(self._sizes, len(step.decodes))  # of the smallest size that holds them
+        if step.prefills or step.drafts or index == len(self._sizes):
             return self.inner.forward(step)
-        shape, replay = self._graphs[self._sizes[at]]
+        shape, replay = self._graphs[self._sizes[index]]
         lay_out_pages(step, self.cache, self.device, shape, into=self._buffer)
         return replay()[: len(step.all_rows)]
 
@@ -113,8 +113,8 @@ class GraphedRunner(Runner):
 
 
 def batch_sizes(most: int) -> list[int]:
-    """1, 2, 4, 8, then powers of two and those halfway between, up to ``most``: at most a third of
-    a larger graph is padding.
+    """1, 2, 4, 8, then powers of two and the numbers halfway between, up to ``most``: so at most a
+    third of a larger graph is padding.
     """
     sizes, power = [1, 2, 4, 8], 16
     while power < most:
@@ -124,11 +124,11 @@ def batch_sizes(most: int) -> list[int]:
 
 
 def _check_replay(replay: Replay, run: Callable[[], torch.Tensor]) -> None:
-    """Raises RuntimeError where a replay's logits differ: what a model launches on another stream
-    is not in the graph, and CUDA reports no error.
+    """Raises RuntimeError if a replay's logits differ. They do if a model launches kernels on
+    another stream: the graph lacks those, and CUDA reports no error.
     """
     expected = run().to(torch.float32, copy=True)
     span = (expected.max() - expected.min()).clamp_min(1e-6)
     difference = float(((replay().float() - expected).abs().max() / span).item())
-    if not difference <= _TOLERANCE:  # NaN neither
+    if not difference <= _TOLERANCE:  # `not <=`, so that NaN fails too
         raise RuntimeError(f"a replayed step's logits differ by {difference:.2g} of their range")
