@@ -86,14 +86,17 @@ def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as bytes; texts of tensors as UTF-8. Raises FrameTooLargeError."""
+    """A frame as bytes; texts of tensors as UTF-8. Raises FrameTooLargeError, and KeyError
+    for another type of numbers.
+    """
     described, data = [], list[bytes]()
     for name, array in frame.tensors.items():
         parts = [array.tobytes()]
         if is_bytes := array.dtype == np.object_:
             elements = array.reshape(-1).tolist()
             parts = [one.encode() if isinstance(one, str) else one for one in elements]
-        type_name = BYTES if is_bytes else array.dtype.str
+        # Of a type that the reader does not know it would end the connection.
+        type_name = BYTES if is_bytes else DTYPES[array.dtype.str].str
         described.append((name, type_name, array.shape, [*map(len, parts)]))
         data += parts
     description = json.dumps((list(frame.texts), described)).encode()

@@ -115,7 +115,6 @@ class _Caller(Connection):
         self.listener.forget(self)
         for responder in list(self.open.values()):
             responder.cancel()
-        self.open.clear()
         if fault is not None:
             log.warn(f"a caller's connection was ended: {fault}")
 
@@ -128,40 +127,35 @@ class _LinkResponder:
         caller.open[number] = self
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        if not (self._close_once() if final else self._is_open()):
+        if self._number not in self._caller.open:
             return
         flags = frames.FINAL if final else 0
         try:
-            self._tell(Frame(frames.ANSWER, self._number, flags, tensors=outputs))
+            # Before it counts as answered: what can't be encoded is an error that is sent.
+            data = frames.encode(Frame(frames.ANSWER, self._number, flags, tensors=outputs))
         except FrameTooLargeError as error:
-            if final or self._close_once():
-                self._send_error(EngineError(f"the answer has {error}"))
+            self.fail(EngineError(f"the answer has {error}"))
+            return
+        if not final or self._close_once():
+            self._caller.send(data)  # a caller that has gone is no error
 
     def fail(self, error: Exception) -> None:
-        if self._close_once():
-            self._send_error(error)
+        if not self._close_once():
+            return
+        status, text = status_and_text(error)
+        # Tells the client that another engine can answer the request: it is neither the request's
+        # fault nor a full queue's.
+        unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
+        flags = frames.UNLOADING if unloading else 0
+        self._caller.send(frames.encode(Frame(frames.ERROR, self._number, flags, (status, text))))
 
     def is_cancelled(self) -> bool:
         return self._cancelled
 
     def cancel(self) -> None:
         self._cancelled = True
-
-    def _is_open(self) -> bool:
-        return self._number in self._caller.open and not self._cancelled
+        self._close_once()
 
     def _close_once(self) -> bool:
-        """Ends the request; True for the first call, unless the request was cancelled."""
-        return self._caller.open.pop(self._number, None) is not None and not self._cancelled
-
-    def _send_error(self, error: Exception) -> None:
-        status, text = status_and_text(error)
-        # Tells the client that another engine can answer the request: it is neither the request's
-        # fault nor a full queue's.
-        unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
-        flags = frames.UNLOADING if unloading else 0
-        self._tell(Frame(frames.ERROR, self._number, flags, (status, text)))
-
-    def _tell(self, frame: Frame) -> None:
-        """Queues a frame; a caller that has gone is no error. Raises FrameTooLargeError."""
-        self._caller.send(frames.encode(frame))
+        """Ends the request; True for the first call."""
+        return self._caller.open.pop(self._number, None) is not None

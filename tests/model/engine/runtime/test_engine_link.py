@@ -215,6 +215,20 @@ def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[
     assert not any("prompt" in line for line in log_lines)
 
 
+@pytest.mark.parametrize("final", [False, True])
+def test_an_answer_that_the_link_can_not_carry_costs_one_request(
+    identity: str, *, final: bool
+) -> None:
+    def handle(request: Request) -> None:
+        request.responder.send({"x": np.array(["a text"])}, final=final)
+
+    listener = EngineListener("m_stream", handle)
+    with Peer(identity) as peer:
+        peer.ask(1)
+        assert peer.read().texts == ["INTERNAL", "internal error: KeyError"]
+    listener.close()
+
+
 def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
     taken: list[Request] = []
     listener = EngineListener("m_stream", taken.append)
