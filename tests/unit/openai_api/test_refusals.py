@@ -106,6 +106,14 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [], "tool_choice": "required"}, "tool_choice: "),
         ({"functions": [FUNCTION]}, "functions: of older chats; send tools"),
         ({"function_call": "auto"}, "function_call: of older chats; send tool_choice"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f"}}]},
+            "messages[0].function_call: of older chats; send tool_calls",
+        ),
+        (
+            {"messages": [*USER, {"role": "function", "name": "f", "content": "1"}]},
+            "messages[1].role: function is of older chats; send tool",
+        ),
     ],
     "/v1/responses": [
         ({"previous_response_id": "r"}, "previous_response_id: not kept here, or no longer"),

@@ -140,6 +140,14 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 def ask_chat(chat: Chat) -> GenerationRequest:
+    for number, one in enumerate(chat.messages):
+        where = f"messages[{number}]"
+        if one.get("role") == "function":
+            where = f"{where}.role"
+            raise ApiError(400, f"{where}: function is of older chats; send tool", where)
+        if one.get("function_call") is not None:
+            where = f"{where}.function_call"
+            raise ApiError(400, f"{where}: of older chats; send tool_calls", where)
     messages, media = take_media(chat.messages)
     # Templates know earlier reasoning by this name.
     messages = [
