@@ -52,8 +52,7 @@ class Truncator:
         self._backend.encode_special_tokens = tokenizer.split_special_tokens
         self._side: str = tokenizer.truncation_side
         self._adds_special_tokens = adds_special_tokens
-        step = self._backend.post_processor if adds_special_tokens else None
-        self._post_processor = _post_processor(step)
+        self._post_processor = _post_processor(self._backend.post_processor)
 
     def pieces(self, text: str, *, has_places: bool = True) -> Tokenized:
         """A text's tokens without special ones, and in half the time without their places in it."""
@@ -65,10 +64,12 @@ class Truncator:
 
     def joined(self, first: Tokenized, second: Tokenized | None = None) -> Tokenized:
         """One text or a pair with its special tokens."""
-        return self._post_processor.post_process(first, second)
+        return self._post_processor.post_process(first, second, self._adds_special_tokens)
 
     def room(self, max_length: int, *, pair: bool) -> int:
         """How many tokens of the texts fit beside the special ones."""
+        if not self._adds_special_tokens:
+            return max_length
         return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
 
     def pairs(

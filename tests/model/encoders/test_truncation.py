@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.encoder.texts.truncation import Truncator
@@ -63,11 +64,15 @@ def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
 
 
 @pytest.mark.parametrize("text, kept", [("cat dog", "cat dog"), ("cat dog cat cat", "cat dog cat")])
-def test_a_pair_without_special_tokens_keeps_its_types(text: str, kept: str) -> None:
+@pytest.mark.parametrize("pair", ["$A $B:1", "$A $B"])
+def test_a_pair_without_special_tokens_keeps_its_types(text: str, kept: str, pair: str) -> None:
     limits: dict[str, Any] = {"max_length": 4, "truncation": True, "has_token_types": True}
-    ours = Tokenization(tokenizer_of("bert"), **limits, adds_special_tokens=False)
+    tokenizer = tokenizer_of("bert")
+    start = {"single": "[CLS] $A", "special_tokens": [("[CLS]", tokenizer.cls_token_id)]}
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(pair=f"[CLS] {pair}", **start)
+    ours = Tokenization(tokenizer, **limits, adds_special_tokens=False)
     found = ours.encode("text_input", text, "house")
-    expected = tokenizer_of("bert")(kept, "house", add_special_tokens=False)
+    expected = tokenizer(kept, "house", add_special_tokens=False)
     assert found.input_ids == expected["input_ids"]
     assert found.token_type_ids == expected["token_type_ids"]
 
