@@ -245,7 +245,8 @@ class Engine(ABC):
         """
         done: Future[None] = Future()
         with self.thread.condition:
-            self._changes.append((change, done))
+            going = [one for one in self._changes if not one[1].cancelled()]
+            self._changes = [*going, (change, done)]
             self.thread.wake()
         self._wait_for(done)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,27 @@ def test_a_change_that_is_made_while_it_is_refused_counts_as_made(
     with running(engine):
         monkeypatch.setattr(engine.thread, "check_running", refused)
         engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
+
+
+def test_changes_that_were_refused_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise OverloadedError("the engine is stuck in a step: try again later")
+
+    class Change:
+        def __call__(self) -> None:
+            raise AssertionError
+
+    def refuse() -> weakref.ref[Change]:
+        change = Change()
+        with pytest.raises(OverloadedError):
+            engine.between_steps(change)
+        return weakref.ref(change)
+
+    engine = InFlightEngine(setup(tiny_model("llama")))
+    monkeypatch.setattr(engine.thread, "check_running", refused)
+    held = [refuse() for _ in range(3)]
+    assert [one() for one in held[:2]] == [None, None]
+    engine.stop()
 
 
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
