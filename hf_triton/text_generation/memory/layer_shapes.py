@@ -96,7 +96,12 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
 
     cache = DynamicCache(config=model.config)
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
+    try:
+        model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
+    except AttributeError as error:
+        if error.obj is not cache:
+            raise
+        raise ValueError(f"it needs a cache of its own, with {error.name}") from error
     shapes = [_layer_shape(cache, index, device) for index in range(len(cache))]
     while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
         shapes.pop()

@@ -45,7 +45,7 @@ class Drafter:
         return f"speculates by ngram up to {self._num_speculative_tokens} tokens"
 
     def draft(self, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
-        """Adds drafts to a step whose last tokens are all read; ``grow`` makes room for them."""
+        """Adds drafts to a step; ``grow`` makes room for them."""
         if step.prefills:
             return
         room = self._max_num_rows - len(step.decodes)

@@ -24,6 +24,7 @@ from tests.support.tiny_models import (
     PHI3_LONG,
     RWKV,
     T5,
+    XLSTM,
     mixed_load,
     random_encoder_decoder,
     random_model,
@@ -47,8 +48,9 @@ def started(model: Any, **options: Any) -> Engine:
         (lambda: random_model("minimax", **MINIMAX), "MiniMax uses cache of its own"),
         (lambda: random_model("deepseek_v32", **INDEXED), "layer 0 keeps earlier tokens in a"),
         (lambda: random_model("rwkv", **RWKV), NOTHING_KEPT),
+        (lambda: random_model("xlstm", **XLSTM), "it needs a cache of its own, with rnn_state"),
     ],
-    ids=["openai-gpt", "cpmant", "minimax", "deepseek_v32", "rwkv"],
+    ids=["openai-gpt", "cpmant", "minimax", "deepseek_v32", "rwkv", "xlstm"],
 )
 def test_what_cannot_be_held_goes_to_generate_with_one_line(
     make: Any, why: str, log_lines: list[str]
