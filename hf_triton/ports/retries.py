@@ -267,7 +267,7 @@ class InFlight:
         return self.has_begun and not (self.stream and self.stream.has_lost_process)
 
     def passed_on(self, num_responses: int = 1) -> None:
-        """Its caller has so many more responses of a stream."""
+        """Records that its caller got ``num_responses`` more, of a stream or whole."""
         self.has_begun = True
         if self.stream:
             self.stream.num_responses += num_responses

@@ -40,7 +40,7 @@ _WARM_UP_S = 120.0
 _ANSWER_TIMEOUT_S = 120.0
 
 Measure = Callable[[float], Measurement]
-"""Measures for so many seconds. Raises ``TrialError``."""
+"""Measures for the given number of seconds. Raises ``TrialError``."""
 
 
 class TrialError(Exception):

@@ -28,10 +28,10 @@ from .padded_runner import PaddedRunner
 # of the length.
 LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-# Beyond so many tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
+# With more tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
 # graph gains nothing.
 MAX_TOKENS = 8192
-_MOST_FAILURES = 3  # of captures, before the first that succeeds
+_MOST_FAILURES = 3  # captures that fail, with none that succeeds, before it gives up
 
 Bucket = tuple[int, int]  # batch size, length
 
@@ -99,7 +99,7 @@ class GraphRunner(PaddedRunner):
 
 
 def buckets(max_length: int) -> list[Bucket]:
-    """Every bucket of a model whose longest text has so many tokens, the largest first."""
+    """Every bucket of a model whose texts have at most ``max_length`` tokens; the largest first."""
     found = product(BATCH_SIZES, _lengths(max_length))
     return sorted((one for one in found if prod(one) <= MAX_TOKENS), key=prod, reverse=True)
 

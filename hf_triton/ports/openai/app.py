@@ -163,8 +163,8 @@ class OpenAiApp:
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
     ) -> Asked:
-        """What the body asks for, or without one the query, of the model in the path where one is
-        there; so many ``more_bytes`` may be read with it. Raises ApiError.
+        """Reads the request from the body, or from the query of a GET; a model named in the path
+        is the one asked. ``more_bytes`` is the size of what else ``read`` reads. Raises ApiError.
         """
         if request.method == "GET":
             return read(dict(request.query))

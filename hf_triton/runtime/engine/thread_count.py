@@ -59,7 +59,7 @@ class StepThreads:
         torch.set_num_threads(self.count)
 
     def computes(self, num_tokens: int) -> None:
-        """Notes that this step computes so many tokens on a CPU; other steps are ignored."""
+        """Adds to the tokens that this step computes on a CPU; steps without any are ignored."""
         self._num_tokens += num_tokens
 
     def step_took(self, seconds: float) -> None:
@@ -80,7 +80,7 @@ class StepThreads:
         yield one_number("hf_triton_cpu_threads", _HELP, self.settled)
 
     def note(self, num_tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long with ``count`` threads."""
+        """Records how long a step of ``num_tokens`` took with ``count`` threads."""
         if self.most == 1 or seconds <= 0:
             return
         size = round(4 * math.log2(num_tokens + 4))
@@ -156,8 +156,8 @@ class _Trial:
         self._num_steps, self._block_s, self._num_rounds = 0, 0.0, 0
 
     def note(self, times: float, seconds: float) -> None:
-        """A step with ``count`` threads took so many times the usual. The first one of a block
-        also wakes threads, or waits for what the block before has used up.
+        """Records that a step with ``count`` threads took ``times`` as long as usual. A block's
+        first step is not compared: it also wakes threads, or waits for what the last block used up.
         """
         if self._num_steps:
             self.times[self.count].append(times)

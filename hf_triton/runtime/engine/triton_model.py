@@ -61,8 +61,8 @@ class Serving(Protocol):
         """Finishes what is here within ``grace_s``, answers the rest with UNAVAILABLE."""
 
 
-# Loads a model and starts its engine, with so many threads. Raises LoadError: the line that an
-# operator reads.
+# Loads a model and starts its engine with this number of threads. Raises LoadError, whose text an
+# operator reads in the log.
 Loader: TypeAlias = "Callable[[ServedModel, Placement, int], Serving]"
 
 

@@ -69,7 +69,8 @@ class ThreadTeam:
         return self._scratch[size]
 
     def run(self, kernel: Kernel, *arguments: int, numbers: int = _MANY) -> None:
-        """Runs a kernel that computes about so many ``numbers`` to its end: of few on one thread.
+        """Runs a kernel and waits for its end. ``numbers`` is about how many it computes; few are
+        computed on one thread.
 
         ``arguments`` are integers: sizes, addresses of contiguous memory that outlives the call, or
         ``bits_of`` a float.

@@ -55,8 +55,8 @@ def current_reading() -> Reading:
 
 
 class FileThreads:
-    """So many threads, started as they are needed; by default a quarter of the cores, but so many
-    that a few files that take long leave room for others. ``what`` is files or texts.
+    """Threads that read files or texts (``what``), started as they are needed. By default there is
+    one for each four cores, and enough that a few slow files leave room for others.
     """
 
     def __init__(self, num_threads: int | None = None, what: str = "files") -> None:

@@ -187,7 +187,7 @@ def _answer(name: str, given: list[bytes]) -> tuple[int, bytes]:
 
 
 def _limit_memory(max_bytes: int) -> None:
-    """To so many bytes of address space beyond what the process has now."""
+    """Lets the address space of this process grow by at most ``max_bytes``."""
     with contextlib.suppress(OSError, ValueError):
         # Where the machine has no memory left, this process goes first.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,8 +1,8 @@
 """Ends what hangs: tritonserver, its models' processes, and that of the ports. They are then
 started again like those that died.
 
-One rule: what has work and is silent for so many seconds, or was stopped, hangs. A process beats or
-answers. A process that is slow, because it computes or because the machine is busy with others,
+One rule: a process hangs if it has work and is silent for too long, or was stopped. A process beats
+or answers. A process that is slow, because it computes or because the machine is busy with others,
 does not hang: it uses the processor, or waits for it or for a disk. A model says that it is ready.
 A load has a process: Triton 24.10 waits for ever for one that dies in its first moments, and loads
 nothing more by that name. It also waits for ever for the end of one that got no processor for a

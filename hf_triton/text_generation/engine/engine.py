@@ -50,8 +50,8 @@ class EngineSetup:
     in-flight engine takes ``adapters`` and computes by ``compiled`` loops (None: on a CPU).
 
     An encoder-decoder of sounds is tried with ``sources``, the longest first. ``trial_prompts``
-    makes prompts with images or sounds, ``largest_prompt`` the one with the largest of them, of at
-    most so many tokens, if there is any.
+    makes prompts with images or sounds. ``largest_prompt`` makes the one with the largest of them
+    that has at most the given number of tokens, if there is one.
     """
 
     model: Any
@@ -216,7 +216,7 @@ class Engine(ABC):
 
         Raises:
             OverloadedError: the queue has no room for them, or the engine is stopping or stuck.
-            RequestError: it never has room for so many.
+            RequestError: the queue never has room for so many.
         """
         with self.thread.condition:
             try:

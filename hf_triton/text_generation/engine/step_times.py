@@ -39,7 +39,7 @@ class StepTimes:
         self._token: LowMean | None = None  # of a prompt
 
     def note(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
-        """A step of so many decodes and tokens of prompts took so long."""
+        """Records how long a step with these numbers of decodes and prompt tokens took."""
         if not num_prompt_tokens:
             mean = self._decodes.setdefault(num_decodes, LowMean(seconds))
             mean.add(min(seconds, _MOST * mean.value))
@@ -50,7 +50,9 @@ class StepTimes:
         self._token.add(min(token_s, _MOST * self._token.value))
 
     def most_prompt_tokens(self, num_decodes: int, num_prompts: int) -> int | None:
-        """How many a step may compute while so many prompts wait; None before any was measured."""
+        """How many prompt tokens a step may compute while ``num_prompts`` wait; None before the
+        times of prompts and decodes were measured.
+        """
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None

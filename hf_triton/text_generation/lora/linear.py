@@ -115,8 +115,8 @@ class StepAdapters:
     sampled: RowAdapters | None
 
     def of(self, num_rows: int, *, is_head: bool) -> RowAdapters | None:
-        """The adapters of so many rows. Where a step samples as many rows as it has tokens, only
-        the head gets the sampled ones.
+        """The adapters of a layer's ``num_rows`` rows: of all tokens, or of the sampled ones. If a
+        step samples as many rows as it has tokens, only the head gets those of the sampled.
         """
         if num_rows == self.num_sampled and (is_head or num_rows != self.num_tokens):
             return self.sampled

@@ -191,7 +191,7 @@ class PagedCache:
                     pages[target] = pages[source]
 
     def begin_source(self, row: int, length: int) -> None:
-        """Clears what an earlier, longer source left behind one of so many tokens."""
+        """Clears what an earlier, longer source of this row left beyond ``length`` tokens."""
         num_written, self.source_lengths[row] = self.source_lengths[row], length
         for stored in chain(*self.states) if num_written > length else ():
             stored[row, :, length:num_written] = 0

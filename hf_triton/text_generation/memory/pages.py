@@ -62,11 +62,11 @@ class FreePages:
     such as one.
     """
 
-    _TOGETHER = 8  # that are left to one sequence, as long as there are others
+    _TOGETHER = 8  # pages of a group; a sequence begins one whose pages are all free where it can
 
     def __init__(self, num_pages: int) -> None:
         self._pages = dict.fromkeys(range(num_pages - 1, 0, -1))
-        # The whole groups of so many, by the first's number; the next to take comes last.
+        # Groups whose pages are all free, by their first page's number; the last is taken next.
         groups = range((num_pages // self._TOGETHER - 1) * self._TOGETHER, 0, -self._TOGETHER)
         self._whole = dict.fromkeys(groups)
 
@@ -208,7 +208,7 @@ class Pages:
         return [] if begun is None else [StateCopy(0, 0, (begun.page, sequence.pages[num_full]))]
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Adds pages for so many tokens; False where there are none."""
+        """Adds pages until ``num_tokens`` fit; returns False if too few are free."""
         num_more = self._num_pages(num_tokens) - len(sequence.pages)
         if num_more <= 0:
             return True

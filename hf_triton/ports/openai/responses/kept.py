@@ -1,5 +1,5 @@
-"""Responses that callers may refer to later: in memory, for a while, and of each caller so many
-bytes, so that nobody pushes out another's. Knows no HTTP library.
+"""Responses that callers may refer to later. They stay in memory for a while; each caller has an
+own limit of bytes, so that nobody pushes out another's. Knows no HTTP library.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class EarlierResponses:
 
     @property
     def num_bytes(self) -> int:
-        """At most so many bytes are read."""
+        """An upper limit of the bytes that are read."""
         return self._kept.num_bytes_of(self._payer)
 
     @property

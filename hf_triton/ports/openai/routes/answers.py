@@ -181,7 +181,7 @@ def to_json(value: Any) -> bytes:
 
 
 async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
-    """What ``work`` gives; from a thread where so many bytes would hold other callers up."""
+    """Returns what ``work`` returns; runs it on a thread if its bytes would delay other callers."""
     return work() if num_bytes < LARGE_BYTES else await asyncio.to_thread(work)
 
 

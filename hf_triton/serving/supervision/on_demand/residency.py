@@ -17,7 +17,7 @@ Sizes = Mapping[str, float]  # bytes by device
 
 # A model is idle once nobody has asked it for so long: clients that ask one after the other pause.
 _PAUSE_S = 1.0
-# A busy one stays at least so long, or so many times as long as loads take, before it makes room.
+# A busy model makes room after this many seconds or times a load's time, whichever is longer.
 _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
 _LONG_LOAD_S = 60.0
 _THRASH_S, _SAY_THRASH_EVERY_S = 60.0, 60.0

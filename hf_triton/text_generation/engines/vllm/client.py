@@ -18,8 +18,8 @@ from hf_triton.text_generation.structured.constraint import Constraint
 from .arguments import AdapterFile
 from .sampling import bad_words, sampling_arguments, structured_outputs
 
-# An answer that is not streamed gets its tokens in groups of so many: each output of vLLM's costs
-# this process time.
+# Tokens in one output of vLLM's where the answer is not streamed: each output costs this process
+# time.
 _INTERVAL = 16
 _BAD_WORDS = "_bad_words_token_ids"
 
