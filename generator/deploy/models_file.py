@@ -96,7 +96,7 @@ def _place(node: Node) -> Place:
 
 
 def _hooks_name(spec: ModelSpec) -> str:
-    """By the model: two may have files of one name in two folders."""
+    """Named by the model: two models may have hooks files of one name in two folders."""
     return f"{spec.name}.py"
 
 

@@ -38,7 +38,7 @@ def quote(text: str) -> Markup:
 
 
 def quote_for_compose(text: str) -> Markup:
-    """As ``quote``, where Compose replaces ``$NAME``: a dollar is written twice."""
+    """Like ``quote``, with each dollar written twice, because Compose replaces ``$NAME``."""
     return quote(text.replace("$", "$$"))
 
 

@@ -83,7 +83,7 @@ class Server:
 
     @property
     def num_threads(self) -> str:
-        """Its cores: without a quota, processes see all of the machine's."""
+        """The number of its cores: without a quota, processes see all of the machine's."""
         return str(max(1, int(float(self.asked.cpu))))
 
     @property
@@ -144,7 +144,7 @@ class Server:
 
     @cached_property
     def memory_mib(self) -> int:
-        """With shared memory, and all copies of the weights, which pass through it to a GPU."""
+        """Includes shared memory and all copies of the weights, which pass through it to a GPU."""
         asked, shm_mib, nowhere = self.asked.memory, self.shm_mib, Path("model_repository")
         if asked is not None and asked <= shm_mib:
             raise UsageError(

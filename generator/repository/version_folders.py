@@ -84,7 +84,7 @@ def drop_version(folder: Path) -> None:
 
 
 def drop_last_version(folder: Path, version: int) -> None:
-    """As ``drop_version``, where ``version`` is the current one. Raises RepositoryError."""
+    """Drops ``version`` if it is still the current one. Raises RepositoryError."""
     finish(folder)
     if current_version(read_manifest(folder)) == version:
         drop_version(folder)

@@ -81,7 +81,7 @@ def find_source(value: str, base: Path) -> Source:
 
 
 def find_model(value: str, base: Path) -> Source:
-    """As ``find_source``, or a .gguf file on this machine. Raises Refused."""
+    """Like ``find_source``, but also takes a .gguf file on this machine. Raises Refused."""
     if not names_gguf(value):
         return find_source(value, base)
     path = os.path.expanduser(value)
@@ -95,7 +95,7 @@ def find_model(value: str, base: Path) -> Source:
 
 
 def find_adapters_source(value: str, base: Path) -> Source:
-    """As ``find_source``, or all that somebody has on the Hub. Raises Refused."""
+    """Like ``find_source``, but also takes all models of an owner on the Hub. Raises Refused."""
     if _OF_ORG.fullmatch(value):
         return Source(value, None)
     if is_stored(value):

@@ -59,7 +59,7 @@ def given_texts(fields: RequestFields, name: str, partners: Sequence[str] = ()) 
 
 
 def required_texts(fields: RequestFields, name: str, partners: Sequence[str] = ()) -> list[str]:
-    """As ``given_texts``, with a RequestError for an empty text, too."""
+    """Like ``given_texts``, but also raises RequestError for an empty text."""
     return each_row(partial(filled, name), given_texts(fields, name, partners))
 
 

@@ -45,12 +45,12 @@ class AbandonedRequests:
         self._told: set[str] = set()
 
     def tell(self, call: str) -> None:
-        """Nobody waits for it any more."""
+        """Tells the model that nobody waits for this call any more."""
         self._told.add(call)
         _create(Path(f"{self._prefix}{call}"))
 
     def forget(self, call: str) -> None:
-        """It has ended."""
+        """Removes the file of a call that has ended."""
         if call in self._told:
             self._told.remove(call)
             with contextlib.suppress(OSError):

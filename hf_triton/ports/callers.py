@@ -113,8 +113,8 @@ class Callers:
 
 
 def _digest(token: bytes) -> bytes:
-    """By which keys are looked up: how long that takes tells nothing of a key, because nobody
-    outside can say what digest a token has.
+    """The digest by which a key is looked up. The time of a look-up tells nothing of a key, because
+    nobody outside knows a token's digest.
     """
     return hmac.digest(_SECRET, token, "sha256")
 

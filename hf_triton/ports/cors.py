@@ -15,8 +15,8 @@ def allows(access: Access, origin: str | None) -> bool:
 
 
 def headers(access: Access, origin: str | None) -> dict[str, str]:
-    """Those of an answer to a request of ``origin``. Where some origins may read it and others may
-    not, caches are told of it, whoever asks.
+    """The CORS headers of an answer to ``origin``. If only some origins may read it, every answer
+    tells caches so (``Vary``).
     """
     every = "*" in access.cors
     found = {"Vary": "Origin"} if access.cors and not every else {}

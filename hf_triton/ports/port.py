@@ -155,7 +155,7 @@ class Port:
         return task
 
     def config_file(self, model: str) -> Path:
-        """In the repository, whatever path a caller gives as a name."""
+        """The model's config.pbtxt, in the repository even if a caller's name is a path."""
         return Path(f"{self._repository}{os.path.normpath(f'/{model}')}", CONFIG_FILE)
 
     # 24.10 only: from 25.08 on Triton refuses it.

@@ -188,7 +188,7 @@ class RetryCoordinator:
         self._exclusive.release()
 
     def track(self, request: InFlight, *, is_sent: bool) -> None:
-        """It is sent, or it waits for its model."""
+        """Adds a request that was sent, or that waits for its model."""
         request.is_sent = is_sent
         self._requests.setdefault(request.model, set()).add(request)
         if is_sent and self.model(request.model).residence:  # clients make up names of others
@@ -354,7 +354,7 @@ class InFlight:
         return True
 
     def end(self) -> None:
-        """It is answered, refused or left."""
+        """Ends a request that was answered, refused or left by its caller."""
         if self.stream:
             self.stream.close()
         self._leave()

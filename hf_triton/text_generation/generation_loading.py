@@ -263,7 +263,7 @@ def _auto_class(config: Any, names: tuple[str, ...]) -> Any:
 
 
 def _classes_of(config: Any, names: tuple[str, ...]) -> list[Any]:
-    """Those of these classes that make a model of this configuration, alone or by remote code."""
+    """The classes of these names that can load this configuration, alone or by remote code."""
     import transformers
 
     remote = getattr(config, "auto_map", None) or {}

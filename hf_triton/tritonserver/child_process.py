@@ -225,13 +225,13 @@ def environment_for(settings: object) -> dict[str, str]:
 
 
 def settings_as(kind: type[Settings]) -> Settings:
-    """In the child: the settings of ``environment_for``, which the environment loses."""
+    """In the child: reads the settings of ``environment_for`` and removes them from os.environ."""
     text = os.environ.pop(_SETTINGS)
     return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
 
 
 class Parent:
-    """In the child, on its event loop: the lines of its parent. SIGTERM sets ``stop``."""
+    """In the child, on its event loop: reads its parent's lines. SIGTERM sets ``stop``."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -283,8 +283,8 @@ def run_child(
 
 
 def tell_ready() -> None:
-    """In the child, on its event loop, once it listens: writes so, and then a beat a second, for as
-    long as the loop runs.
+    """In the child, on its event loop: tells the parent that it listens, then sends a heartbeat a
+    second for as long as the loop runs.
     """
     print("ready", flush=True)
     os.set_blocking(sys.stdout.fileno(), False)  # nobody may read for a while

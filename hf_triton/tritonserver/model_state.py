@@ -16,7 +16,7 @@ from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
 
 
 class State(str, enum.Enum):
-    """Its value is the word for people."""
+    """A model's state; the value is the word that people read."""
 
     ASLEEP = "asleep"  # not loaded, and nobody loads it now
     LOADING = "loading"
@@ -27,7 +27,7 @@ class State(str, enum.Enum):
 
 
 class Event(enum.Enum):
-    """Its value is the word in the chart."""
+    """What changes a state; the value is the word in the chart of docs/architecture.md."""
 
     LOAD = "a load begins"
     READY = "a version is ready"
@@ -176,7 +176,7 @@ class ModelState:
             self._take(Event.DIED, cause, reason)
 
     def count_death(self, *, others_live: bool) -> float:
-        """Its version was unloaded because of that: seconds until it is loaded."""
+        """Counts a death that unloaded a version. Returns the seconds until it is loaded again."""
         with self._lock:
             self.num_deaths += 1
             self._is_counted = True
@@ -249,8 +249,8 @@ class ModelState:
 
 
 class ModelStates:
-    """Those of one server's models, each asleep until something is told of it. ``changed`` is set
-    where any of them changes.
+    """The states of one server's models; each begins asleep. ``changed`` is set when any of them
+    changes.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class ModelStates:
                     model.see(seen.get(folder, _NOT_SEEN))
 
     def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:
-        """As of one model, of an entry that is loaded as a whole; the public folder comes last."""
+        """Like a model's ``load_failed``, for an entry's ``folders``, the public one last."""
         with self._lock:
             delay_s = self[folders[-1]].load_failed(cause, reason)
             for model in self.of(folders[:-1]) if delay_s is None else ():

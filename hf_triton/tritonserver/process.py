@@ -68,8 +68,8 @@ class TritonServer:
         write_log: Callable[[str], None] | None = None,
         admin_key: str = "",
     ) -> None:
-        """With an ``admin_key`` the APIs that change the server answer only who sends it; it is in
-        no log, and on no command line once the server is up.
+        """With an ``admin_key``, the APIs that change the server refuse callers who do not send it.
+        The key is in no log, and on no command line once the server is up.
         """
         self.repository = repository
         self.listen = listen or Listen()

@@ -45,23 +45,23 @@ class Restarts:
         return f"{times(len(self._deaths_s), 'death')} within {minutes:g} minutes"
 
     def lives(self) -> None:
-        """It is ready, and may have been for a while."""
+        """Notes that the process is ready; may be called again and again."""
         if self._living_since_s is None:
             self._living_since_s = self._clock()
         self.num_failed = 0
 
     def died(self) -> float:
-        """It was ready, and died: the seconds to wait before it is started again."""
+        """Notes a death of a process that was ready. Returns the seconds until the next start."""
         self.num_failed = 0
         return self._delay_s()
 
     def killed(self) -> float:
-        """It did not get ready because somebody killed it: the seconds to wait."""
+        """Notes a kill before the process was ready. Returns the seconds until the next start."""
         return self._delay_s()
 
     def failed(self, most: int | None = None) -> float | None:
-        """It did not get ready: seconds to wait, None where it failed too often in a row: more
-        than ``most`` times, or as the policy says.
+        """Notes that the process did not get ready. Returns the seconds until the next start; None
+        if it failed more than ``most`` times in a row, by default as the policy says.
         """
         self.num_failed += 1
         self._max_failed = self._policy.max_restarts if most is None else most

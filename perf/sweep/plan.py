@@ -28,7 +28,7 @@ class Planned:
 
     @property
     def input_file(self) -> str:
-        """Its path in the run's folder, where all commands run."""
+        """The path of the load's input file in the run's folder, where all commands run."""
         of, texts = self.load, (self.load.prompt_tokens, self.load.output_tokens)
         parts = (of.input_name, of.target, of.endpoint, *texts)
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(part for part in parts if part))

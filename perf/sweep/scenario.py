@@ -44,7 +44,9 @@ _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
 
 
 def points(start: float, end: float, step: float, times: bool) -> tuple[float, ...]:
-    """From ``start`` to ``end``, in steps or by a factor of ``times``. Raises ValueError."""
+    """The values from ``start`` to ``end``, each ``step`` more than the last, or with ``times``
+    ``step`` times the last. Raises ValueError.
+    """
     if start > end:
         raise ValueError("an empty range: its start is above its end")
     if step <= (1 if times else 0):

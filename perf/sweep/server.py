@@ -62,8 +62,8 @@ class TritonView:
         return True
 
     def config(self, model: str) -> Any:
-        """Its ModelConfig, for which an ``on_demand`` model is loaded; None where the server has no
-        such model.
+        """The model's ModelConfig, for which an ``on_demand`` model is loaded; None if the server
+        has no such model.
         """
         body = self._get(f"/v2/models/{quote(model)}/config", timeout_s=_LOAD_TIMEOUT_S)
         with contextlib.suppress(ValueError, TypeError, ParseError):

@@ -49,9 +49,7 @@ class Goal:
         return measurement.latency.p99_ms if measurement.latency else math.nan
 
     def excess(self, measurement: Measurement) -> dict[str, float]:
-        """By how much each broken bound is exceeded, as a share of it. Failed requests are a bound
-        at 0.
-        """
+        """How far each broken bound is exceeded, as a share. Failed requests have the bound 0."""
         sent = measurement.num_requests + measurement.num_errors
         found = {"errors": measurement.num_errors / sent if sent else _FAILED_EXCESS}
         for name, bound, times in (

@@ -60,7 +60,7 @@ def make_space(
     fixed: Iterable[str],
     worth_trying: Mapping[str, Sequence[Value]],
 ) -> Space:
-    """By ``--search`` where given, else ``worth_trying``. Raises UsageError."""
+    """The space that ``--search`` names, else ``worth_trying``. Raises UsageError."""
     keys = {short(key): key for key in (BATCH, DELAY)}
     if _has_one_group(spec):
         keys[INSTANCES] = INSTANCES

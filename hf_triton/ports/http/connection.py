@@ -20,7 +20,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnection(asyncio.Protocol):
-    """From its start to its end. ``is_full``: the client has not read what was written."""
+    """A client's connection. ``is_full``: the client has not read what was written."""
 
     transport: Any
 

@@ -78,7 +78,7 @@ class HttpProxy(Port):
         request.take_body(piece)
 
     def free(self, request: Request) -> None:
-        """Its body is not here any more."""
+        """Drops a request's body, and no longer counts its bytes."""
         self.bodies.num_bytes -= request.num_buffered
         request.num_buffered, request.body = 0, b""
 
@@ -105,7 +105,7 @@ class HttpProxy(Port):
             request.awaited_model = request.model
 
     async def _checked_aside(self, request: Request, body: bytes) -> bytes:
-        """From a thread, and as it was before it was compressed: Triton gets it as it was checked.
+        """Decompresses and checks a body on a thread: Triton gets the bytes that were checked.
         Raises RefusedError.
         """
         if request.encoding in ENCODINGS:

@@ -36,7 +36,7 @@ _EARLIER_NAME = "hf_runtime"
 
 
 def functions_of(holder: object) -> Functions:
-    """Those of ``preprocess`` and ``postprocess`` that a module or an object defines."""
+    """The functions ``preprocess`` and ``postprocess``, as far as ``holder`` defines them."""
     found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
     return {wanted: function for wanted, function in found.items() if callable(function)}
 

@@ -192,7 +192,7 @@ class EnginePool:
             raise OverloadedError(self._why_none())
 
     def _send(self, pending: PendingRequest) -> bool:
-        """To the least busy connected engine; False if none is connected. Does not block."""
+        """Sends to the least busy connected engine; False if none is connected. Does not block."""
         while client := self._least_busy():
             if client.ask(pending):
                 self._watch.wake()

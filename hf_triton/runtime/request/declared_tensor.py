@@ -74,7 +74,7 @@ class DeclaredTensor:
 
 
 def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, DeclaredTensor]:
-    """By name, from ``input`` or ``output`` of the configuration that ``initialize`` is given."""
+    """The tensors by name; ``tensors`` is ``input`` or ``output`` of the model's configuration."""
     return {
         tensor["name"]: DeclaredTensor(
             tensor["name"], tensor["data_type"], tuple(int(size) for size in tensor["dims"])

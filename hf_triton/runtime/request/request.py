@@ -40,7 +40,7 @@ class Request:
         return self.responder.request_id
 
     def written_parameters(self) -> str:
-        """As ``read`` takes them."""
+        """The request's parameters as JSON, from which ``read`` reads them."""
         call = {} if self.call is None else {CALL: self.call.text}
         return json.dumps({**self.parameters, **call})
 

@@ -90,7 +90,7 @@ class ServedModel:
 
     @property
     def cache_dir(self) -> Path:
-        """In the folder with the entry's name: it stays when ``streaming`` is turned on or off."""
+        """The Hub's cache, in the entry's folder: it stays when ``streaming`` changes."""
         return self.folder.parent / self.public_name / "hf_cache"
 
     @property

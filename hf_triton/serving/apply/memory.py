@@ -123,7 +123,7 @@ def _placed(values: Mapping[str, Any], config: bytes) -> tuple[Any, ...]:
 
 
 def _values(folder: FolderChange, *, old: bool) -> dict[str, Any]:
-    """Its model.json, as it lies on disk or as it is to be."""
+    """The values of a folder's model.json: ``old`` as it is on disk, else as it will be."""
     text = content_of(folder.plan, f"{folder.plan.version}/model.json", old=old)
     values = json.loads(text or b"{}")
     return {**values, "options": values.get("options") or {}}

@@ -80,7 +80,7 @@ def activity(pid: int, with_threads: bool = True) -> Activity | None:
 
 
 def _state(folder: Path) -> tuple[str, float]:
-    """Its letter in proc_pid_stat(5), and user and system time in seconds."""
+    """A process's state, a letter of proc_pid_stat(5), and its user and system time in seconds."""
     fields = stat_fields(folder)
     return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -108,7 +108,7 @@ class HangingProcesses:
         self._watched: dict[int, _Watched] = {}
 
     def among(self, silent_s: Mapping[int, float]) -> dict[int, str]:
-        """Those that hang, and why, of processes with the seconds since each was heard of."""
+        """The processes that hang, and why. ``silent_s``: seconds since each was heard of."""
         self._watched = {pid: seen for pid, seen in self._watched.items() if pid in silent_s}
         reasons = {pid: self._why(pid, seconds) for pid, seconds in silent_s.items()}
         return {pid: reason for pid, reason in reasons.items() if reason}
@@ -147,7 +147,7 @@ class Silence(Generic[Key]):
         self._since_s: dict[Key, float] = {}
 
     def longer_than(self, seconds: float, silent: Iterable[Key]) -> list[Key]:
-        """Those that have been for so long, of all ``silent`` now; they are counted anew."""
+        """The keys that are silent for at least ``seconds``; their time then starts anew."""
         now = self._clock()
         self._since_s = {key: self._since_s.get(key, now) for key in silent}
         late = [key for key, since_s in self._since_s.items() if now - since_s >= seconds]
@@ -274,7 +274,7 @@ class HangWatch:
         return hung[0][0] if hung else ""
 
     def _new_processes(self, model: str, version: str, began_s: float) -> frozenset[int]:
-        """Those of a load, without those of the version before that go on serving."""
+        """The processes of a load; those of the same version that served before are left out."""
         return frozenset(
             stub.pid
             for stub in self._loader.stubs

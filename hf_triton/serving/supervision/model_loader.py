@@ -282,7 +282,7 @@ class ModelLoader:
         )
 
     def _parts(self, folder: str) -> Sequence[str]:
-        """Those that come with a folder that stands for an entry."""
+        """The other folders of an entry, if this folder is the one that stands for it."""
         return self._served.folders(folder)[:-1] if folder == self._model_of(folder) else []
 
     def _ready(self) -> set[str]:

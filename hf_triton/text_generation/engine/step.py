@@ -78,7 +78,7 @@ class Step:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Of ``decodes``, then of ``chunks``."""
+        """The sequences of ``decodes``, then those of ``chunks``."""
         return self.decodes + [chunk.sequence for chunk in self.chunks]
 
     @property

@@ -49,9 +49,9 @@ class Item:
 
 
 class MediaChatTemplate(ChatTemplate):
-    """By kind, ``placeholders`` are the texts that stand for an image or a sound in prompts, and
-    ``tokens`` what is counted of them. Whether the template takes contents as texts, as lists of
-    parts or both is found by rendering short chats when the model loads.
+    """A chat template that takes images or sounds. ``placeholders`` has, by kind, the texts that
+    stand for one in prompts, and ``tokens`` what is counted of them. Whether the template takes
+    contents as texts, as lists of parts or both is found by rendering short chats at load.
     """
 
     def __init__(
@@ -218,8 +218,9 @@ class MediaReader(PromptReader):
 
 
 def items_of_row(row: Mapping[str, Any]) -> list[Item]:
-    """Those of the tensors, images first. Rows of a batch have as many elements as the longest:
-    empty ones are none, unless the row's count includes them. Raises RequestError.
+    """The images and sounds of a row's tensors, images first. Rows of a batch are as long as the
+    longest, so empty elements are skipped unless the row's count includes them. Raises
+    RequestError.
     """
     found: list[Item] = []
     for kind, name in zip(KINDS, ("num_images", "num_sounds"), strict=True):

@@ -65,7 +65,7 @@ class TokenizerDesk:
 
     @property
     def _most_tokens(self) -> int:
-        """To count and to read: a client may ask how much it has to leave out."""
+        """Above ``max_model_len``: a client may ask by how much its text is too long."""
         return 4 * self.max_model_len
 
     def _of_text(self, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def compute_logprobs(
 def read_logprobs(
     asking: Rows[tuple[int, int]], token_ids: list[int], numbers: npt.NDArray[np.int32]
 ) -> dict[int, TokenLogprobs]:
-    """By row, for the rows that ask; ``numbers`` (numbers,) are those of ``compute_logprobs``."""
+    """The log-probabilities of the rows that ask, by row. ``compute_logprobs`` made ``numbers``."""
     table = numbers.reshape(len(asking), -1)
     floats, width = table.view(np.float32), table.shape[1] // 2 - 1
     columns = zip(

@@ -241,7 +241,7 @@ class Sequence:
         return self.prompt_token_ids if known is None else known
 
     def keys(self, start: int, end: int) -> list[int]:
-        """As ``tokens``, of which those of the prompt are ``prompt_keys``."""
+        """Like ``tokens``, with ``prompt_keys`` in the place of the prompt's tokens."""
         return self._behind(self.prompt_keys, start, end)
 
     def _behind(self, prompt: list[int], start: int, end: int) -> list[int]:

@@ -86,7 +86,7 @@ class NamedCall:
         return Read(calls=[more if begun else new_call(0, self._name, text)])
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """As OpenAI has it, a call that was asked for by name is no reason to stop."""
+        """Leaves the reason: to OpenAI a call that was asked for by name is no reason to stop."""
         return reason
 
 

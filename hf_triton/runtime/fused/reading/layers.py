@@ -292,7 +292,7 @@ def _is_linear(call: Call) -> bool:
 
 
 def _activation(call: Call) -> str | Linear:
-    """Its name, where one computes the same; else the module."""
+    """The name of the activation in ACTIVATIONS that computes the same; else the module itself."""
     x = torch.linspace(-6, 6, 97, device=call.input.device)
     x = torch.cat([x, 10 * x])  # some are clipped, ReLU6 and "gelu_10"
     for name, function in ACTIVATIONS.items():

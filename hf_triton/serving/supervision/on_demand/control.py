@@ -142,7 +142,7 @@ class OnDemandModels:
             yield "hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit
 
     def _folders(self, name: str) -> list[str]:
-        """Of an entry and its arms, in the order in which they are loaded."""
+        """The folders of an entry and its arms, in the order in which they are loaded."""
         return self._entries[name].folders if name in self._entries else []
 
     def _load(self, name: str) -> None:

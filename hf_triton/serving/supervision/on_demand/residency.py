@@ -101,7 +101,7 @@ class Residency:
             model.state, model.closed = "asleep", False
 
     def set_ready(self, ready: Iterable[str], healing: Iterable[str]) -> None:
-        """Those in ``healing`` come back by themselves."""
+        """Notes which models are ready. Those in ``healing`` come back by themselves."""
         now, ready, healing = self._clock(), set(ready), set(healing)
         for model in self.models.values():
             if model.state == "asleep" and model.name in ready:
@@ -263,7 +263,7 @@ class Residency:
             self._fail(model, why)
 
     def unloaded(self, name: str) -> None:
-        """Its processes have ended, and their memory is free."""
+        """Notes that a model's processes have ended and their memory is free."""
         if model := self.models.get(name):
             model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()
 

@@ -172,7 +172,7 @@ class Sizes:
         return [self._repository / folder for folder in self._folders_of(name)]
 
     def _estimate(self, name: str) -> dict[str, float]:
-        """By the files, before it has ever run; kept until its config.pbtxt changes."""
+        """The size of a model that never ran, by its files; kept until a config.pbtxt changes."""
         paths = self._paths(name)
         changed_at = []
         for path in paths:

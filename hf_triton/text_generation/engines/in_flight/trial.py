@@ -171,8 +171,8 @@ class Trial:
         return min(WIDEST, max(least, _TIMES_NOISE * self._noise(logits)))
 
     def _noise(self, logits: list[torch.Tensor]) -> float:
-        """By how much a probe's logits change where half of its prompt is decoded token by token;
-        in an encoder-decoder, where most of its tokens are read at once.
+        """How much a probe's logits change if half of its prompt is decoded token by token; in an
+        encoder-decoder, if most of its tokens are read at once.
         """
         reads_most = self.model.config.is_encoder_decoder
         prompt, forced, source = self.probes[0 if reads_most else -1]

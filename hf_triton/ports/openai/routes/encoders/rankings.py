@@ -49,7 +49,7 @@ from hf_triton.ports.openai.triton.tensors import ServedModel
 
 
 class Pairs(EncoderRequest, kw_only=True, dict=True):
-    """Its first texts are as many as the second, or one for all."""
+    """Pairs of texts: as many first texts as second ones, or one first text for all."""
 
     @cached_property
     def sides(self) -> tuple[list[str], list[str]]:
