@@ -10,9 +10,9 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-# Where a process starts that puts its working directory first by itself, as Triton's stubs do.
+# Processes that put their working directory first by themselves, as Triton's stubs, start here.
 ROOT_FOLDER = "/"
-# In which an empty entry stands for the working directory.
+# In these variables an empty entry stands for the working directory.
 _SEARCH_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 _PATHS = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN_PATH", "HF_TRITON_PYTHON_ENVS", "XDG_CACHE_HOME"),
@@ -39,5 +39,5 @@ def leave_out_working_directory(environment: MutableMapping[str, str] = os.envir
             environment.pop(name, None)
     for name in _PATHS:
         path = environment.get(name)
-        if path and not path.startswith("~"):  # which their readers expand
+        if path and not path.startswith("~"):  # those who read the variable expand it
             environment[name] = str(Path(path).absolute())

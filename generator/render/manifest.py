@@ -17,14 +17,14 @@ MANIFEST_FILE = ".hf-triton.json"
 WEIGHTS_FOLDER = "hf_cache"
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "1/model.py"
-# Read again and again by the running model: a change of them needs no reload.
+# The running model reads these again and again, so a change needs no reload.
 ROUTING_FILE = "routing.json"
 ADAPTERS_FILE = "1/adapters.json"
-# Read by OpenAI's port: where adapters may come from that requests load.
+# OpenAI's port reads here from where requests may load adapters.
 SOURCES_FILE = "1/adapters_from.json"
 DIGEST_PARAMETER = "hf_triton_digest"
 
-# Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
+# Found without the parser, which takes 0.4 ms: comparing a thousand models has to take a second.
 _DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
 _LINE = re.compile(rb'^parameters { key: "%s" .*\n?' % DIGEST_PARAMETER.encode(), re.MULTILINE)
 _LOCAL_FILES = re.compile(
@@ -62,7 +62,7 @@ def parse(raw: bytes) -> Manifest:
 
 
 def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The rendered files, with their digest in config.pbtxt in the place of one that is there."""
+    """The rendered files, with their digest in config.pbtxt; replaces one that is there."""
     config = files[CONFIG_FILE]
     if DIGEST_PARAMETER.encode() in config:
         config = _LINE.sub(b"", config)
@@ -76,7 +76,7 @@ def parameter_line(key: str, value: str) -> str:
 
 
 def without_fingerprint(config: bytes) -> bytes:
-    """A config.pbtxt without what changes where a local model's files look otherwise."""
+    """A config.pbtxt without the lines that change when a local model's files change."""
     return _LOCAL_FILES.sub(b"", _LINE.sub(b"", config))
 
 
@@ -92,7 +92,7 @@ def digest_of_served(config: Mapping[str, Any] | None) -> str:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """Leaves out files that are read again while the model runs, and the adapters' names."""
+    """Hashes all but the files that the running model reads again, and the adapters' names."""
     found = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path == CONFIG_FILE and ADAPTERS_FILE in files:

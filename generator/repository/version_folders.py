@@ -48,8 +48,9 @@ def next_version(folder: Path) -> int:
 
 
 def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
-    """Writes the plan as version ``number``; of ours, only that, the version before and those in
-    ``keep`` stay. Not routing.json, which the version before still reads. Raises RepositoryError.
+    """Writes the plan as version ``number``. Of our versions only this one, the one before and
+    those in ``keep`` stay. Leaves routing.json, which the version before still reads. Raises
+    RepositoryError.
     """
     known, saved = plan.known, f"{plan.version}/{CONFIG_FILE}"
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}

@@ -89,7 +89,7 @@ def _function_problems(function: ast.stmt, file: str) -> Iterator[str]:
 
 
 def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Imports of files beside it, which are not where the model runs, as the library is."""
+    """Finds imports of files beside it: these are not copied to where the model runs."""
     for part in ast.walk(tree):
         if not isinstance(part, ast.Import | ast.ImportFrom):
             continue

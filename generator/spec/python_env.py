@@ -2,7 +2,7 @@
 files that they name, to tell two environments apart; uv or pip resolves them later.
 """
 
-# os.path rather than pathlib: it never raises, whatever stands there.
+# os.path rather than pathlib: it never raises, whatever text a path has.
 # ruff: noqa: PTH110, PTH111, PTH112, PTH118
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _OF_REQUIREMENT = re.compile(r"\s--(hash|config-settings|global-option)\b.*$")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 
-_MAX_MISTAKES = 3  # of a file that is none there may be thousands
+_MAX_MISTAKES = 3  # a file of another kind may have thousands
 _FILE = "a requirements file, or the folder of a Python environment"
 
 
@@ -60,7 +60,7 @@ class PythonEnv:
 
 @dataclass(frozen=True)
 class _Written(Keys):
-    """The key as it is written; a text alone names requirements, or a folder."""
+    """The key as it is written; a plain text names a requirements file or a folder."""
 
     expected: ClassVar[str] = f"{_FILE}, or a map with requirements, no_deps, system_site_packages"
     requirements: Annotated[str, Text("a requirements file")] | None = None

@@ -28,20 +28,20 @@ ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
 SERVED_NAMES_PARAMETER = "hf_triton_served_names"
-# On the folder with an entry's own name, unless it is always loaded.
+# Written to the folder with an entry's own name, unless the entry is always loaded.
 LOAD_PARAMETER = "hf_triton_load"
 IDLE_PARAMETER = "hf_triton_idle_s"
 # The version of the protocol between a front and its engine.
 LINK_PARAMETER = "hf_triton_link"
 # How the files of a local model looked when it was generated.
 LOCAL_FILES_PARAMETER = "hf_triton_local_files"
-# In a model's folder: what every Triton starts in the place of its own Python stub.
+# Triton starts this file of a model's folder, if it is there, in the place of its own Python stub.
 LAUNCHER_FILE = "triton_python_backend_stub"
 
 
 def runs_our_code(role: str | None) -> bool:
-    """Whether a Triton model runs our library; others are not of models.yaml, or run vLLM's
-    backend.
+    """Whether a Triton model runs our library. Models that are not of models.yaml and those of
+    vLLM's backend do not.
     """
     return role not in (None, "", "vllm")
 
@@ -73,7 +73,7 @@ class TritonModel:
 
     @property
     def backend(self) -> str:
-        """The backend of Triton's that runs it; an ensemble has none."""
+        """The Triton backend that runs it; empty for an ensemble."""
         ensemble = self.spec.ensemble
         if self.role == "ensemble":
             return ""
@@ -83,7 +83,7 @@ class TritonModel:
 
     @property
     def max_batch_size(self) -> int:
-        """The most rows that Triton puts together for it, 0 where it has no batch dimension."""
+        """The most rows that Triton batches for it; 0 without a batch dimension."""
         ensemble = self.spec.ensemble
         if ensemble and self.is_step:
             native = self.role == "model" and ensemble.is_native
@@ -100,7 +100,7 @@ class TritonModel:
 
     @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
-        """The spec's; of what has no model to compute, processes without a GPU."""
+        """The spec's groups; processes without a GPU for a folder that computes no model."""
         ensemble = self.spec.ensemble
         if self.role == "front":
             return (InstanceGroup(1, "KIND_CPU"),)

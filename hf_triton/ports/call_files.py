@@ -16,17 +16,18 @@ from pathlib import Path
 from hf_triton.runtime.request.request_parameters import call_text, journal_file
 from hf_triton.runtime.request.stream_journal import head_of
 
-# So long at most a call that was left counts for its caller: one whose model has died never ends.
+# An abandoned call counts against its caller's limits at most so long: if its model died, it never
+# ends.
 LEFT_S = 60.0
 
 
 def new_name() -> str:
-    """A request's, which nobody can guess."""
+    """A name for a request, which nobody can guess."""
     return secrets.token_hex(16)
 
 
 def first_text(name: str, *, streams: bool = True) -> str:
-    """What its model is told of a request of that name when it is sent first; "" of none."""
+    """What a model is told of a request of this name when it is first sent; "" without a name."""
     return call_text(name, 0, 0.0, name if streams else "") if name else ""
 
 
@@ -58,15 +59,15 @@ class AbandonedRequests:
 
 
 class Stream:
-    """A stream that goes on in another process where the one that computes it dies: its model
-    writes a journal of it, which it finds under ``name``, and ``num_responses`` are those that its
-    caller has. ``prefix`` is what the paths of the port's files begin with. ``close`` it.
+    """A stream that another process goes on with if the one that computes it dies: its model keeps
+    a journal of it under ``name``. Its caller has ``num_responses``. The paths of the port's files
+    begin with ``prefix``. Has to be closed.
     """
 
     def __init__(self, prefix: str, name: str) -> None:
         self.name, self.num_responses = name, 0
         self._path = Path(journal_file(prefix, name))
-        _create(self._path)  # without, it ends with its process
+        _create(self._path)  # without the file, the stream ends with its process
 
     @property
     def goes_on(self) -> bool:

@@ -1,9 +1,9 @@
 """Requests that outlive the process that computes them.
 
-A request that a death has ended is sent again once its model is back. One that is suspected of the
-death runs alone from then on: a death that it meets alone is its own work, and it is refused. The
-supervisor tells which models are to come back, and how often each has died; it is told how many
-requests wait for each model that is loaded on demand, and how many it has.
+If a process dies, its requests are sent again once their model is back. A request that may have
+caused the death runs alone from then on; if the process dies again, the request is refused. The
+supervisor tells which models will come back, and how often each has died. It is told how many
+requests wait for each model that is loaded on demand, and how many such a model has.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ GONE = "tritonserver ended while it had this request; try again"
 UNREACHABLE = "no connection to Triton; try again"
 STARTING = "tritonserver does not answer: it is being started; try again"
 WAIT_S = 300.0
-TELL_AFTER_S = 0.1  # so often at most
-_SLACK_S = 1.0  # beyond its own time: a model that knows how long it has waited ends it itself
-NOTICED_S = 10.0  # after a death, until a supervisor on a busy machine knows of it
+TELL_AFTER_S = 0.1  # the supervisor is told of requests at most so often
+_SLACK_S = 1.0  # after a request's deadline, so that a model that knows it ends the request itself
+NOTICED_S = 10.0  # after a death a supervisor on a busy machine knows of it by then
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-# A process that ends itself does so because of a request: each that it had is suspected. A kill
-# counts half as much, for somebody else may kill.
+# A process that crashes does so because of a request, so each that it had is suspected. A kill
+# counts half as much, because it may come from outside.
 _SUSPECT = 2
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True):
-    """How a Triton model is, and ``reason`` why it is not ready. While it ``is_coming`` its
-    requests wait, or are refused where it has a ``failure``, for which it can't be had for
-    ``retry_s``. How many of its processes have died, why the last one did, and whether
-    ``others_live``, which answer what they have. What ``is_ours`` runs our library, and knows the
-    parameters by which ports tell it of a request. One that is loaded on demand has its
-    ``residence`` in a word, and ``waits_for`` says why it is not there yet; requests wait
-    ``wait_s`` for it.
+    """A Triton model's state, and the ``reason`` why it is not ready. While it ``is_coming`` its
+    requests wait; with a ``failure`` they are refused, and may come again after ``retry_s``.
+
+    ``num_deaths`` of its processes have died, the last one of ``cause`` and ``why``; if
+    ``others_live``, those go on with their requests. A model that ``is_ours`` runs our library and
+    knows the parameters by which ports tell it of a request. A model that is loaded on demand has
+    a word for its state in ``residence``; ``waits_for`` says why it is not loaded yet, and
+    requests wait ``wait_s`` for it.
     """
 
     is_coming: bool = False
@@ -65,17 +66,17 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the next request has it loaded."""
+        """Whether the next request makes the supervisor load it."""
         return bool(self.residence) and self.is_coming and not self.failure
 
     @property
     def is_lost(self) -> bool:
-        """Whether it stays so until somebody corrects it."""
+        """Whether it stays away until somebody corrects it."""
         return self.state in (State.FAILED, State.GIVEN_UP)
 
     @property
     def may_come_back(self) -> bool:
-        """Whether an error by which it is away may pass."""
+        """Whether an error that says that it is not there may pass."""
         return self.is_coming or bool(self.residence) or self.state is State.READY
 
 
@@ -92,7 +93,7 @@ def line_of(models: Models) -> bytes:
 
 
 def demand_of(line: bytes) -> Demand:
-    """What a port says of the models that are loaded on demand; empty of another line."""
+    """Reads what a port says of models that are loaded on demand; empty for any other line."""
     try:
         return _DEMAND_DECODER.decode(line)
     except msgspec.DecodeError:
@@ -101,8 +102,8 @@ def demand_of(line: bytes) -> Demand:
 
 class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
-    with ``prefix``; without, Triton is elsewhere, no stream goes on in another process, and no
-    model is told of ``abandoned`` requests. ``say`` tells the supervisor.
+    with ``prefix``. Without one Triton is on another machine: no stream goes on in another process,
+    and no model is told of ``abandoned`` requests. ``say`` sends a line to the supervisor.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
@@ -117,7 +118,7 @@ class RetryCoordinator:
         self._exclusive = asyncio.Lock()
 
     def follow(self, line: bytes) -> None:
-        """Takes what the supervisor says. Requests in flight at what has died are lost."""
+        """Reads a line of the supervisor; calls ``on_lost`` of requests whose process has died."""
         try:
             models = _DECODER.decode(line)
         except msgspec.DecodeError:
@@ -132,7 +133,7 @@ class RetryCoordinator:
                         request.on_lost()
 
     def begin_stop(self) -> None:
-        """Nothing waits any more."""
+        """Makes every request that waits give up."""
         self.is_stopping = True
         self._wake()
 
@@ -178,7 +179,7 @@ class RetryCoordinator:
                 await self._changed.wait()
 
     async def acquire_exclusive(self, timeout_s: float) -> None:
-        """Waits until no other request runs alone, which this one does until
+        """Waits until no other request runs alone; the caller's then does until
         ``release_exclusive``. Raises asyncio.TimeoutError.
         """
         async with timeout(timeout_s):
@@ -223,8 +224,8 @@ class RetryCoordinator:
 
 
 class InFlight:
-    """One request to a Triton model, until its answer ends, or may not be asked for again. While it
-    is sent, ``on_lost`` is called when its model's process has died, or its own time is over.
+    """One request to a Triton model, until its answer ends or it may not be sent again. While it is
+    with the model, ``on_lost`` is called if the model's process dies or the request's time is over.
     """
 
     def __init__(
@@ -235,35 +236,35 @@ class InFlight:
         describe: Callable[[], tuple[float, str]] = lambda: (math.inf, ""),
         stream: str = "",
     ) -> None:
-        """``describe`` reads a request that is in trouble: its timeout in seconds, and its id.
-        ``stream`` names one that may go on once it has begun.
+        """``describe`` returns the request's timeout in seconds and its id; it is called only when
+        the request has to wait. ``stream`` names a stream that another process may go on with.
         """
         self.model, self.on_lost = model, on_lost
         self._coordinator, self._describe, self._id = coordinator, describe, ""
         self._began_s = time.monotonic()
-        self._deadline_s: float | None = None  # known once it is in trouble
-        self._ends_s = math.inf  # until which it may wait
+        self._deadline_s: float | None = None  # None until it had to wait
+        self._ends_s = math.inf  # the time until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
         prefix = coordinator.prefix
         self.stream = Stream(prefix, stream) if prefix and stream else None
         self.is_sent = False
-        self.has_begun = False  # its answer, a stream
-        self._num_known = 0  # deaths of its model before it was sent
+        self.has_begun = False  # whether some of its answer, a stream, was passed on
+        self._num_known = 0  # deaths of its model when it was sent
         self._is_lost = False
         self._num_deaths = self._suspicion = 0
-        self._num_then = 0  # responses of its stream, at the death before
+        self._num_then = 0  # responses of its stream at the last death
         self._is_exclusive = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it can be sent again: what has begun only where another process goes on."""
+        """Whether it can be sent again; a stream that has begun can if it has a journal."""
         return not self.has_begun or (self.stream is not None and self.stream.goes_on)
 
     @property
     def is_computed(self) -> bool:
-        """Whether it has begun in a process that lives, as far as is known."""
+        """Whether its answer has begun, in a process that lives as far as is known."""
         return self.has_begun and not (self.stream and self.stream.has_lost_process)
 
     def passed_on(self, num_responses: int = 1) -> None:
@@ -273,29 +274,29 @@ class InFlight:
             self.stream.num_responses += num_responses
 
     def call_text(self, name: str) -> str:
-        """What its model is told of it, and of the call ``name`` by which it is sent now."""
+        """What its model is told of it; ``name`` is that of the call by which it is sent now."""
         waited_s = 0.0 if self._deadline_s is None else time.monotonic() - self._began_s
         if self.stream is None:
             return call_text(name, 0, waited_s, "")
         return call_text(name, self.stream.num_responses, waited_s, self.stream.name)
 
     def as_sent_again(self, payload: bytes, name: str) -> bytes:
-        """What was sent by that name at first, with what its model is to be told now."""
+        """The payload of the first call of that name, with the text for this call."""
         if self._deadline_s is None:  # the same
             return payload
         first = first_text(name, streams=self.stream is not None)
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
     def send_now(self) -> bool:
-        """Whether nothing is against sending it at once; it is sent then."""
+        """Counts it as sent and returns True, or returns False if it has to wait first."""
         if self._deadline_s is not None or self._told.is_coming:
             return False
         self._enter()
         return True
 
     async def wait_until_sendable(self) -> None:
-        """Waits until it may be sent, and it is sent then. Raises RefusedError where it is not to
-        be sent any more.
+        """Waits until it may be sent, and counts it as sent. Raises RefusedError if it may not be
+        sent any more.
         """
         self._leave()
         if self._deadline_s is None:
@@ -320,7 +321,7 @@ class InFlight:
         self._enter()
 
     async def _wait_for_model(self) -> None:
-        """Raises asyncio.TimeoutError, RefusedError where its model can't be had."""
+        """Raises asyncio.TimeoutError, and RefusedError if its model can't be loaded."""
         while self._told.is_coming:
             self._away_since_s = None
             if self._told.failure:
@@ -329,16 +330,16 @@ class InFlight:
             await self._coordinator.change(self._left_s())
 
     def lost(self) -> None:
-        """What computes it has closed the connection, or its process has died. Deaths are counted
-        as the supervisor tells them, where there is one.
+        """Notes that the connection to its model was closed or the model's process died. A
+        supervisor, if there is one, tells the number of deaths.
         """
         self._is_lost, self._ends_s = not self._coordinator.has_supervisor, math.inf
         self._away_since_s, self._pause_s = None, 0.0
         self._leave()
 
     def is_retryable(self, error: str) -> bool:
-        """Whether an error says that its model is not there, and may come back: it is to be sent
-        again.
+        """Whether to send it again, because its error says that the model is not there and the
+        model may come back.
         """
         if not (self._told.may_come_back and AWAY.search(error)):
             return False
@@ -406,8 +407,8 @@ class InFlight:
         self._num_known, self._is_lost = self._told.num_deaths, False
 
     async def _judge(self) -> None:
-        """Raises RefusedError for one that ran alone where its model's process died: others run
-        alone once that is known.
+        """Raises RefusedError if its model's process died while it ran alone. Others may run alone
+        as soon as that is known.
         """
         noticed_s = time.monotonic() + NOTICED_S
         while not self._has_died() and time.monotonic() < noticed_s:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """What died after it was ready is started again for ever: a client may have caused that. More
-    than ``max_restarts`` failed starts in a row are too many. The first restart is immediate, the
-    next ones wait 1, 2, 4 ... ``longest_delay_s`` seconds; after ``settled_after_s`` without a
-    death, the delays start again.
+    """A process that died after it was ready is always started again, because a client may have
+    caused that. More than ``max_restarts`` failed starts in a row are too many. The first restart
+    is immediate, the next ones wait 1, 2, 4 ... ``longest_delay_s`` seconds; after
+    ``settled_after_s`` without a death, the delays start again.
     """
 
     max_restarts: int = 5
@@ -25,8 +25,8 @@ class RestartPolicy:
 
 
 class Restarts:
-    """Counts the deaths and failed starts of one process or model; ``num_failed`` are those in a
-    row in which it did not get ready.
+    """Counts the deaths and failed starts of one process or model; ``num_failed`` is how
+    many starts in a row did not get ready.
     """
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
