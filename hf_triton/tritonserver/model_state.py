@@ -1,6 +1,6 @@
-"""How one Triton model is, and which event changes that: a table, and the counts beside it.
+"""The state of each Triton model: which event changes it, by one table, and counts of its deaths.
 
-Knows no server, no process and no port: those who see events tell them, everybody else reads.
+Knows no server, no process and no port: those who see an event report it, all others only read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class State(str, enum.Enum):
     READY = "ready"
     HEALING = "healing"  # was ready, and is brought back
     FAILED = "failed"  # its load
-    GIVEN_UP = "given up"  # after it was ready
+    GIVEN_UP = "given up"  # was ready, and could not be brought back
 
 
 class Event(enum.Enum):
@@ -41,17 +41,17 @@ class Cause(str, enum.Enum):
     """Why a model is not ready."""
 
     NONE = ""
-    CRASHED = "crashed"  # by a signal of its own, or an exit code
+    CRASHED = "crashed"  # by a signal that it raised itself, or with an exit code
     KILLED = "killed"  # by somebody else
     OUT_OF_MEMORY = "out of memory"
     DIED = "died"  # nobody can tell how
     HUNG = "hung"
-    NOT_READY = "not ready"  # it said so for too long
+    NOT_READY = "not ready"  # it said for too long that it is not ready
     LOAD_FAILED = "load failed"
     SERVER_ENDED = "tritonserver ended"
 
 
-# What is not here changes nothing.
+# A pair that is not here changes nothing.
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ASLEEP, Event.LOAD): State.LOADING,
     (State.ASLEEP, Event.READY): State.READY,
@@ -83,7 +83,7 @@ _AFTER_DEATHS = 1
 
 @dataclass(frozen=True)
 class Seen:
-    """What Triton says of one model; ``reason`` why it is not ready."""
+    """What Triton says of one model; ``reason`` is why it is not ready."""
 
     is_ready: bool = False
     is_loading: bool = False
@@ -95,7 +95,7 @@ _NOT_SEEN = Seen()
 
 @dataclass(frozen=True)
 class LastDeath:
-    """``number`` grows from each death to the next, of all models."""
+    """A model's last death; ``number`` counts the deaths of all models."""
 
     number: int = 0
     cause: Cause = Cause.NONE
@@ -130,7 +130,7 @@ class ModelState:
 
     @property
     def is_coming_back(self) -> bool:
-        """Whether requests to it wait."""
+        """Whether requests to it wait until it is ready."""
         return self.state is State.HEALING or (self.state is State.LOADING and self.was_ready)
 
     @property
@@ -150,7 +150,7 @@ class ModelState:
             return self.told
 
     def load(self, *, in_hand: bool = True) -> None:
-        """A load begins; failures before it are forgiven."""
+        """Notes that a load begins; forgets earlier failures."""
         with self._lock:
             self.in_hand = in_hand
             if self.state is not State.HEALING:
@@ -169,7 +169,7 @@ class ModelState:
             self._take(Event.READY, Cause.NONE, "")
 
     def died(self, cause: Cause, reason: str) -> None:
-        """A process of it died; who tells that brings it back."""
+        """Notes that one of its processes died; the caller has to bring it back."""
         with self._lock:
             self.ready()  # else it had not been looked at since
             self.in_hand = True
@@ -205,7 +205,7 @@ class ModelState:
             return delay_s
 
     def lost(self, cause: Cause, reason: str) -> None:
-        """A load failed, and nobody tries again by himself."""
+        """Notes that a load failed and is not tried again by itself."""
         with self._lock:
             self.in_hand = False
             self._take(Event.LOAD_FAILED, cause, reason)
