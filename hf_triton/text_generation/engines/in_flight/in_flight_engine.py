@@ -45,7 +45,7 @@ from hf_triton.text_generation.structured.grammar import wait_for_masks
 
 from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
-from .plan import make_plan
+from .plan import make_plan, planned_runner
 from .trial import computes_drafts, warm_up
 
 # Rows of logits in a step with drafts, for each sequence that a model serves at once, and at least.
@@ -97,7 +97,7 @@ class InFlightEngine(Engine):
             raise LoadError(
                 f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
             ) from error
-        runner = self._plan.make_runner(setup.model, cache, setup.device)
+        self._plan, runner = planned_runner(setup, self._plan, cache)
         self._takes_snapshots = runner.takes_snapshots
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)

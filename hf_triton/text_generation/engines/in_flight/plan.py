@@ -9,18 +9,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
+from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, context_length, layer_shapes
 from hf_triton.text_generation.memory.paged_cache import (
     LEN_WITHOUT_LIMIT,
+    PagedCache,
     PagedSize,
     plan_pages,
     spread_free_bytes,
@@ -71,19 +75,53 @@ def make_plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
-    make_runner = select_runner(model, shapes, device, compiled=setup.runs_compiled)
-    cuts = shares = True
-    if entry is not None:
-        make_runner, cuts, shares = select_with_media(setup, shapes, make_runner, entry)
+    plan = _planned(setup, shapes, size, entry)
     settle_rotary(model, size.max_model_len)
     setup.prepare(model)
     if setup.adapters is not None:
         attach(model, setup.adapters)
     if device.type == "cuda":
         encode = partial(encode_largest, setup, entry, size)
-        free = free_beside_steps(setup, shapes, make_runner, size, encode=encode)
-        size = _decoder_size(replace(setup, free_bytes=free), shapes)
-    return Plan(make_runner, shapes, size, entry, cuts, shares)
+        free = free_beside_steps(setup, shapes, plan.make_runner, size, encode=encode)
+        plan = replace(plan, size=_decoder_size(replace(setup, free_bytes=free), shapes))
+    return plan
+
+
+def _planned(
+    setup: EngineSetup,
+    shapes: list[LayerShape],
+    size: PagedSize,
+    entry: DecoderEntry | None,
+    *,
+    fuses: bool = True,
+) -> Plan:
+    """A decoder's, with the runner that trials select."""
+    found = select_runner(
+        setup.model,
+        shapes,
+        setup.device,
+        compiled=setup.runs_compiled,
+        max_model_len=size.max_model_len,
+        fuses=fuses,
+    )
+    if entry is None:
+        return Plan(found, shapes, size)
+    found, cuts, shares = select_with_media(setup, shapes, found, entry)
+    return Plan(found, shapes, size, entry, cuts, shares)
+
+
+def planned_runner(setup: EngineSetup, plan: Plan, cache: PagedCache) -> tuple[Plan, Runner]:
+    """The plan and its runner; with the next one where the prepared layers can't be read, which
+    no trial has seen.
+    """
+    try:
+        return plan, plan.make_runner(setup.model, cache, setup.device)
+    except UnsupportedLayersError as error:
+        log.info(f"not run by {plan.make_runner.name}: {reason(error)}")
+    if plan.entry is not None:
+        plan.entry.own_attention.restore()
+    plan = _planned(setup, plan.shapes, plan.size, plan.entry, fuses=False)
+    return plan, plan.make_runner(setup.model, cache, setup.device)
 
 
 def _encoder_decoder_plan(setup: EngineSetup) -> Plan:

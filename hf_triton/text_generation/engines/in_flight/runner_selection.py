@@ -76,10 +76,17 @@ class UnsupportedModelError(RuntimeModelError):
 
 
 def select_runner(
-    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    *,
+    compiled: bool,
+    max_model_len: int = 0,
+    fuses: bool = True,
 ) -> RunnerSpec:
     """The first runner whose logits agree with the model's own, one of ``compiled`` loops or of
-    attention over pages on a GPU. Leaves the model as the runner needs it. Raises
+    attention over pages on a GPU; the fused one, which reads layers at the last position of
+    ``max_model_len``, only if it ``fuses``. Leaves the model as the runner needs it. Raises
     UnsupportedModelError where none agrees, LoadError for NaN logits.
     """
     if device.type == "cpu":
@@ -87,13 +94,14 @@ def select_runner(
     own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            trial = Trial(model, device, text_probes(model))
+            trial = Trial(model, device, text_probes(model), max_model_len=max_model_len)
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
+        candidates = _candidates(model, shapes, device, compiled=compiled)
         found = trial.select(
             expected,
-            _candidates(model, shapes, device, compiled=compiled),
+            [spec for spec in candidates if fuses or spec is not FUSED],
             shapes,
             refusals,
             unfit=UnsupportedLayersError,

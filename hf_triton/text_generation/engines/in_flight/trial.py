@@ -91,7 +91,8 @@ class Expected(NamedTuple):
 @dataclass(frozen=True)
 class Trial:
     """Probes that join while others decode, at most ``num_step_tokens`` a step; ``length`` tokens
-    of each find room. ``encode`` makes of a prompt and its source what a decoder is fed with.
+    of each find room, in a cache made for ``max_model_len`` if that is more. ``encode`` makes of a
+    prompt and its source what a decoder is fed with.
     """
 
     model: Any
@@ -99,6 +100,7 @@ class Trial:
     probes: list[Probe]
     num_step_tokens: int = 5
     length: int = _TRIAL_LEN
+    max_model_len: int = 0
     cuts_sources: bool = True
     encode: Callable[[list[int], Source], Any] | None = None
 
@@ -128,7 +130,8 @@ class Trial:
         """A runner's logits over a cache full of NaN, which other sequences might leave."""
         num, page_size = len(self.probes), PAGE_SIZES[self.device.type]
         num_pages = num * (num_pages_of(self.length, page_size) + 1) + 1  # none is preempted
-        size = PagedSize(num_pages, self.length, num, num_bytes=0, page_size=page_size)
+        longest = max(self.length, self.max_model_len)
+        size = PagedSize(num_pages, longest, num, num_bytes=0, page_size=page_size)
         cache = PagedCache(shapes, size)
         for stored in chain(cache.keys, cache.values, *cache.states):
             stored.fill_(torch.nan if stored.is_floating_point() else 1)

@@ -237,17 +237,46 @@ def test_what_calls_no_attention_function_is_named(name: str) -> None:
         fused(tiny_model(name))
 
 
-def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
-    """A short scene in bfloat16 holds them for Llama's where their weights are small."""
+def ministral() -> Any:
+    """Scales its queries from position 64 on."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     changes = {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.1}
-    model = random_model("ministral3", **SHAPE, rope_parameters={**rope, **changes}).to(dtype)
+    return random_model("ministral3", **SHAPE, rope_parameters={**rope, **changes})
+
+
+def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
+    """A short scene in bfloat16 holds them for Llama's where their weights are small."""
+    model = ministral().to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.1)
     fused(model, 64)
     with pytest.raises(UnsupportedLayersError, match="more than rotated"):
         fused(model, 65)
+
+
+@pytest.mark.parametrize("max_model_len, name", [(64, "fused"), (65, "packed")])
+def test_layers_are_tried_at_the_positions_that_are_served(max_model_len: int, name: str) -> None:
+    engine = InFlightEngine(setup(ministral(), max_num_seqs=2, max_model_len=max_model_len))
+    with running(engine):
+        assert engine.runner.name == name
+
+
+def test_prepared_layers_that_cannot_be_read_are_packed(log_lines: list[str]) -> None:
+    class Strided(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).repeat_interleave(2, dim=-1)[..., ::2]
+
+    def prepare(model: Any) -> None:
+        model.model.layers[1].self_attn.o_proj.__class__ = Strided
+
+    model, asked = tiny_model("llama"), mixed_load(4)
+    expected = reference(model, asked)
+    engine = InFlightEngine(replace(setup(model, max_num_seqs=2), prepare=prepare))
+    with running(engine):
+        assert engine.runner.name == "packed"
+        assert generate_all(engine, asked, at_first=2) == expected
+    assert "not run by fused: a linear layer gives" in log_lines[0]
 
 
 def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
