@@ -32,6 +32,17 @@ _SHARED_INPUT = (
 )
 # Children whose weight the parent reads directly: Mamba's steps.
 READ_BY_PARENT = ("dt_proj",)
+# The same where the children's names mean others, too: by the parent's class in transformers.
+_READ_BY_CLASS = {
+    "LSHSelfAttention": ("query_key", "value"),  # Reformer's, after the first token
+    "LongcatFlashTopkRouter": ("classifier",),
+    "MobileBertLMPredictionHead": ("decoder", "dense"),
+    "NeoMMEForMaskedLM": ("unembedding_projection",),
+    "RwkvFeedForward": ("value",),  # RWKV's first forward divides both
+    "RwkvSelfAttention": ("output",),
+    "TDNNLayer": ("kernel",),
+    "WavLMAttention": ("q_proj", "k_proj", "v_proj", "out_proj"),
+}
 
 
 class _SharedInput:
@@ -98,9 +109,10 @@ def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
 
 def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
     layers = {}
+    read = (*READ_BY_PARENT, *_READ_BY_CLASS.get(type(parent).__name__, ()))
     for name, child in parent.named_children():
         weight, bias = _linear_weight(child)
-        if weight is not None and name not in READ_BY_PARENT:
+        if weight is not None and name not in read:
             layers[name] = _Layer(name, weight, bias)
     num_found = len(layers)
     for names in (*joins, *[(name,) for name in layers]):

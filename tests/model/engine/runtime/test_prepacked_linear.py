@@ -4,6 +4,7 @@ missing.
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
 from collections.abc import Callable
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
 from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
+from hf_triton.text_generation.engine.own_logits import own_logits
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import mixed_load, reference, tiny_model
 
@@ -91,6 +95,27 @@ def test_a_prepacked_model_generates_the_same_tokens(name: str, num_joined: int)
     assert sum(isinstance(module, LinearPart) for module in model.modules()) == num_joined
     with running(InFlightEngine(setup(model, max_num_seqs=4))) as engine:
         assert generate_all(engine, asked, at_first=5) == expected
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "name, sizes",
+    [
+        ("reformer", {"hash_seed": 0}),
+        ("longcat_flash", {}),
+        ("rwkv", {"num_hidden_layers": 3, "rescale_every": 1}),
+    ],
+)
+@torch.inference_mode()
+def test_layers_whose_weight_a_parent_reads_stay_plain(name: str, sizes: dict[str, int]) -> None:
+    config = tiny_config(name)
+    config.update(sizes)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    prompt = torch.arange(5, 25).unsqueeze(0)  # more than a chunk of Reformer's
+    expected = own_logits(copy.deepcopy(model), [[9, 10]], prompt)
+    assert prepack(model) > 0
+    torch.testing.assert_close(own_logits(model, [[9, 10]], prompt), expected, rtol=0, atol=1e-4)
 
 
 @needs_onednn
