@@ -73,7 +73,7 @@ class Structured:
         "options, said",
         [
             ({"json_schema": '{"type": "strin"}'}, "json_schema: Invalid type"),
-            ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model's tokens"),
+            ({"json_schema": '{"$ref": "#"}'}, "json_schema: no text that this model can write"),
             ({"regex": "(("}, "regex: not a valid regular expression: unclosed group"),
             ({"choice": [""]}, "choice: got only empty texts"),
             ({"regex": "a", "choice": ["a"]}, "regex and choice: both given"),

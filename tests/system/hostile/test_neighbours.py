@@ -83,7 +83,8 @@ def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
 ) -> None:
     """Each goes on to the end of the context, which is far behind a neighbour's few tokens."""
     body = {"model": "demo", "messages": [HELLO], "ignore_eos": True}
-    hostile = Beside(*sent(f"{openai_url}{CHAT}", body, {**body, "max_tokens": 32_000}))
+    bodies = [body, {**body, "max_tokens": 32_000}] * 8  # so many take seconds
+    hostile = Beside(*sent(f"{openai_url}{CHAT}", *bodies))
     time.sleep(0.5)  # until they are being generated
     assert text(triton, "demo")().status == 200
     assert not hostile.answers, "the neighbour comes first"
@@ -251,9 +252,9 @@ def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Tri
         while hostile.is_going_on:
             assert texts() == expected
         assert all(answer.status >= 400 for answer in hostile.answers)
-        assert all("no number" in answer.body["error"] for answer in hostile.answers)
+        assert all("not a number" in answer.body["error"] for answer in hostile.answers)
     url = triton.url("poisoned_stream", "generate_stream")
-    assert "no number" in str(post_for_events(url, {**bodies[0], "stream": True}))
+    assert "not a number" in str(post_for_events(url, {**bodies[0], "stream": True}))
     assert texts() == expected
 
 

@@ -48,7 +48,7 @@ def hang_a_load(served: Served, repository: Path, model: str) -> None:
         with contextlib.suppress(OSError):  # it is never answered
             api.load(model)
 
-    for attempt in range(8):
+    for attempt in range(20):
         time.sleep(4)  # processes that have just begun may be the load's
         change = f'parameters {{ key: "x" value {{ string_value: "{attempt}" }} }}'
         config.write_text(f"{text}\n{change}\n")
