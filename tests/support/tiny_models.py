@@ -69,6 +69,7 @@ PACKED: dict[str, tuple[str, dict[str, Any]]] = {
 CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("falcon", {"alibi": True}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
+    "gpt_neox_japanese": ("gpt_neox_japanese", {}),  # views rows and heads of its cache as one
 }
 _FULL, _LINEAR = "full_attention", "linear_attention"
 LATENT = {  # DeepSeek V3

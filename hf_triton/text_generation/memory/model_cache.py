@@ -59,14 +59,14 @@ class Rows:
         stored[pages, self.positions % self.page_size] = states
 
     def read(self, stored: torch.Tensor) -> torch.Tensor:
-        """``stored`` (pages, page size, ...) -> (rows, length, ...), zeros behind a shorter row: no
-        mask hides a NaN.
+        """``stored`` (pages, page size, kv_heads, dim) -> (rows, kv_heads, length, dim), zeros
+        behind a shorter row: no mask hides a NaN. Some models view rows and heads as one.
         """
-        found = stored[self.table].flatten(1, 2)[:, : self.length]
+        found = stored[self.table].movedim(3, 1).contiguous().flatten(2, 3)[:, :, : self.length]
         if len(self.positions) > 1:
             columns = torch.arange(self.length, device=stored.device)
             behind = columns > self.positions[:, -1:]
-            found.masked_fill_(behind.view(*behind.shape, *[1] * (found.dim() - 2)), 0)
+            found.masked_fill_(behind[:, None, :, None], 0)
         return found
 
 
@@ -97,8 +97,7 @@ class PageLayer(CacheLayerMixin):
         rows.write(self.stored_values, value_states.transpose(1, 2))
         if not rows.num_past:
             return key_states, value_states
-        keys, values = rows.read(self.stored_keys), rows.read(self.stored_values)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+        return rows.read(self.stored_keys), rows.read(self.stored_values)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.rows.length, 0

@@ -16,10 +16,12 @@ from functools import partial
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import (
     NO_NUMBERS,
     EngineError,
     LoadError,
+    RuntimeModelError,
     reason,
 )
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
@@ -46,6 +48,7 @@ from hf_triton.text_generation.structured.grammar import wait_for_masks
 from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
 from .plan import make_plan, planned_runner
+from .runner_selection import UnsupportedModelError
 from .trial import computes_drafts, warm_up
 
 # Rows of logits in a step with drafts, for each sequence that a model serves at once, and at least.
@@ -83,6 +86,7 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
+        own_attention = OwnAttention(setup.model)
         self._plan = make_plan(setup)
         self.size, self.max_source_len = self._plan.size, self._plan.max_source_len
         self.max_num_seqs, self.max_model_len = self.size.max_num_seqs, self.size.max_model_len
@@ -111,7 +115,16 @@ class InFlightEngine(Engine):
             self.runner = ExtrasRunner(plain, runner, extras)
             self.runner.name = f"{plain.name}, adapters"
         self._use_new_space(shares=False)
-        self._warm_up()
+        try:
+            self._warm_up()
+        except (RuntimeModelError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            # Longer sequences than a trial's may meet what the architecture can't compute so.
+            own_attention.restore()
+            raise UnsupportedModelError(
+                f"{self.runner.name}: {type(error).__name__}: {reason(error, 120)}"
+            ) from error
         if setup.options.speculative_method == "ngram":
             self._drafter = self._new_drafter(runner)
         shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill

@@ -10,6 +10,7 @@ import torch
 from hf_triton.runtime.attention import ATTENTION_NAME
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.in_flight import in_flight_engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
@@ -190,3 +191,24 @@ def test_the_first_choice_and_one_by_name_are_taken_without_a_line(
     assert engine.name == used
     assert log_lines == []
     assert model.config.sliding_window == 23  # as before the runner was chosen
+
+
+def test_a_runner_that_fails_in_the_warm_up_leads_to_generate(
+    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError("view size is not compatible")
+
+    monkeypatch.setattr(in_flight_engine, "warm_up", fail)
+    model = tiny_model("llama")
+    asked = mixed_load(3)
+    expected = reference(model, asked)
+    engine = started(model)
+    try:
+        assert engine.name == "generate"
+        assert generate_all(engine, asked, at_first=2) == expected
+    finally:
+        engine.stop()
+    assert any("RuntimeError: view size is not compatible" in line for line in log_lines)
+    with pytest.raises(LoadError, match=INSTEAD):
+        started(tiny_model("llama"), engine="in_flight")
