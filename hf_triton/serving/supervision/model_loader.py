@@ -82,8 +82,9 @@ class ModelLoader:
             if not self._states[death.folder].in_hand:
                 cause, reason = self._reasons.pop(death.folder, (death.cause, death.reason))
                 self._states[death.folder].died(cause, reason)
+                work = partial(self._bring_back, death)
                 try:
-                    self._start(death.folder, partial(self._bring_back, death), self._ended)
+                    start_thread(self._run, death.folder, work, self._ended)
                 except OSError:  # the next sweep tries again
                     self._states[death.folder].ready()
 
@@ -116,11 +117,6 @@ class ModelLoader:
         for folder, survivors in loading.items():
             self.kill(folder, self.living(folder) - survivors)
 
-    def _start(
-        self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
-    ) -> None:
-        start_thread(self._run, folder, work, ended)
-
     def _run(
         self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
     ) -> None:
@@ -140,7 +136,7 @@ class ModelLoader:
             if delay_s is not None:
                 again = partial(self._load_again, model, Pids(), delay_s)
                 try:
-                    self._start(model, again, ended)
+                    start_thread(self._run, model, again, ended)
                 except OSError:
                     self._run(model, again, ended)
 
