@@ -230,16 +230,17 @@ class HealthPort:
 
     def _response(self, method: str, path: str) -> tuple[HTTPStatus, str, str]:
         """Status, content type and body."""
-        status = HTTPStatus.OK
         if method not in ("GET", "HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, _JSON, '{"error": "allowed: GET and HEAD"}\n'
         if path == "/metrics":
-            return status, _TEXT, self._health.metrics_text()
-        if path not in ("/ready", "/live"):
+            return HTTPStatus.OK, _TEXT, self._health.metrics_text()
+        if path == "/ready":
+            found = self._health.readiness()
+            is_fine, text = found["ready"], json.dumps(found, indent=2)
+        elif path == "/live":
+            is_fine = self._health.is_live()
+            text = json.dumps({"live": is_fine})
+        else:
             text = '{"error": "there are /live, /ready and /metrics"}\n'
             return HTTPStatus.NOT_FOUND, _JSON, text
-        is_live = {"live": self._health.is_live()}
-        found = self._health.readiness() if path == "/ready" else is_live
-        if not found[path[1:]]:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-        return status, _JSON, json.dumps(found, indent=2 if path == "/ready" else None) + "\n"
+        return HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE, _JSON, f"{text}\n"
