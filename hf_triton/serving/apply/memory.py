@@ -36,7 +36,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class RunningCopy:
-    """What the instances of one version of a Triton model publish: bytes by device; ``cache`` is
+    """What the instances of a Triton model publish: bytes by device; ``cache`` is
     that of keys and values, all instances together.
     """
 
@@ -94,7 +94,7 @@ def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     """At least the weights, by their files, where it is computed elsewhere, by more instances or
     by another engine; at least the cache where the weights' size is not known.
     """
-    old, new = (_values(folder, old=is_old) for is_old in (True, False))
+    old, new = _values(folder, old=True), _values(folder, old=False)
     gpus = [device for device in copy.loaded if device != CPU]
     placed = _placed(new, folder.config)
     if _placed(old, folder.config_before) != placed:

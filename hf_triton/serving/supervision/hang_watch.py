@@ -191,8 +191,9 @@ class HangWatch:
     def look(self, is_loading: bool) -> None:
         """Ends what hangs. ``is_loading``: a load may keep threads of the server's busy."""
         servers, stubs, ports = self._server_processes(), self._loader.stubs, self._ports.pid
-        self._read_beats({stub.pid for stub in stubs})
-        now, silent_s = self._clock(), dict.fromkeys((stub.pid for stub in stubs), 0.0)
+        pids = {stub.pid for stub in stubs}
+        self._read_beats(pids)
+        now, silent_s = self._clock(), dict.fromkeys(pids, 0.0)
         silent_s |= {pid: now - beat.seen_at_s for pid, beat in self._beats.items()}
         server_silent_s = self._answers.silent_s
         if is_loading and server_silent_s < SILENT_THOUGH_BUSY_S:
