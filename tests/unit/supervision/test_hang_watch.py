@@ -25,7 +25,6 @@ GUARD, TRITONSERVER, STUB = 1, 2, 3
 @dataclass
 class Server:
     heartbeats: str
-    shared_memory_prefix: str = "none"
     pid: int = GUARD
     was_killed: bool = False
     loads_under_way: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -66,11 +65,10 @@ class Answers:
 class Ports:
     pid: int | None = None
     silent_s: float = 0.0
-    why_not_up: str = ""
 
     def end_now(self, why: str) -> str:
-        self.pid, self.why_not_up = None, f"the ports' process {why}"
-        return self.why_not_up
+        self.pid = None
+        return f"the ports' process {why}"
 
 
 class Ward:
