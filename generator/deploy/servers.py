@@ -20,7 +20,7 @@ from generator.render.model_data import model_values
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import InstanceGroup, ModelSpec
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
-from generator.spec.triton_models import triton_models
+from generator.spec.triton_models import WITHOUT_WEIGHTS, triton_models
 
 _GIB = 1024  # in MiB
 _BASE_MEMORY_MIB = 2 * _GIB
@@ -153,7 +153,7 @@ class Server:
             )
         wanted = _BASE_MEMORY_MIB + self._num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
         models = (model for spec in self.specs for model in triton_models(spec))
-        for model in (one for one in models if one.has_weights):
+        for model in (one for one in models if one.role not in WITHOUT_WEIGHTS):
             values = model_values(model, nowhere)
             size = weight_bytes(nowhere / model.name, values, on_gpu=self.gpus > 0)
             wanted += math.ceil(size * _num_instances(model.instance_groups) / 2**20)

@@ -12,6 +12,7 @@ from typing import Any
 from generator.models_yaml.models_lock import DEFAULT_REVISION, Key
 from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.triton_models import WITHOUT_WEIGHTS
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files, is_stored
 from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
@@ -26,8 +27,6 @@ _GGUF_GROWTH = {False: 8, True: 4}
 PROCESS_BYTES = 250 * 2**20
 FRONT_BYTES = 60 * 2**20
 CPU = "cpu"
-# Steps of an ensemble, whose model.json names the model too.
-_WITHOUT_WEIGHTS = ("tokenizer", "postprocessing")
 
 Listed = Mapping[Key, Mapping[str, int]]
 """The files of a source's revision, with their bytes."""
@@ -77,7 +76,7 @@ def weight_bytes(
     """
     if file := values.get("file"):  # of a step on a backend of Triton's own
         return max((path.stat().st_size for path in folder.glob(f"[1-9]*/{file}")), default=0)
-    if values.get("quantization") or values.get("role") in _WITHOUT_WEIGHTS:
+    if values.get("quantization") or values.get("role") in WITHOUT_WEIGHTS:
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         files = _files(folder, values)

@@ -21,6 +21,7 @@ ENGINE_SUFFIX = "_stream"
 STEPS: tuple[Role, ...] = ("tokenizer", "model", "postprocessing")
 # One request may have many responses.
 DECOUPLED: tuple[Role, ...] = ("engine", "vllm")
+WITHOUT_WEIGHTS: tuple[Role, ...] = ("front", "ensemble", "tokenizer", "postprocessing")
 STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
 TASK_PARAMETER = "hf_triton_task"
 ROLE_PARAMETER = "hf_triton_role"
@@ -62,10 +63,6 @@ class TritonModel:
     def engine(self) -> str | None:
         """The model that a front forwards to; others hold their engine themselves."""
         return engine_name(self.spec.name) if self.role == "front" else None
-
-    @property
-    def has_weights(self) -> bool:
-        return self.role in ("whole", "engine", "model", "vllm")
 
     @property
     def is_step(self) -> bool:
