@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from generator.errors import PerfError
-from generator.spec.triton_models import engine_name
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, Request
 from perf.processes import free_listen, running
-from perf.sweep.server import own_server
 
 if TYPE_CHECKING:
     from perf.load.level import Sent
@@ -151,6 +149,9 @@ def started(
         with _command(server, dtype, folder, environments / server.environment) as up:
             yield up
         return
+    from generator.spec.triton_models import engine_name
+    from perf.sweep.server import own_server
+
     config, repository = folder / "models.yaml", folder / f"{dtype}_repository"
     named = {"model": MODEL_FOLDER, "dtype": dtype, "streaming": str(streaming).lower()}
     config.write_text(MODELS_YAML.format(**named, length=MAX_MODEL_LEN), encoding="utf-8")

@@ -47,12 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
     add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
     add("--seed", type=int, default=0, help="of the load and the weights: 0")
-    add(
-        "--environments",
-        type=Path,
-        metavar="FOLDER",
-        help=f"the peers' environments: {ENVIRONMENTS}",
-    )
+    environments = f"the peers' environments: {ENVIRONMENTS}"
+    add("--environments", type=Path, metavar="FOLDER", help=environments)
     output = "saves the run here, and continues one that is here: perf-results/baselines"
     default = Path("perf-results/baselines")
     add("--output", type=Path, default=default, metavar="FOLDER", help=output)
