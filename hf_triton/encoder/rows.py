@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields, each_row, integer, shown, text
 
-Array = npt.NDArray[Any]
 Values = dict[str, Any]
 # Reads a field of a request: one value for each row.
 Column = Callable[[RequestFields, str], list[Any]]

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields, each_row
 
-from .rows import LIST, Array, Column, Values, read_rows, stack_rows
+from .rows import LIST, Column, Values, read_rows, stack_rows
 from .sentence_transformers.reading import Kind, SentenceFiles
 from .texts.encoding import Encoding
 from .texts.tokenization import Tokenization

@@ -18,6 +18,7 @@ import torch
 
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RequestError
+from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.untrusted_files import within_files
@@ -26,7 +27,6 @@ from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 from ..encoder_loading import LoadedEncoder, load_encoder, make_task, read_files
 from ..engine.encoder_engine import EncoderEngine
 from ..options import EncoderOptions
-from ..rows import Array
 from ..task import EncoderTask, Prepared
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 
