@@ -22,6 +22,7 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import boolean
+from hf_triton.runtime.tokenizing.lengths import CUT
 
 _CONTEXT = 1  # the second text of a pair
 _DEFAULT_WINDOW = 384
@@ -103,10 +104,8 @@ class QuestionAnswering(EncoderTask):
         if most is None or len(question) <= most:
             return
         if not row["truncate"]:
-            raise RequestError(
-                f"question: got {len(question)} tokens, allowed: at most {most} ({why}); send "
-                "truncate: true to cut it"
-            )
+            got = f"got {len(question)} tokens, allowed: at most {most} ({why})"
+            raise RequestError(f"question: {got}; {CUT}")
         question.truncate(most)
 
     def _encoding(self, window: Tokenized) -> Encoding:
