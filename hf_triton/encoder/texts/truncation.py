@@ -81,7 +81,7 @@ class Truncator:
         strategy: str,
         *,
         cuts: bool,
-        has_places: bool = False,
+        has_places: bool,
     ) -> Iterator[Tokenized]:
         """The pair of a text and each of ``seconds``, or with None the text alone; with ``cuts`` of
         at most ``max_length`` tokens. ``strategy`` says what is cut: "longest_first" the longer
@@ -108,9 +108,7 @@ class Truncator:
                 second = self._shortened(second, kept[1])
             yield self.joined(firsts[kept[0]], second)
 
-    def _part(
-        self, field: str, text: str, num_tokens: int, *, has_places: bool = False
-    ) -> Tokenized:
+    def _part(self, field: str, text: str, num_tokens: int, *, has_places: bool) -> Tokenized:
         from_end = self._side == "left"
         if from_end and has_places:  # which count from the text's beginning
             check_characters(field, len(text), num_tokens)
