@@ -52,8 +52,9 @@ def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) 
         watchdog_s=options.watchdog_s,
         check_device=lambda: check_devices_work(made[0][0].model),
     )
+    given = "{}" if options.parameters is None else options.parameters
     try:
-        defaults = read_object("options.parameters", options.parameters or "{}")
+        defaults = read_object("options.parameters", given)
         engine.thread.start()
     except RequestError as error:
         raise LoadError(str(error)) from None

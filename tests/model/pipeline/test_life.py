@@ -86,6 +86,7 @@ def test_a_model_without_its_processor_is_refused(
 @pytest.mark.parametrize(
     "parameters, said",
     [
+        ("", "options.parameters: not valid JSON at line 1, column 1"),
         ("top_k: 3", "options.parameters: not valid JSON at line 1, column 1"),
         ('{"topk": 3}', "options.parameters: unknown parameter topk of"),
     ],
