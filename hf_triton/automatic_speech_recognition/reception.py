@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hf_triton.runtime.engine.reception import TURNED_AWAY, PooledReception
+from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.metrics.work_metrics import TURNED_AWAY
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
@@ -82,12 +83,11 @@ class Reception(PooledReception):
     def _sound(self, row: SpeechRow, arrived_s: float) -> Sound:
         speech = self._speech
         samples = row.samples(speech.sampling_rate, self._limits)
-        deadline_s = None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000
         return Sound(
             transcript=speech.transcript(samples, row.wanted),
             params=row.params,
             duration=len(samples) / speech.sampling_rate,
-            deadline_s=deadline_s,
+            deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.fails_on_timeout,
             speech=speech,
         )

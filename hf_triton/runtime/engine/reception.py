@@ -16,6 +16,7 @@ from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.engine.work_engine import Work, WorkEngine
 from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.metrics.work_metrics import TURNED_AWAY
 from hf_triton.runtime.request.file_threads import FileThreads
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import (
@@ -25,8 +26,6 @@ from hf_triton.runtime.request.responder import (
     attempt,
     attempt_on,
 )
-
-TURNED_AWAY = "turned away"  # an outcome
 
 
 class PooledReception(ABC):

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from .histogram import SECONDS, Histogram, histogram_families
 from .publishing import Family, Sample, one_number
 
+TURNED_AWAY = "turned away"  # an outcome: not admitted
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class WorkMetrics:
-    """Totals since the load. ``outcomes`` also counts requests "turned away" by a full queue."""
+    """Totals since the load."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -33,7 +34,7 @@ def encoder_families(metrics: WorkMetrics, num_open: int) -> Iterator[Family]:
         "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True
     )
     counts = {word: outcomes[word] for word in ("ok", "refused", "cancelled", "error")}
-    counts["refused"] += outcomes["turned away"]
+    counts["refused"] += outcomes[TURNED_AWAY]
     yield _ended("hf_triton_requests_total", "Answered requests", "outcome", counts)
     for name, help_text, histogram in (
         ("step_inputs", "Inputs computed together", metrics.batch_size),
@@ -49,7 +50,7 @@ def pipeline_families(metrics: WorkMetrics, *, running: int, waiting: int) -> It
     yield one_number("hf_triton_running", "Requests that the pipeline computes", running)
     yield one_number("hf_triton_waiting", "Requests that wait to be started", waiting)
     help_text = "Requests refused because the queue was full or the engine could not take them"
-    num_refused = outcomes["turned away"]
+    num_refused = outcomes[TURNED_AWAY]
     yield one_number("hf_triton_refused_total", help_text, num_refused, counter=True)
     counts = {word: outcomes[word] for word in ("refused", "cancelled", "error")}
     counts = {"stop": outcomes["ok"], **counts}
