@@ -51,5 +51,4 @@ class TritonPythonModel:
             }
         if text == "fail":
             raise RequestError("text_input: got what it refuses")
-        wanted = {name: outputs[name] for name in outputs if name in set(request.outputs)}
-        request.responder.send(wanted, final=True)
+        request.responder.send(outputs, final=True)
