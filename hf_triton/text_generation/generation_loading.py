@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, RequestError
@@ -276,11 +277,12 @@ def start_from_setup(name: str, setup: EngineSetup) -> Engine:
     why = ""
     engine: Engine
     if setup.options.engine != "generate":
-        engine = InFlightEngine(setup)
+        engine, own_attention = InFlightEngine(setup), OwnAttention(setup.model)
         try:
             engine.start()
             return engine
         except UnsupportedModelError as error:
+            own_attention.restore()  # after whichever runner was tried
             why = str(error)
             if setup.options.engine == "in_flight":
                 raise LoadError(

@@ -16,7 +16,6 @@ from functools import partial
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import (
     NO_NUMBERS,
     EngineError,
@@ -86,7 +85,6 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
-        own_attention = OwnAttention(setup.model)
         self._plan = make_plan(setup)
         self.size, self.max_source_len = self._plan.size, self._plan.max_source_len
         self.max_num_seqs, self.max_model_len = self.size.max_num_seqs, self.size.max_model_len
@@ -121,7 +119,6 @@ class InFlightEngine(Engine):
             raise
         except Exception as error:
             # Longer sequences than a trial's may meet what the architecture can't compute so.
-            own_attention.restore()
             raise UnsupportedModelError(
                 f"{self.runner.name}: {type(error).__name__}: {reason(error, 120)}"
             ) from error

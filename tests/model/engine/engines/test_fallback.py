@@ -193,6 +193,7 @@ def test_the_first_choice_and_one_by_name_are_taken_without_a_line(
     assert model.config.sliding_window == 23  # as before the runner was chosen
 
 
+@pytest.mark.usefixtures("not_fused")
 def test_a_runner_that_fails_in_the_warm_up_leads_to_generate(
     log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
+from hf_triton.text_generation.generation_loading import start_from_setup
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory import prefix_index, state_pages
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -286,9 +287,13 @@ def test_a_model_whose_processor_refuses_the_trial_is_not_held(made: Images) -> 
     def refuse() -> list[tuple[list[int], Source]]:
         raise RequestError("the model's processor refused it")
 
-    engine = InFlightEngine(replace(setup(made.model), trial_prompts=refuse))
+    with_trial, asked = replace(setup(made.model), trial_prompts=refuse), asked_of(made)[:2]
+    own = expected(made, asked)
     with pytest.raises(UnsupportedModelError, match="with images: the model's processor refused"):
-        engine.start()
+        InFlightEngine(with_trial).start()
+    generating = start_from_setup("tiny", replace(with_trial, compiled=False))  # tries packed steps
+    assert generate_all(generating, asked, at_first=2) == own
+    generating.stop()
 
 
 @pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
