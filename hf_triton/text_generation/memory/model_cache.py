@@ -62,7 +62,9 @@ class Rows:
         """``stored`` (pages, page size, kv_heads, dim) -> (rows, kv_heads, length, dim), zeros
         behind a shorter row: no mask hides a NaN. Some models view rows and heads as one.
         """
-        found = stored[self.table].movedim(3, 1).contiguous().flatten(2, 3)[:, :, : self.length]
+        heads = torch.arange(stored.shape[2], device=stored.device).unsqueeze(1)
+        found = stored.movedim(2, 0)[heads, self.table.unsqueeze(1)]  # by heads in one copy
+        found = found.contiguous().flatten(2, 3)[:, :, : self.length]
         if len(self.positions) > 1:
             columns = torch.arange(self.length, device=stored.device)
             behind = columns > self.positions[:, -1:]
