@@ -31,7 +31,7 @@ _SHARED_INPUT = (
     ("q", "k", "v"),
 )
 # Children whose weight the parent reads directly: Mamba's steps.
-READ_BY_PARENT = ("dt_proj",)
+_READ_BY_PARENT = ("dt_proj",)
 # The same where the children's names mean others, too: by the parent's class in transformers.
 _READ_BY_CLASS = {
     "LSHSelfAttention": ("query_key", "value"),  # Reformer's, after the first token
@@ -43,6 +43,11 @@ _READ_BY_CLASS = {
     "TDNNLayer": ("kernel",),
     "WavLMAttention": ("q_proj", "k_proj", "v_proj", "out_proj"),
 }
+
+
+def is_read_by(parent: nn.Module, name: str) -> bool:
+    """Whether a parent reads the weight of its child of that name, past what replaces it."""
+    return name in (*_READ_BY_PARENT, *_READ_BY_CLASS.get(type(parent).__name__, ()))
 
 
 class _SharedInput:
@@ -109,10 +114,9 @@ def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
 
 def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
     layers = {}
-    read = (*READ_BY_PARENT, *_READ_BY_CLASS.get(type(parent).__name__, ()))
     for name, child in parent.named_children():
         weight, bias = _linear_weight(child)
-        if weight is not None and name not in read:
+        if weight is not None and not is_read_by(parent, name):
             layers[name] = _Layer(name, weight, bias)
     num_found = len(layers)
     for names in (*joins, *[(name,) for name in layers]):

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hf_triton.runtime.devices.device import to_device
-from hf_triton.runtime.devices.prepacked_linear import READ_BY_PARENT
+from hf_triton.runtime.devices.prepacked_linear import is_read_by
 from hf_triton.runtime.errors import LoadError
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -296,7 +296,7 @@ def attach(model: Any, adapters: Adapters) -> None:
 def _why_not(parent: Any, name: str, child_name: str) -> str:
     if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
         return f"{name} makes the keys and values of all earlier tokens, whatever adapter they had"
-    if child_name in READ_BY_PARENT:
+    if is_read_by(parent, child_name):
         return f"the layer around {name} multiplies its weight itself, without an adapter"
     return ""
 

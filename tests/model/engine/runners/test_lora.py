@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, OverloadedError
@@ -20,6 +21,7 @@ from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.lora.linear import Matrices, RowAdapters, StepAdapters, attach
 from hf_triton.text_generation.lora.reading import AdapterReader
+from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
@@ -267,6 +269,13 @@ def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) 
     after = files.read(served_with({"sql": llama["polite"], "polite": llama["polite"]}).adapters)
     assert after[1] is before[0]
     assert after[0].key not in {adapter.key for adapter in before}
+
+
+def test_an_adapter_of_a_router_that_is_read_past_is_refused(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_config(tiny_config("longcat_flash"))
+    saved = {"late": save_adapter(model, tmp_path, r=2, target_modules=["classifier"])}
+    with pytest.raises(LoadError, match=r"the layer around .*classifier multiplies its weight"):
+        attach(model, read(model, saved))
 
 
 def test_an_adapter_of_a_layer_that_is_read_past_is_refused_at_the_load_and_while_it_runs(
