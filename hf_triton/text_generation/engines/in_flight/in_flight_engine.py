@@ -16,13 +16,7 @@ from functools import partial
 import torch
 
 from hf_triton.runtime import log
-from hf_triton.runtime.errors import (
-    NO_NUMBERS,
-    EngineError,
-    LoadError,
-    RuntimeModelError,
-    reason,
-)
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RuntimeModelError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
 from hf_triton.text_generation.engine.scheduler import Scheduler

@@ -11,9 +11,7 @@ from hf_triton.text_generation.memory.layer_shapes import (
     context_length,
     layer_shapes,
 )
-from hf_triton.text_generation.memory.paged_cache import (
-    spread_free_bytes,
-)
+from hf_triton.text_generation.memory.paged_cache import spread_free_bytes
 from tests.support.tiny_models import tiny_model
 
 CPU = torch.device("cpu")

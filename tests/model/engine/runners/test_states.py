@@ -24,9 +24,7 @@ from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunn
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.memory import model_cache
-from hf_triton.text_generation.memory.layer_shapes import (
-    layer_shapes,
-)
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Snapshot

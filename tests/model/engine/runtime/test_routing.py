@@ -247,14 +247,7 @@ def test_an_arms_errors_are_the_answer(driver: Driver, tmp_path: Path) -> None:
         ("UNAVAILABLE", "the queue is full"),
         ("INTERNAL", "internal error: ValueError"),
     ]
-    assert_counted(
-        driver,
-        {
-            ("new", "refused"): 1,
-            ("new", "unavailable"): 1,
-            ("new", "failed"): 1,
-        },
-    )
+    assert_counted(driver, {("new", "refused"): 1, ("new", "unavailable"): 1, ("new", "failed"): 1})
     assert driver.taken == []
 
 
