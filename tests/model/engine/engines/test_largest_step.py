@@ -10,10 +10,7 @@ import torch
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight.largest_step import (
-    free_beside_steps,
-    largest_step,
-)
+from hf_triton.text_generation.engines.in_flight.largest_step import free_beside_steps, largest_step
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
 from tests.support.driving import GIB, setup
