@@ -16,13 +16,13 @@ import importlib
 import io
 import os
 import resource
+import select
 import signal
 import socket
 import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError, reason
@@ -95,28 +95,44 @@ class _Forks:
         self._control = control
         self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
         self._killed: set[int] = set()  # by this program
+        self._ended = socket.socketpair()  # a byte goes through it where a fork has ended
+        for end in self._ended:
+            end.setblocking(False)
         self._libc = ctypes.CDLL(None)
 
     def run(self) -> None:
         """Until the other end is closed, however that comes; then all forks die."""
-        signal.signal(signal.SIGCHLD, self._reap)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # else the socket hears nothing
+        signal.set_wakeup_fd(self._ended[1].fileno())
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._ended[0], select.POLLIN)
         while True:
-            order, descriptors, _, _ = socket.recv_fds(self._control, CONTROL.size, 1)
+            poll.poll()
+            with contextlib.suppress(BlockingIOError):
+                self._ended[0].recv(_MOST_RECEIVED)
+            self._reap()
+            try:
+                order, descriptors, _, _ = socket.recv_fds(
+                    self._control, CONTROL.size, 1, socket.MSG_DONTWAIT
+                )
+            except BlockingIOError:
+                continue
             if not order:
                 return
             kind, number = CONTROL.unpack(order)
-            # Nothing is reaped meanwhile: a number of a process that is known is still its own.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            if kind == FORK:
-                self._fork(number, socket.socket(fileno=descriptors[0]))
-            for pid in [pid for pid, (known, _) in self._forks.items() if known == number]:
-                if kind == KILL:
-                    self._killed.add(pid)
-                    os.kill(pid, signal.SIGKILL)
-                elif kind == YIELD:
-                    with contextlib.suppress(OSError):
-                        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            self._obey(kind, number, descriptors)
+
+    def _obey(self, kind: int, number: int, descriptors: list[int]) -> None:
+        if kind == FORK:
+            self._fork(number, socket.socket(fileno=descriptors[0]))
+        for pid in [pid for pid, (known, _) in self._forks.items() if known == number]:
+            if kind == KILL:
+                self._killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+            elif kind == YIELD:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
 
     def _fork(self, number: int, connection: socket.socket) -> None:
         parent = os.getpid()
@@ -134,9 +150,10 @@ class _Forks:
         status = 1
         try:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            for other in (self._control, *(other for _, other in self._forks.values())):
+            others = [other for _, other in self._forks.values()]
+            for other in (self._control, *self._ended, *others):
                 other.close()
             if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
                 _answer_questions(connection)
@@ -144,7 +161,7 @@ class _Forks:
         finally:
             os._exit(status)
 
-    def _reap(self, signum: int, frame: FrameType | None) -> None:
+    def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             # A process is told of before its number is free, and nobody else can find it ended.
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

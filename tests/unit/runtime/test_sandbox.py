@@ -190,6 +190,20 @@ def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleTyp
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
 
 
+def test_the_program_outlives_many_processes_that_end_at_once(
+    sandbox: Sandbox, functions: ModuleType
+) -> None:
+    program = parent(int(sandbox.call(functions.who, time_limit_s=10)))
+    for _ in range(30):
+        processes = [sandbox.new_process() for _ in range(8)]
+        for process in processes:
+            process.ask(functions.leave, b"0", time_limit_s=10)
+        for process in processes:
+            with pytest.raises(SandboxEndedError):
+                process.wait(10, lambda: False)
+    assert parent(int(sandbox.call(functions.who, time_limit_s=10))) == program
+
+
 @pytest.mark.threat("sandbox")
 def test_a_process_has_no_torch_no_secret_and_no_descriptor(
     sandbox: Sandbox, functions: ModuleType, monkeypatch: pytest.MonkeyPatch
