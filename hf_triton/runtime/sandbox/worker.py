@@ -95,22 +95,20 @@ class _Forks:
         self._control = control
         self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
         self._killed: set[int] = set()  # by this program
-        self._ended = socket.socketpair()  # a byte goes through it where a fork has ended
-        for end in self._ended:
-            end.setblocking(False)
+        self._ended = os.pipe2(os.O_NONBLOCK)  # a byte comes where a fork has ended
         self._libc = ctypes.CDLL(None)
 
     def run(self) -> None:
         """Until the other end is closed, however that comes; then all forks die."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # else the socket hears nothing
-        signal.set_wakeup_fd(self._ended[1].fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # else the pipe hears nothing
+        signal.set_wakeup_fd(self._ended[1])
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._ended[0], select.POLLIN)
         while True:
             poll.poll()
             with contextlib.suppress(BlockingIOError):
-                self._ended[0].recv(_MOST_RECEIVED)
+                os.read(self._ended[0], _MOST_RECEIVED)
             self._reap()
             try:
                 order, descriptors, _, _ = socket.recv_fds(
@@ -152,8 +150,9 @@ class _Forks:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            others = [other for _, other in self._forks.values()]
-            for other in (self._control, *self._ended, *others):
+            for descriptor in self._ended:
+                os.close(descriptor)
+            for other in (self._control, *(other for _, other in self._forks.values())):
                 other.close()
             if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
                 _answer_questions(connection)
