@@ -1,7 +1,7 @@
 """Turns a TritonModel into the files of its folder: {relative path: bytes}. In a template every
 string passes a filter that makes it safe where it stands; printing one that passed none is refused.
-Models alike but for their names are rendered once, as a form with holes. The code that runs is the
-installed library's.
+Models alike but for their names are rendered once, as a form that leaves the name open. The code
+that runs is the installed library's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,8 @@ from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.version import LIBRARY_PARAMETER
 
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
-# What a form leaves open; every filter prints it as it is.
-_HOLE = re.compile("<<([a-z_]+)>>")
+# The model's name in a form; every filter prints it as it is.
 _NAME = "<<name>>"
-_HEAD = {name: f"<<{name}>>" for name in ("model", "revision", "weights", "dtype", "device_map")}
 # What models that hf-triton exports call theirs (hf_triton/encoder/onnx/export.py).
 _COMPUTED = "output"
 # By a task's OUTPUT, its sizes for each row.
@@ -162,37 +160,21 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
     if LABELS_FILE in config:
         files[LABELS_FILE] = labels(model.spec)
     if model.runs_python:
-        files[MODEL_FILE] = _render_model(model, task).encode()
+        folder = FRONT_FOLDER if model.role == "front" else task.folder.name
+        files[MODEL_FILE] = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model).encode()
         if model.role != "front" and model.spec.hooks is not None:
             files[HOOKS_FILE] = model.spec.hooks.content
     return dict(sorted(with_digest(files).items()))
 
 
-def _render_model(model: TritonModel, task: Task) -> str:
-    folder, spec = FRONT_FOLDER if model.role == "front" else task.folder.name, model.spec
-    form = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model)
-    commit = spec.locked.commit if spec.locked else spec.revision
-    is_local = spec.source.is_local
-    cached = f"cached in {spec.name}/hf_cache of the model repository"
-    shown = {
-        "name": spec.name,
-        "model": spec.source.text,
-        "revision": "a local folder's" if is_local else commit or "the newest when it was fetched",
-        "weights": "read where they are" if is_local else cached,
-        "dtype": spec.dtype if spec.dtype != "auto" else "auto: as saved, or a CPU's faster one",
-        "device_map": spec.device_map or "none: all on the instance's GPU, or on the CPU",
-    }
-    return _filled(form, shown, docstring)
-
-
 def render_config(model: TritonModel, task: Task) -> str:
     """A config.pbtxt but for its parameters. Raises TemplateError unless Triton would load it."""
-    form, values = _config_form(model, task), {"name": model.spec.name}
+    form, name = _config_form(model, task), model.spec.name
     try:
         model_config.check(form, _of_form(model).name)
     except TemplateError as error:
-        raise TemplateError(_filled(str(error), values, str)) from None
-    return _filled(form, values, lambda text: quote(text)[1:-1])
+        raise TemplateError(str(error).replace(_NAME, name)) from None
+    return form.replace(_NAME, quote(name)[1:-1])
 
 
 def _config_form(model: TritonModel, task: Task) -> str:
@@ -231,11 +213,6 @@ def _of_form(model: TritonModel) -> TritonModel:
     return TritonModel(_NAME + suffix, model.role, entry)
 
 
-def _filled(form: str, values: Mapping[str, str], printed: Callable[[str], str]) -> str:
-    """A form with its holes filled; what looks like a hole in a value is none."""
-    return _HOLE.sub(lambda hole: printed(values[hole[1]]), form)
-
-
 @functools.lru_cache(maxsize=4096)
 def quote(text: str) -> Markup:
     """``text`` as a string of protobuf's text format: ASCII, everything else in octal escapes."""
@@ -252,12 +229,6 @@ def word(text: str) -> Markup:
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
         raise TemplateError(f"{text!r} is not a value of this enum")
     return Markup(text)  # noqa: S704
-
-
-def docstring(text: str) -> Markup:
-    if not text.isprintable():
-        text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-    return Markup(text.replace("\\", "\\\\").replace('"', '\\"'))  # noqa: S704
 
 
 def numbers(values: Iterable[int]) -> Markup:
@@ -283,12 +254,7 @@ def tensor(
 
 @functools.lru_cache
 def template_environment(folder: Path) -> jinja2.Environment:
-    filters: dict[str, Filter] = {
-        "quote": quote,
-        "word": word,
-        "numbers": numbers,
-        "docstring": docstring,
-    }
-    environment = strict_environment(folder, filters, "without quote, word, numbers or docstring")
-    environment.globals.update(tensor=tensor, options=OPTIONS, values=_HEAD)
+    filters: dict[str, Filter] = {"quote": quote, "word": word, "numbers": numbers}
+    environment = strict_environment(folder, filters, "without quote, word or numbers")
+    environment.globals.update(tensor=tensor, options=OPTIONS)
     return environment

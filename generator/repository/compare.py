@@ -8,7 +8,6 @@ import contextlib
 import enum
 import functools
 import os
-import re
 import stat
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from generator.render.manifest import (
     MODEL_FILE,
     WEIGHTS_FOLDER,
     Manifest,
+    digest,
     with_digest,
 )
 from generator.repository import versions
@@ -31,7 +31,6 @@ TEMPORARY_SUFFIX = ".hf-triton-tmp"
 STAGE = f".version{TEMPORARY_SUFFIX}"
 # Of a script: whoever serves it reads it too, as its shell does.
 _RUNNABLE = 0o755
-_END_OF_DOCSTRING = re.compile(rb'\n"""\r?\n')
 
 
 class Action(enum.Enum):
@@ -84,7 +83,7 @@ class ModelPlan:
     @property
     def final(self) -> Manifest:
         new = {change.path: change.new for change in self.changes if change.new is not None}
-        hashes = {path: manifest.digest(content) for path, content in new.items()}
+        hashes = {path: digest(content) for path, content in new.items()}
         older = versions.older_files(self.known, self.version)
         return {**older, **hashes, **self.kept}
 
@@ -121,10 +120,10 @@ def compare(
     own = versions.renumbered_path(MODEL_FILE, version)
     edited = {own: written} if written else {}
     changes = [_change(folder, path, new, known, path in edited) for path, new in files.items()]
-    if keep_edits and not written:
+    if keep_edits and not written and own in files and known.get(own) == digest(files[own]):
         for change in changes:
-            if change.path == own and _has_user_edits(change, known.get(own)):
-                files = with_digest({**rendered, MODEL_FILE: change.old or b""})
+            if change.path == own and change.action is Action.CONFLICT and change.old is not None:
+                files = with_digest({**rendered, MODEL_FILE: change.old})
                 return compare(folder, files, written=known[own])
     stale = sorted(known.keys() - files.keys() - versions.older_files(known, version).keys())
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
@@ -157,21 +156,9 @@ def edited_hash(folder: Path, version: int) -> str:
     known, path = read_manifest(folder), versions.renumbered_path(MODEL_FILE, version)
     with contextlib.suppress(NotAFileError):
         content = read_file(folder / path)
-        if content is not None and known.get(path) != manifest.digest(content):
+        if content is not None and known.get(path) != digest(content):
             return known.get(path, "")
     return ""
-
-
-def _has_user_edits(change: Change, written: str | None) -> bool:
-    """Whether the user edited model.py, and its code would be rendered as it was; its head may
-    differ.
-    """
-    old, new = change.old, change.new
-    if change.action is not Action.CONFLICT or old is None or new is None or written is None:
-        return False
-    head, code = _END_OF_DOCSTRING.search(old), _END_OF_DOCSTRING.search(new)
-    with_old_head = (old[: head.end()] if head else b"") + (new[code.end() :] if code else new)
-    return written in (manifest.digest(new), manifest.digest(with_old_head))
 
 
 def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
@@ -328,7 +315,7 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: boo
     if old == new and mode & stat.S_IRWXU == stat.S_IRWXU:
         # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
-    if is_edited or known.get(path) == manifest.digest(old):
+    if is_edited or known.get(path) == digest(old):
         return Change(path, Action.UPDATE, old, new)
     reason = "edited by hand" if path in known else "not written by hf-triton"
     return Change(path, Action.CONFLICT, old, new, reason)
@@ -341,6 +328,6 @@ def _stale_change(folder: Path, path: str, known: Manifest) -> Change | None:
         return Change(path, Action.CONFLICT, None, None, f"no longer generated, but {error}")
     if old is None:
         return None
-    if known.get(path) == manifest.digest(old):
+    if known.get(path) == digest(old):
         return Change(path, Action.REMOVE, old, None)
     return Change(path, Action.CONFLICT, old, None, "no longer generated, but edited by hand")

@@ -1,7 +1,4 @@
-"""Answers with the text it was sent: a model that loads in a fraction of a second.
-
-dtype  {{ values.dtype | docstring }}
-"""
+"""Answers with the text it was sent: a model that loads in a fraction of a second."""
 
 from __future__ import annotations
 

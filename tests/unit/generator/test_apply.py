@@ -622,18 +622,6 @@ def test_files_that_only_the_disk_lacks_are_written_and_nothing_is_loaded(made: 
     assert "load a" not in fake(made).events
 
 
-def test_an_edit_outlives_a_rollback_of_what_its_docstring_tells(made: Bench) -> None:
-    edit(made, 1)
-    made.applied(BOTH)
-    made.applied(BOTH.replace("name: a", "name: a, dtype: float16"))
-    assert model_at(made, 3) == model_at(made, 2)
-    assert made.apply("--rollback").code == 0
-    made.say(BOTH)
-    assert made.run("generate").code == 0
-    assert model_at(made, 4) == model_at(made, 2)
-    assert model_at(made, 4).endswith(EDITED)
-
-
 def test_an_edit_of_a_version_that_was_begun_and_never_served_is_kept(made: Bench) -> None:
     made.say(CHANGED)
     plan = make_plan(Path("models.yaml"), made.repository).groups[0][0]

@@ -78,7 +78,7 @@ def test_even_an_unchecked_name_stays_in_its_string(
 @pytest.mark.parametrize(
     "template, message",
     [
-        ("{{ model.backend }}", "a template prints 'python' without quote, word, numbers or doc"),
+        ("{{ model.backend }}", "a template prints 'python' without quote, word or numbers"),
         ("{{ model.nothing }}", "has no attribute 'nothing'"),
         ("{{ nothing | quote }}", "'nothing' is undefined"),
         ("{% if %}", "Expected an expression"),

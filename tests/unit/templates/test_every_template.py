@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 import sys
 from functools import cache
@@ -19,7 +18,6 @@ from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE
 from generator.render.model_folder import render
 from generator.spec import task_folders
-from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import TritonModel as ModelFolder
@@ -73,16 +71,6 @@ def model_py(task: Task, text: str = "") -> str:
     return render(model, task, Path("model_repository"))[MODEL_FILE].decode()
 
 
-def test_no_value_leaves_the_docstring_of_its_model_py(spec: ModelSpec, task: Task) -> None:
-    odd = dataclasses.replace(spec, model=Source('\\"""\nimport os\0<<dtype>>\\', None))
-    for usual, model in zip(triton_models(spec), triton_models(odd), strict=True):
-        texts = [render(one, task, Path("r"))[MODEL_FILE].decode() for one in (usual, model)]
-        plain, made = map(ast.parse, texts)
-        assert list(map(ast.dump, plain.body[1:])) == list(map(ast.dump, made.body[1:]))
-        line = 'model       \\"""\\nimport os\\x00<<dtype>>\\\n'
-        assert model.role == "front" or line in (ast.get_docstring(made) or "")
-
-
 def test_its_model_is_a_class_of_the_library_to_be_changed(task: Task, in_folder: Path) -> None:
     text = model_py(task)
     assert 15 <= len(text.splitlines()) <= 60
@@ -113,18 +101,6 @@ def test_it_names_every_package_of_the_library_that_it_imports(task: Task) -> No
         for path in modules(LIBRARY / name):
             text = path.read_text(encoding="utf-8")
             assert {*re.findall(r"(?:from|import) hf_triton\.(\w+)", text)} <= known, path
-
-
-def test_its_model_tells_where_the_weights_are(task: Task, in_folder: Path) -> None:
-    keys = {"revision": "0a" * 20, "dtype": "float32", "device_map": "auto"}
-    pinned = model_py(task, "".join(f"    {key}: {value}\n" for key, value in keys.items()))
-    model = load(Path("models.yaml"))[0]
-    for name, value in (
-        *keys.items(),
-        ("model", model.source.text),
-        ("weights", f"cached in {model.name}/hf_cache"),
-    ):
-        assert re.search(rf"^{name} +{re.escape(value)}", pinned, re.MULTILINE), name
 
 
 def test_without_the_library_a_load_fails_with_one_line(task: Task, in_folder: Path) -> None:
