@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ from generator.models_yaml.reading import load
 from generator.repository.staging import write
 from generator.spec.model_spec import ModelSpec
 from generator.yaml_file.keys import plain
-from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, settings_text
+from perf.tune.space import INSTANCES, Settings, current, entry_with, settings_text
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
-_STEP = 2  # columns of indentation
-_BOM = "\ufeff"
 
 
 class EditError(Exception):
@@ -42,10 +40,9 @@ def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> 
     changes = {key: value for key, value in wanted.items() if value != now[key]}
     entry = entry_with({key: plain(node) for key, node in before[name].places.items()}, wanted)
     try:
-        text = old.removeprefix(_BOM)
+        new = old
         for key in changes:
-            text = set_value(text, name, *_change(text, name, key, entry))
-        new = old[: old.startswith(_BOM)] + text
+            new = set_value(new, name, key, entry)
         if new != old:
             _replace(config, new, before, name, wanted)
     except (EditError, yaml.YAMLError) as error:
@@ -57,22 +54,6 @@ def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> 
     before_it, after_it = (each.splitlines(keepends=True) for each in (old, new))
     lines = difflib.unified_diff(before_it, after_it, str(config), str(config))
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-
-def _change(
-    text: str, name: str, key: str, entry: Mapping[str, Any]
-) -> tuple[Sequence[str | int], object]:
-    """The path in a model's entry, and the value there by which it says what ``entry`` says."""
-    path: list[str | int] = (
-        ["instance_group", 0, "count"] if key == INSTANCES else [*key.split(".")]
-    )
-    is_there = isinstance(find(text, name, path[:-1]), yaml.MappingNode)
-    whole: Any = entry[str(path[0])]
-    if key in (DELAY, INSTANCES) and not (is_there and whole):
-        return path[:1], whole
-    for step in path[1:]:
-        whole = whole[step]
-    return path, whole
 
 
 def _replace(
@@ -102,28 +83,22 @@ def _replace(
     target.chmod(mode)
 
 
-def set_value(text: str, model: str, path: Sequence[str | int], value: object) -> str:
-    """``text`` with ``value`` at ``path`` in the entry of ``model``. Raises EditError. Every other
-    character stays: edits go by the positions of PyYAML's nodes, because libraries that write YAML
-    anew lose formatting.
+def set_value(text: str, model: str, key: str, entry: Mapping[str, Any]) -> str:
+    """``text`` with the value that ``entry`` has for ``key``, in the entry of ``model``. Raises
+    EditError. Every other character stays: edits go by the positions of PyYAML's nodes, because
+    libraries that write YAML anew lose formatting.
     """
-    key, node = None, _entry(text, model)
-    for depth, step in enumerate(path):
-        pair = _pair(node, step)
-        if pair is None:
-            return _added(text, node, path[depth:], value)
-        key, node = pair
-    assert key is not None
-    return _replaced(text, key, node, written(value))
-
-
-def find(text: str, model: str, path: Sequence[str | int]) -> yaml.Node | None:
-    """The node at ``path``; None where there is none. Raises EditError."""
-    found: yaml.Node | None = _entry(text, model)
+    path = ["instance_group", 0, "count"] if key == INSTANCES else key.split(".")
+    node: yaml.Node = _entry(text, model)
+    value: Any = entry
     for step in path:
-        pair = _pair(found, step)
-        found = pair[1] if pair else None
-    return found
+        child = _child(node, step)
+        if child is None and isinstance(node, yaml.MappingNode) and isinstance(value, Mapping):
+            return _added(text, node, step, value[step])
+        if child is None or not isinstance(value, Mapping | list):
+            break  # as in `dynamic_batching: true`
+        node, value = child, value[step]
+    return _replaced(text, node, value)
 
 
 def written(value: Any) -> str:
@@ -137,63 +112,49 @@ def written(value: Any) -> str:
 
 
 def _entry(text: str, model: str) -> yaml.Node:
-    models = _pair(yaml.compose(text, Loader=yaml.SafeLoader), "models")
-    for node in models[1].value if models and isinstance(models[1], yaml.SequenceNode) else ():
-        name = _pair(node, "name")
-        if name is not None and name[1].value == model:
+    models = _child(yaml.compose(text, Loader=yaml.SafeLoader), "models")
+    for node in models.value if isinstance(models, yaml.SequenceNode) else ():
+        name = _child(node, "name")
+        if name is not None and name.value == model:
             found: yaml.Node = node
             return found
     raise EditError(f"has no entry with name: {model}")
 
 
-def _pair(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-        return (node.value[step],) * 2 if step < len(node.value) else None
+def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode):
+        return next(iter(node.value[step:]), None) if isinstance(step, int) else None
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((pair for pair in pairs if pair[0].value == step), None)
+    return next((value for key, value in pairs if key.value == step), None)
 
 
-def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
-    begin, end = old.start_mark.index, _end(text, old)
-    before = ""
-    if isinstance(old, yaml.CollectionNode) and not old.flow_style:
-        begin, before = key.end_mark.index, ": "
-        if "#" in text[begin:end]:
-            raise EditError(f"{_place(old)}: a comment stands in the part to be replaced")
-    elif begin == end:  # nothing after the colon
-        before = " "
-    elif isinstance(old, yaml.ScalarNode) and "\n" in text[begin:end]:
+def _replaced(text: str, old: yaml.Node, value: object) -> str:
+    begin, end = old.start_mark.index, old.end_mark.index
+    if "\n" in text[begin:end]:
         raise EditError(f"{_place(old)}: takes several lines")
-    return f"{text[:begin]}{before}{value}{text[end:]}"
+    colon = " " if begin == end else ""  # nothing after it
+    return f"{text[:begin]}{colon}{written(value)}{text[end:]}"
 
 
-def _added(text: str, node: yaml.Node, path: Sequence[str | int], value: object) -> str:
-    if not isinstance(node, yaml.MappingNode):
-        raise EditError(f"{_place(node)}: is no map that '{path[0]}' could be put in")
+def _added(text: str, node: yaml.MappingNode, key: str | int, value: object) -> str:
+    if not node.value:
+        return _replaced(text, node, {key: value})
+    end, said = _end(text, node), f"{key}: {written(value)}"
     if node.flow_style:
-        for key in reversed(path):
-            value = {key: value}
-        inside = written(value)[1:-1]
-        last = node.value[-1][1] if node.value else None
-        end = _end(text, last) if last else node.start_mark.index + 1
-        return f"{text[:end]}{', ' if last else ''}{inside}{text[end:]}"
+        return f"{text[:end]}, {said}{text[end:]}"
     newline = "\r\n" if "\r\n" in text else "\n"
-    indent = node.value[0][0].start_mark.column
-    lines = [f"{newline}{' ' * (indent + _STEP * depth)}{key}:" for depth, key in enumerate(path)]
-    end = _end(text, node)
+    indent = " " * node.value[0][0].start_mark.column
     end += len(text[end:].split("\n", 1)[0].removesuffix("\r"))  # behind the line's comment
-    return f"{text[:end]}{''.join(lines)} {written(value)}{text[end:]}"
+    return f"{text[:end]}{newline}{indent}{said}{text[end:]}"
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """The end of a node's own characters; PyYAML reports the end of a block at the next token."""
-    end = int(node.end_mark.index)
-    if isinstance(node, yaml.CollectionNode):
-        if node.flow_style or not node.value:
-            return end
-        last = node.value[-1]
-        return _end(text, last[1] if isinstance(last, tuple) else last)
-    return len(text[:end].rstrip()) if getattr(node, "style", None) in ("|", ">") else end
+    """Where the last value of a map ends; PyYAML reports the end of a block at the next token."""
+    last: yaml.Node = node.value[-1][1]
+    while isinstance(last, yaml.CollectionNode) and last.value and not last.flow_style:
+        inner = last.value[-1]
+        last = inner[1] if isinstance(inner, tuple) else inner
+    return len(text[: last.end_mark.index].rstrip())
 
 
 def _place(node: yaml.Node) -> str:

@@ -58,15 +58,15 @@ CASES = {
     ),
     "no options yet, and a comment after the last key": Case(
         f"models:\n  - name: demo  # mine\n    {MODEL}\n"
-        "[[ =>     options:\n      max_num_seqs: 32\n]]    # options:\n",
+        "[[ =>     options: {max_num_seqs: 32}\n]]    # options:\n",
         {SEQS: 32},
     ),
     "no newline at the end": Case(
-        f"models:\n  - name: demo\n    {MODEL}[[ => \n    options:\n      max_num_seqs: 32]]",
+        f"models:\n  - name: demo\n    {MODEL}[[ => \n    options: {{max_num_seqs: 32}}]]",
         {SEQS: 32},
     ),
     "lines that end as on Windows": Case(
-        f"{HEAD}[[ =>     options:\n      max_num_seqs: 32\n]]".replace("\n", "\r\n"),
+        f"{HEAD}[[ =>     options: {{max_num_seqs: 32}}\n]]".replace("\n", "\r\n"),
         {SEQS: 32},
     ),
     "a byte order mark": Case(
@@ -80,7 +80,7 @@ CASES = {
     ),
     "a value of the defaults, which other models keep": Case(
         f"defaults:\n  options: {{max_num_seqs: 8}}\n{HEAD}"
-        f"[[ =>     options:\n      max_num_seqs: 32\n]]  - name: other\n    {MODEL}\n",
+        f"[[ =>     options: {{max_num_seqs: 32}}\n]]  - name: other\n    {MODEL}\n",
         {SEQS: 32},
     ),
     "a group of the defaults": Case(
@@ -130,9 +130,9 @@ def test_what_is_so_already_changes_nothing(tmp_path: Path) -> None:
     "text, wanted, message",
     [
         (
-            f"{BATCHED}\n      # of four\n      preferred_batch_size: [4]\n",
+            f"{BATCHED}\n      preferred_batch_size: [4]\n",
             {DELAY: None},
-            "a comment stands in the part to be replaced",
+            "takes several lines",
         ),
         (
             f"{HEAD}    options: {{max_num_batched_tokens: 16}}\n",
@@ -145,7 +145,7 @@ def test_what_is_so_already_changes_nothing(tmp_path: Path) -> None:
             "more than these keys would change",
         ),
     ],
-    ids=["a comment", "other keys", "more would change"],
+    ids=["several lines", "other keys", "more would change"],
 )
 def test_a_change_that_can_not_be_made_alone_is_refused(
     tmp_path: Path, text: str, wanted: Settings, message: str
