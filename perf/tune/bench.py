@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from generator.errors import GeneratorError, SpecError
+from generator.errors import GeneratorError
 from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.repository import writing as writer
@@ -71,22 +71,16 @@ class Bench:
         document = json.dumps({"models": [entry_with(entry, settings)]}, ensure_ascii=False)
         return load(self.request.config, document.encode())[0]  # JSON is YAML
 
-    def refusal(self, settings: Settings) -> str | None:
-        """Why a trial is pointless: models.yaml's rules forbid it, or its memory exceeds what is
-        there.
-        """
-        try:
-            self.read(settings)
-        except SpecError as error:
-            return "; ".join(f"{each.where}: {each.message}" for each in error.problems)
+    def refuse_too_large(self, settings: Settings) -> None:
+        """Raises TrialError where the trial's memory exceeds what is there."""
         files = self.files.glob("*.safetensors") if self.files else ()
         need = sum(path.stat().st_size for path in files) / 2**30 + _PROCESS_GIB
         need += float(settings.get(f"{OPTIONS}kv_cache_gib") or 0)
         need *= float(settings.get(INSTANCES) or 1)
         free = free_cpu_bytes() / 2**30
-        if need <= free or shutil.which("nvidia-smi"):  # a GPU's memory is for the trial to find
-            return None
-        return f"needs at least {need:.1f} GiB, and {free:.1f} GiB are free"
+        # A GPU's memory is for the trial to find.
+        if need > free and not shutil.which("nvidia-smi"):
+            raise TrialError(f"needs at least {need:.1f} GiB, and {free:.1f} GiB are free")
 
     @contextmanager
     def serving(self, settings: Settings) -> Iterator[Measure]:
@@ -94,6 +88,7 @@ class Bench:
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
             specs = [self.read(settings)]
+            self.refuse_too_large(settings)
             for group in plan_groups(specs, self.scratch, keep_edits=False):
                 for folder in group:
                     writer.apply(folder)

@@ -18,7 +18,6 @@ from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
 
 STREAM, INFER = "http-generate-stream", "http-infer"
-ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
 _GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
 _ONE_SAMPLE = (
     "fill-mask",
@@ -94,9 +93,7 @@ def throughput(measurement: Measurement) -> float:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command line. A search ends after ``trials``, ``minutes``, or ``patience``
-    trials without improvement; a full measurement takes ``seconds``.
-    """
+    """The options of the command line. A full measurement takes ``seconds``."""
 
     model: str
     config: Path
@@ -106,13 +103,10 @@ class Request:
     repeats: int
     trials: int
     seconds: float
-    minutes: float | None = None
-    patience: int | None = None
     seed: int = 0
     search: Sequence[str] = ()
     fix: Sequence[str] = ()
     load: str | None = None
-    endpoint: str | None = None
     output: Path | None = None
     write: bool = False
     command: str = ""
@@ -134,17 +128,15 @@ def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec
     return spec
 
 
-def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
+def endpoint_of(spec: ModelSpec, goal: Goal) -> str:
     """A stream where the model has one, which shows the time to the first token too. Raises
     UsageError.
     """
-    name = ENDPOINTS[wanted] if wanted else STREAM if spec.streaming else INFER
-    if name == STREAM and not spec.streaming:
-        raise UsageError(f"--endpoint {wanted}: model '{spec.name}' does not stream")
-    if goal.max_ttft_ms is not None and name != STREAM:
-        why = "does not stream" if not spec.streaming else "is asked by /infer (--endpoint)"
-        raise UsageError(f"--max-ttft-ms: model '{spec.name}' {why}: it has no first token")
-    return name
+    if goal.max_ttft_ms is not None and not spec.streaming:
+        raise UsageError(
+            f"--max-ttft-ms: model '{spec.name}' does not stream: it has no first token"
+        )
+    return STREAM if spec.streaming else INFER
 
 
 def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:

@@ -5,9 +5,8 @@ and stopped where it is clearly worse. Results are kept, so a search continues.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,11 +65,9 @@ class Search:
     bench: Any  # a Bench
     folder: Path
     tell: Callable[[Outcome], object] = lambda _: None
-    refused: list[tuple[Settings, str]] = field(default_factory=list)
 
     def run(self) -> str:
         """Runs until the search ends; returns the reason. Raises OSError, KeyboardInterrupt."""
-        self._deadline = time.monotonic() + 60 * (self.request.minutes or float("inf"))
         try:
             self._better(self.space.current)
             self._better({**self.space.current, **self.space.fixed})
@@ -101,30 +98,17 @@ class Search:
     def _better(self, settings: Settings) -> bool:
         """Whether these settings are new and the best so far. Raises _EndedError."""
         outcomes = outcomes_in(self.folder)
-        tried = [*(each.settings for each in outcomes), *(of for of, _ in self.refused)]
-        if any(dict(each) == dict(settings) for each in tried):
+        if any(dict(each.settings) == dict(settings) for each in outcomes):
             return False
-        self._refuse_end(outcomes)
-        if outcomes and (reason := self.bench.refusal(settings)):
-            self.refused.append((settings, reason))
-            return False
+        if len(outcomes) >= self.request.trials:
+            raise _EndedError(f"{self.request.trials} trials")
+        if len(outcomes) >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
+            raise _EndedError(f"{len(outcomes)} trials, all failed")
         best = measured(outcomes, self.request.goal)[:1]
         append(self.folder, self._measure_trial(settings, best[0].measurement if best else None))
         outcomes = outcomes_in(self.folder)
         self.tell(outcomes[-1])
         return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
-
-    def _refuse_end(self, outcomes: Sequence[Outcome]) -> None:
-        request, number = self.request, len(outcomes)
-        best = measured(outcomes, self.request.goal)[:1]
-        if number >= request.trials:
-            raise _EndedError(f"{request.trials} trials")
-        if time.monotonic() >= self._deadline:
-            raise _EndedError(f"{request.minutes:g} minutes")
-        if number >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
-            raise _EndedError(f"{number} trials, all failed")
-        if request.patience and best and number - 1 - best[0].number >= request.patience:
-            raise _EndedError(f"{request.patience} trials without a better one")
 
     def _measure_trial(self, settings: Settings, best: Measurement | None) -> Measurement:
         seconds, loss = self.request.seconds, self.request.goal.loss

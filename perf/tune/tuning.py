@@ -45,7 +45,7 @@ def tune(request: Request) -> int:
     usual = worth_trying(spec, task, request.concurrency, num_cores())
     space = make_space(spec, task, request.search, request.fix, usual)
     inputs = inputs_of(spec, request.load)
-    endpoint = endpoint_of(spec, request.endpoint, request.goal)
+    endpoint = endpoint_of(spec, request.goal)
     files = files_of(spec, request.repository)
     scenario = {  # the options that identify a search and name its folder
         "model": spec.name,
@@ -99,9 +99,6 @@ class Tuning:
             lines = [f"goal: {goal.describe()}", now, "", *ranking(self.folder, goal), ""]
             print("\n".join(lines))
             _say(f"results are in {self.folder}")
-        for of, why in search.refused[:1]:
-            text = f"such as {settings_text(of)}: {why}"
-            print(f"{len(search.refused)} settings were left out, {text}")
         print("\n".join(said))
         if request.write and winner is not None and dict(winner) == dict(self.space.current):
             print(f"{request.config} stays as it is")

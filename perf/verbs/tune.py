@@ -23,6 +23,14 @@ The best is measured again in turns with that, to tell it from noise.
   hf-triton perf tune demo --goal latency --concurrency 4 --search max_num_seqs=1:16 --write
 """
 _MOST = 10_000
+# Of earlier releases; what to use instead.
+_GONE = {
+    "--model-analyzer": "leave it out to search here; AIPerf, GuideLLM and perf_analyzer measure a "
+    "server",
+    "--minutes": "--trials bounds a search, and Ctrl-C keeps what it found",
+    "--patience": "--trials bounds a search, and Ctrl-C keeps what it found",
+    "--endpoint": "a model that streams is asked for streams; `streaming: false` is tuned without",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--concurrency", type=some, default=16, metavar="N", help="callers (default: 16)")
     texts = "prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens"
     add("--load", metavar="LENGTHS", help=texts)
-    usual = "default: generate-stream where the model streams"
-    add("--endpoint", choices=("infer", "generate-stream"), help=usual)
     tried = (
         "values to try: max_num_seqs=8,16,32 or 8:64 (doubling) or 8:64:8 (steps); may be repeated;"
         " only these keys are searched then (default: what suits the task)"
@@ -50,9 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fixed = "set in every trial but the first"
     add("--fix", action="append", default=[], metavar="KEY=VALUE", help=fixed)
     add("--trials", type=some, default=20, help="at most (default: 20)")
-    add("--minutes", type=positive, help="begin no trial after so many")
-    patience = "stop after so many without a better one (default: 8)"
-    add("--patience", type=some, default=8, metavar="TRIALS", help=patience)
     lasts = "each trial is measured; a third of that, where it is clearly worse (default: 15)"
     add("--seconds", type=positive, default=15.0, help=lasts)
     turns = "turns in which the winner and the current settings are measured again (default: 3)"
@@ -62,22 +65,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FOLDER", help=f"where results go ({place})")
     write = "put the winner into models.yaml, where it is better beyond noise"
     add("--write", action="store_true", help=write)
-    add("--model-analyzer", help=argparse.SUPPRESS)
+    for name in _GONE:
+        add(name, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where no settings meet the bounds. Raises GeneratorError."""
     if args.min_throughput is not None and args.goal == "throughput":
         raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
-    if args.model_analyzer is not None:
-        instead = "leave it out to search here; AIPerf, GuideLLM and perf_analyzer measure a server"
-        raise UsageError(f"--model-analyzer is gone: {instead}")
+    for name, instead in _GONE.items():
+        if getattr(args, name[2:].replace("-", "_")) is not None:
+            raise UsageError(f"{name} is gone: {instead}")
     from perf.tune.question import Goal, Request
     from perf.tune.tuning import tune
 
     same = (
-        *("model", "concurrency", "repeats", "seed", "search", "fix", "load", "endpoint"),
-        *("output", "write", "trials", "seconds", "minutes", "patience"),
+        *("model", "concurrency", "repeats", "seed", "search", "fix", "load", "output", "write"),
+        *("trials", "seconds"),
     )
     request = Request(
         config=Path(args.config),

@@ -22,18 +22,14 @@ SEQS, TOKENS, WIDE = (
 @dataclass
 class FakeBench:
     """Throughput grows with ``max_num_seqs`` up to 32 and falls beyond; latency grows with it all
-    the way. ``broken`` settings do not load, ``refused`` ones are not to be tried.
+    the way. ``broken`` settings do not load.
     """
 
     broken: Callable[[Settings], bool] = lambda _: False
-    refused: Callable[[Settings], bool] = lambda _: False
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
     folder: Path | None = None  # where repeats are counted, as the real one does
     served: list[Settings] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-
-    def refusal(self, settings: Settings) -> str | None:
-        return "needs 99.0 GiB, and 1.0 GiB are free" if self.refused(settings) else None
 
     @contextmanager
     def serving(self, settings: Settings) -> Iterator[Measure]:

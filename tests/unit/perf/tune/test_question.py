@@ -11,8 +11,9 @@ from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from perf.sweep.scenario import Inputs
 from perf.tune import bench as bench_module
-from perf.tune.bench import Bench
+from perf.tune.bench import Bench, TrialError
 from perf.tune.question import (
+    STREAM,
     Goal,
     Request,
     endpoint_of,
@@ -56,19 +57,10 @@ def test_what_can_not_be_tuned_is_refused(name: str, message: str, specs: list[M
         find_model(specs, name, Path("models.yaml"))
 
 
-@pytest.mark.parametrize(
-    "place, endpoint, message",
-    [
-        (1, None, "'emb' does not stream: it has no first token"),
-        (0, "infer", "'demo' is asked by /infer"),
-        (1, "generate-stream", "'emb' does not stream"),
-    ],
-)
-def test_a_first_token_needs_a_stream(
-    place: int, endpoint: str | None, message: str, specs: list[ModelSpec]
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        endpoint_of(specs[place], endpoint, Goal("throughput", max_ttft_ms=5))
+def test_a_first_token_needs_a_stream(specs: list[ModelSpec]) -> None:
+    with pytest.raises(UsageError, match="'emb' does not stream: it has no first token"):
+        endpoint_of(specs[1], Goal("throughput", max_ttft_ms=5))
+    assert endpoint_of(specs[0], Goal("throughput", max_ttft_ms=5)) == STREAM
 
 
 @pytest.mark.parametrize(
@@ -131,9 +123,15 @@ def test_settings_that_can_not_be_are_refused_with_the_reason(
     monkeypatch.setattr(bench_module, "free_cpu_bytes", lambda: 2**30)
     monkeypatch.setattr("shutil.which", lambda _: None)
     found = bench(tmp_path, YAML, 0)
-    assert found.refusal({"instance_group.count": 2}) is None
-    assert found.refusal({"instance_group.count": 4}) == (
-        "needs at least 1.2 GiB, and 1.0 GiB are free"
-    )
-    assert "needs at least 8.3 GiB" in str(found.refusal({"options.kv_cache_gib": 8}))
-    assert "max_num_seqs: got 0" in str(found.refusal({"options.max_num_seqs": 0}))
+    found.refuse_too_large({"instance_group.count": 2})
+    for settings, need in (
+        ({"instance_group.count": 4}, "1.2"),
+        ({"options.kv_cache_gib": 8}, "8.3"),
+    ):
+        with pytest.raises(TrialError, match=f"needs at least {need} GiB, and 1.0 GiB are free"):
+            found.refuse_too_large(settings)
+    with (
+        pytest.raises(TrialError, match="max_num_seqs: got 0"),
+        found.serving({"options.max_num_seqs": 0}),
+    ):
+        raise AssertionError("served")

@@ -27,10 +27,9 @@ def make(
     goal: Goal = THROUGHPUT,
     space: Space = SPACE,
     trials: int = 25,
-    patience: int | None = None,
 ) -> Search:
     write_run(folder, RUN)
-    request = Request("demo", folder, folder, goal, 8, 3, trials, 3.0, patience=patience)
+    request = Request("demo", folder, folder, goal, 8, 3, trials, 3.0)
     return Search(space, request, bench, folder)
 
 
@@ -77,11 +76,6 @@ def test_a_model_that_never_loads_ends_the_search(tmp_path: Path) -> None:
     reason = make(tmp_path, bench).run()
     assert reason == "3 trials, all failed"
     assert len(bench.served) == 3
-
-
-def test_a_search_without_a_better_trial_ends(tmp_path: Path) -> None:
-    reason = make(tmp_path, FakeBench(), THROUGHPUT, patience=2, trials=40).run()
-    assert reason == "2 trials without a better one"
 
 
 def test_what_looks_worse_than_most_is_stopped_early(tmp_path: Path) -> None:
