@@ -84,9 +84,11 @@ def running(
         end(process, stop_timeout_s)
 
 
-def free_listen() -> Listen:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return Listen("127.0.0.1", *(probe.getsockname()[1] for probe in probes))
+        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def free_listen() -> Listen:
+    return Listen("127.0.0.1", *free_ports(3))

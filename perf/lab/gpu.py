@@ -1,13 +1,16 @@
-"""Checks and times models on an NVIDIA GPU, with random weights that are made on the spot.
+"""Checks and times models on an NVIDIA GPU, with random weights that are made on the spot:
+``python -m perf.lab.gpu [check|time]``, in a checkout.
 
 ``check``: greedy tokens of each kind of decoder beside the CPU's ``generate``, decodes captured and
 eager, over pages full of NaN, and after a step that failed. ``time``: tokens/s of two Llamas
 beside what the card's bandwidth allows, and with torch.compile on their layers. On a CPU both run
-with tiny models, whose times mean nothing.
+with tiny models, whose times mean nothing. BAD is wrong; what is logged says which attention and
+graphs were taken, and why not others. Exit code 1: something is wrong or failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
 import logging
@@ -273,16 +276,24 @@ def _took_s(engine: InFlightEngine, prompts: Items[list[int]], num_tokens: int) 
     return time.perf_counter() - begun_s
 
 
-def main(command: str = "check", device: str = "any", only: str = "") -> int:
-    device = device.replace("any", "cuda:0" if torch.cuda.is_available() else "cpu")
+def main(arguments: Items[str] | None = None) -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("perf.lab.gpu", description=__doc__, formatter_class=form)
+    parser.add_argument("command", nargs="?", choices=("check", "time"), default="check")
+    parser.add_argument("--only", default="", metavar="REGEX", help="models that this is found in")
+    parser.add_argument(
+        "--device", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)"
+    )
+    args = parser.parse_args(arguments)
+    device = args.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
     logging.basicConfig(stream=sys.stdout, format="    log: %(message)s", level=logging.WARNING)
     logging.getLogger("hf_triton").setLevel(logging.INFO)
     choose_attention_kernels(device)  # as the product loads models
     if device == "cpu":
         torch.set_num_threads(1)
     torch.manual_seed(0)
-    return not {"check": check, "time": measure}[command](torch.device(device), only)
+    return not {"check": check, "time": measure}[args.command](torch.device(device), args.only)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

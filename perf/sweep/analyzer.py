@@ -12,8 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from generator.errors import PerfError, mask_tokens
 from hf_triton.runtime.disk_cache import is_made_private
 from hf_triton.tritonserver.binary import link_all
-from perf.processes import end, end_with_parent
+from perf.processes import end_with_parent
 from perf.sweep.plan import Planned
 
 EXPORT_FILE = "profile_export.json"
@@ -33,7 +32,6 @@ _LIBRARIES = {
 }
 _VERSION = re.compile(r"Perf Analyzer Version (\S+)")
 _START_TIMEOUT_S = 30.0
-_POLL_S = 0.1
 _MOST_SAID = 400
 _UNSTABLE = "Failed to obtain stable measurement"
 _NOTHING_DONE = "No valid requests recorded"
@@ -156,16 +154,15 @@ def _start(planned: Planned) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: ``said`` is its stderr, ``given_up`` the reason if we killed it."""
+    """How a run ended: ``said`` is its stderr, or why it was killed."""
 
     code: int
     said: str
-    given_up: str = ""
 
     @property
     def is_unstable(self) -> bool:
         """Whether the only fault was that its windows did not agree."""
-        return self.code != 0 and not self.given_up and _UNSTABLE in self.said
+        return self.code != 0 and _UNSTABLE in self.said
 
     @property
     def has_no_requests(self) -> bool:
@@ -174,45 +171,29 @@ class Ended:
     def reason(self) -> str:
         if self.has_no_requests:
             return "no request was done within a window; raise measurement.window_s"
-        if self.given_up:
-            return self.given_up
         lines = [line.strip() for line in self.said.splitlines()]
         telling = [line for line in lines if line and not line.startswith(_EMPTY_PHRASES)]
         line = _THREAD.sub("", telling[0]) if telling else f"ended with exit code {self.code}"
         return mask_tokens(line)[:_MOST_SAID]
 
 
-def run(
-    analyzer: Analyzer,
-    command: Sequence[str],
-    folder: Path,
-    timeout_s: float,
-    give_up: Callable[[], str],
-) -> Ended:
-    """Kills it where ``give_up`` returns a reason. Raises OSError where it can't be started."""
-    deadline = time.monotonic() + timeout_s
-    process = subprocess.Popen(
-        [analyzer.path, *command[1:]],
-        cwd=folder,
-        env={**os.environ, **analyzer.environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # we handle the terminal's Ctrl-C
-        preexec_fn=partial(end_with_parent, signal.SIGKILL),
-    )
-    with process:
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    _, said = process.communicate(timeout=_POLL_S)
-                    return Ended(process.returncode, said)
-                why = give_up()
-                if not why and time.monotonic() > deadline:
-                    why = f"not done after {timeout_s:.0f} s"
-                if why:
-                    return Ended(-1, "", why)
-        finally:
-            end(process, 0.0)
+def run(analyzer: Analyzer, command: Sequence[str], folder: Path, timeout_s: float) -> Ended:
+    """Kills it after ``timeout_s``. Raises OSError where it can't be started."""
+    try:
+        done = subprocess.run(
+            [analyzer.path, *command[1:]],
+            cwd=folder,
+            env={**os.environ, **analyzer.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,  # we handle the terminal's Ctrl-C
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
+        )
+    except subprocess.TimeoutExpired:
+        return Ended(-1, f"not done after {timeout_s:.0f} s")
+    return Ended(done.returncode, done.stderr)

@@ -20,8 +20,6 @@ from perf.run_folder import now
 from perf.sweep import analyzer
 from perf.sweep.analyzer import EXPORT_FILE, Analyzer, Ended, measuring_command, warm_up_command
 from perf.sweep.metrics import (
-    Difference,
-    Watch,
     between,
     gpu_figures,
     machine_figures,
@@ -30,10 +28,9 @@ from perf.sweep.metrics import (
     watching,
 )
 from perf.sweep.plan import Planned
-from perf.sweep.server import TritonView
 
 _COUNTED = "num_output_tokens"
-_SILENCE_S = 20.0  # silence of the server's metrics that ends a load
+RECOVERY_S = 60.0  # how long a server may be away; `hf-triton serve` starts it again
 _FULL_BYTES = 65_536  # perf_analyzer reports no error when it can't write its whole export
 _LEAST_TIMEOUT_S, _COUNTING_TIMEOUT_S = 120.0, 3600.0
 
@@ -48,11 +45,10 @@ class ExportError(Exception):
 
 @dataclass(frozen=True)
 class Measurer:
-    """Measures into ``folder``. ``recovery_s``: how long a server may take to recover."""
+    """Measures into ``folder``."""
 
     analyzer: Analyzer
     folder: Path
-    recovery_s: Callable[[TritonView], float]
     say: Callable[[str], object]
 
     def measure(self, planned: Planned) -> Measurement:
@@ -62,7 +58,7 @@ class Measurer:
         if found.num_requests or (server.is_live() and server.is_ready(model)):
             return found
         self.say("the server does not answer; waiting for it to come back")
-        if not server.wait_ready([model], self.recovery_s(server)):
+        if not server.wait_ready([model], RECOVERY_S):
             raise ServerGoneError(found.first_error or "")
         return self._once(planned)
 
@@ -72,13 +68,13 @@ class Measurer:
         port = int(planned.server.addresses.http.rpartition(":")[2])
         pids = server_pids(port) if planned.server.is_local else []
         with watching(planned.server.metrics, pids) as watch:
-            command, ended, is_stable = self._loaded(planned, watch)
+            command, ended, is_stable = self._loaded(planned)
         blank = replace(blank, command=shlex.join(command), stable=is_stable)
         failed = replace(blank, num_errors=1, stable=False)
         export = self.folder / EXPORT_FILE
         try:
             if ended.code:
-                return replace(failed, first_error=_reason(planned, ended))
+                return replace(failed, first_error=ended.reason())
             records, windows = read_export(export, planned.streams, planned.counts_tokens)
         except ExportError as error:
             if shutil.disk_usage(self.folder).free < _FULL_BYTES:
@@ -93,51 +89,36 @@ class Measurer:
         return replace(
             blank,
             **found,
-            server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
+            server=server_figures(scrapes, planned.target.labels, latency_ms),
             machine={**gpu_figures(scrapes), **machine_figures(between(watch.looks, *windows))},
         )
 
-    def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended, bool]:
+    def _loaded(self, planned: Planned) -> tuple[list[str], Ended, bool]:
         """Warms up, then measures. Where windows never agreed, or no request ended in one, measures
         again and marks the result as not stable.
         """
         command = measuring_command(planned)
         if planned.scenario.measurement.warm_up_requests:
-            ended = self._run(warm_up_command(planned), planned, watch)
+            ended = self._run(warm_up_command(planned), planned)
             if ended.code and not (ended.is_unstable or ended.has_no_requests):
                 return command, ended, False
-        ended = self._run(command, planned, watch)
+        ended = self._run(command, planned)
         for few in (False, True):
             if ended.has_no_requests if few else ended.is_unstable:
                 command = measuring_command(planned, forced=True, few=few)
-                ended = self._run(command, planned, watch)
+                ended = self._run(command, planned)
         export = self.folder / EXPORT_FILE
         if not ended.code and not (export.exists() and export.stat().st_size):
             # It has been seen to succeed with an empty export.
-            ended = self._run(command, planned, watch)
+            ended = self._run(command, planned)
         return command, ended, command == measuring_command(planned)
 
-    def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
+    def _run(self, command: list[str], planned: Planned) -> Ended:
         (self.folder / EXPORT_FILE).unlink(missing_ok=True)
         measuring = planned.scenario.measurement
         timeout_s = _LEAST_TIMEOUT_S + 2.5 * measuring.window_s * measuring.max_trials
         timeout_s = timeout_s if measuring.window_requests is None else _COUNTING_TIMEOUT_S
-
-        def give_up() -> str:
-            silent = watch.silent_s > _SILENCE_S and not planned.server.is_live()
-            return "the server stopped answering" if silent else ""
-
-        return analyzer.run(self.analyzer, command, self.folder, timeout_s, give_up)
-
-
-def _reason(planned: Planned, ended: Ended) -> str:
-    """Why a load failed; for /generate perf_analyzer reports the status code alone."""
-    reason = ended.reason()
-    if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
-        payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
-        said = planned.server.refusal(f"/v2/models/{planned.target.model}/generate", payload)
-        reason += f"; asked alone, the server says {said or 'nothing wrong: it is the load'}"
-    return reason
+        return analyzer.run(self.analyzer, command, self.folder, timeout_s)
 
 
 def read_export(

@@ -5,15 +5,23 @@ on the machine affects all loads alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from generator.errors import PerfError
 from perf.report.points import load_words
 from perf.report.schema import Load
-from perf.sweep.requests import RequestError, Requests, Target, Targets, requests_of
-from perf.sweep.scenario import STREAMS, Scenario
+from perf.sweep.requests import (
+    ConfigOf,
+    RequestError,
+    Requests,
+    Target,
+    requests_of,
+    targets_of,
+)
+from perf.sweep.scenario import STREAMS, Scenario, Sweep
 from perf.sweep.server import TritonView
 
 
@@ -52,18 +60,28 @@ class Planned:
         return load_words(self.load)
 
 
-def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned]:
-    """Lists a sweep's measurements; mistakes are collected in ``targets``. Raises PerfError."""
-    found: list[Planned] = []
-    for number, scenario in enumerate(targets.sweep.scenarios):
+def plan(
+    sweep: Sweep,
+    server: TritonView,
+    repository: Path,
+    config_of: ConfigOf,
+    names: Callable[[], Iterable[str]],
+) -> list[Planned]:
+    """Lists a sweep's measurements. Raises PerfError with every mistake that only the models'
+    configurations show.
+    """
+    found, mistakes = list[Planned](), list[str]()
+    for scenario in sweep.scenarios:
         inputs: list[tuple[Target, Requests]] = []
-        for target in targets.of(number, scenario):
+        targets, wrong = targets_of(scenario, config_of, names)
+        for target in targets:
             try:
-                asked = requests_of(target, scenario.input, repository, targets.sweep.seed)
+                asked = requests_of(target, scenario.input, repository, sweep.seed)
             except RequestError as error:
-                targets.add(str(error), number, "input")
+                wrong.append(f"input: {error}")
                 continue
             inputs += [(target, each) for each in asked]
+        mistakes += [f"scenario '{scenario.name}': {each}" for each in dict.fromkeys(wrong)]
         is_constant = scenario.request_distribution == "constant"
         settings = {} if is_constant else {"distribution": scenario.request_distribution}
         for repeat in range(scenario.measurement.repeats):
@@ -81,6 +99,8 @@ def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned
                     **level,
                 )
                 found.append(Planned(load, repeat, target, requests, scenario, server))
+    if mistakes:
+        raise PerfError("\n".join(mistakes))
     return found
 
 

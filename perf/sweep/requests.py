@@ -8,21 +8,19 @@ import json
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from generator.errors import GeneratorError, PerfError, Problem
+from generator.errors import GeneratorError, PerfError
 from generator.render import model_config
 from generator.render.model_data import VALUES_FILE
 from generator.render.sample_requests import infer_input, sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
-from generator.yaml_file.keys import node_at
-from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import did_you_mean
 from hf_triton.runtime.regular_file import read_regular
-from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
+from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario
 
 _TEXT = (
     "the of and to in is it you that he was for on are with as his they be at one have this from "
@@ -68,52 +66,36 @@ class Target:
         return tuple(dict.fromkeys((self.name.removesuffix(ENGINE_SUFFIX), self.name, self.model)))
 
 
-@dataclass
-class Targets:
-    """Collects the mistakes too; ``config_of`` asks the server or reads the repository."""
-
-    sweep: Sweep
-    root: Node | None  # of the scenario file; None where there is only models.yaml
-    config_of: ConfigOf
-    names: Callable[[], Iterable[str]]
-    problems: list[Problem] = field(default_factory=list)
-
-    def of(self, number: int, scenario: Scenario) -> list[Target]:
-        found: list[Target] = []
-        for position, name in enumerate(scenario.models):
-            config, streaming = (self.config_of(each) for each in (name, name + ENGINE_SUFFIX))
-            if config is None and streaming is None:
-                hint = did_you_mean(name, sorted(self.names()), "models")
-                self.add(f"there is no model '{name}'{hint}", number, "models", position)
+def targets_of(
+    scenario: Scenario, config_of: ConfigOf, names: Callable[[], Iterable[str]]
+) -> tuple[list[Target], list[str]]:
+    """The Triton models that answer a scenario, and its mistakes that only their configurations
+    show; ``config_of`` asks the server or reads the repository.
+    """
+    found, mistakes = list[Target](), list[str]()
+    for name in scenario.models:
+        config, streaming = (config_of(each) for each in (name, name + ENGINE_SUFFIX))
+        if config is None and streaming is None:
+            hint = did_you_mean(name, sorted(names()), "models")
+            mistakes.append(f"models: there is no model '{name}'{hint}")
+            continue
+        usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]
+        usual += ["grpc-stream"] if streaming is not None and usual != ["grpc-stream"] else []
+        for endpoint in scenario.endpoints or usual:
+            streams = endpoint in STREAMS
+            picked = streaming if streams and streaming is not None else config
+            model = name + ENGINE_SUFFIX if picked is streaming and streams else name
+            if _answers_at_once(picked) is streams:
+                told = "answers only streams: grpc-stream"
+                if streams:
+                    told = "does not stream; expected http-infer, http-generate or grpc-infer"
+                mistakes.append(f"endpoints: model '{name}' {told}")
                 continue
-            usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]
-            usual += ["grpc-stream"] if streaming is not None and usual != ["grpc-stream"] else []
-            for place, endpoint in enumerate(scenario.endpoints or usual):
-                streams = endpoint in STREAMS
-                picked = streaming if streams and streaming is not None else config
-                model = name + ENGINE_SUFFIX if picked is streaming and streams else name
-                if _answers_at_once(picked) is streams:
-                    told = "answers only streams: grpc-stream"
-                    if streams:
-                        told = "does not stream; expected http-infer, http-generate or grpc-infer"
-                    self.add(f"model '{name}' {told}", number, "endpoints", place)
-                    continue
-                most = max(picked.max_batch_size, 1)
-                for at, size in enumerate(scenario.batch_sizes):
-                    if size > most:
-                        told = f"model '{model}' takes at most {most} in a batch"
-                        self.add(told, number, "batch_sizes", at)
-                found.append(Target(name, endpoint, model, picked))
-        return found
-
-    def add(self, message: str, number: int, *path: str | int) -> None:
-        """Records a mistake in a scenario; without a file the scenario's name is its place."""
-        if self.root is None:
-            name = self.sweep.scenarios[number].name
-            self.problems.append(Problem(0, 0, name, message))
-            return
-        _, node = node_at(self.root, ("scenarios", number, *path))
-        self.problems.append(Problem(node.line, node.column, node.where, message))
+            most = max(picked.max_batch_size, 1)
+            if max(scenario.batch_sizes) > most:
+                mistakes.append(f"batch_sizes: model '{model}' takes at most {most} in a batch")
+            found.append(Target(name, endpoint, model, picked))
+    return found, mistakes
 
 
 def _answers_at_once(config: Any) -> bool:

@@ -315,8 +315,8 @@ class Sweep(Keys):
         return Addresses.of(self.url, self.grpc_url, self.metrics_url) if self.url else None
 
 
-def read_sweep(file: Path) -> tuple[Sweep, Node]:
-    """Reads a scenario file; returns its root too. Raises SpecError with every mistake in it."""
+def read_sweep(file: Path) -> Sweep:
+    """Raises SpecError with every mistake in the scenario file."""
     root, report = nodes.read(file, "scenarios:"), Report()
     found = read(Sweep, root, report, file.parent)
     if found is not None:
@@ -332,7 +332,7 @@ def read_sweep(file: Path) -> tuple[Sweep, Node]:
             report.add(root.get("scenarios") or root, message)
     if report.problems or found is None:
         raise SpecError(str(file), report.problems)
-    return found, root
+    return found
 
 
 def usual_sweep(models: Sequence[str]) -> Sweep:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,18 +80,6 @@ class TritonView:
         """The loaded models, read from the metrics, which need no key."""
         counted = (one for one in self.metrics() if one.name == "nv_inference_request_success")
         return sorted({one.labels["model"] for one in counted if "model" in one.labels})
-
-    def refusal(self, path: str, body: object) -> str:
-        """Sends one request; returns the server's error, which perf_analyzer omits, or nothing."""
-        url, data = f"http://{self.addresses.http}{path}", json.dumps(body).encode()
-        try:
-            _OPENER.open(urllib.request.Request(url, data), timeout=60.0).close()
-        except urllib.error.HTTPError as error:
-            with error:
-                return f"HTTP {error.code}: {error.read(2000).decode('utf-8', 'replace')[:300]}"
-        except OSError as error:
-            return str(error)
-        return ""
 
     def _get(
         self, path: str, *, address: str | None = None, timeout_s: float | None = None

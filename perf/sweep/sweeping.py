@@ -14,9 +14,8 @@ from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, SpecError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
-from generator.yaml_file.nodes import Node
 from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import (
@@ -31,12 +30,10 @@ from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.plan import Planned, input_files, plan
-from perf.sweep.requests import Targets, of_repository
+from perf.sweep.requests import of_repository
 from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 
-# Seconds a server may take to recover; longer under `hf-triton serve`, which reloads its models.
-RECOVERY_S, _HEALED_S = 20.0, 300.0
 _BAR = "{n}/{total} loads |{bar:20}| {elapsed} {desc}"
 
 
@@ -68,17 +65,17 @@ class Options:
         return self.serve or (sweep.serve and self.url is None)
 
 
-def read(options: Options) -> tuple[Sweep, Node | None]:
+def read(options: Options) -> Sweep:
     if options.scenario:
         return read_sweep(options.scenario)
     specs = load_unpinned(options.config)
-    return usual_sweep([spec.name for spec in specs if spec.arm_of is None]), None
+    return usual_sweep([spec.name for spec in specs if spec.arm_of is None])
 
 
 def dry_run(options: Options) -> int:
-    sweep, root = read(options)
+    sweep = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
-    found = _planned(sweep, root, options, TritonView(addresses))
+    found = _planned(sweep, options, TritonView(addresses))
     with locked_folder(options.folder):
         _write_inputs(options.folder, found)
     print(f"cd {shlex.quote(str(options.folder))}")
@@ -88,7 +85,7 @@ def dry_run(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    (sweep, root), program = read(options), analyzer.find(options.perf_analyzer)
+    sweep, program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with locked_folder(options.folder), _server(sweep, options) as server:
         if not server.is_live():
@@ -96,7 +93,7 @@ def run(options: Options) -> int:
                 f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
                 "or measure with --serve"
             )
-        found = _planned(sweep, root, options, server)
+        found = _planned(sweep, options, server)
         done = _begun(sweep, options, program, server, found)
         return _measure(options, program, found, done)
 
@@ -114,27 +111,18 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
         yield TritonView(addresses)
 
 
-def _planned(
-    sweep: Sweep, root: Node | None, options: Options, server: TritonView
-) -> list[Planned]:
-    """Raises SpecError, PerfError with every mistake that only the server can show."""
+def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned]:
+    """By the server or, where none answers, the repository. Raises PerfError."""
+    repository = options.repository
     if server.is_live():
-        targets = Targets(sweep, root, server.config, server.model_names)
-    else:
-        names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
-        if not names:
-            raise PerfError(
-                f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
-                f"models: `hf-triton generate --config {options.config}` writes them"
-            )
-        config_of = partial(of_repository, options.repository)
-        targets = Targets(sweep, root, config_of, lambda: names)
-    found = plan(server, targets, options.repository)
-    if targets.problems and options.scenario:
-        raise SpecError(str(options.scenario), targets.problems)
-    if targets.problems:
-        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in targets.problems))
-    return found
+        return plan(sweep, server, repository, server.config, server.model_names)
+    names = [path.parent.name for path in repository.glob("*/config.pbtxt")]
+    if not names:
+        raise PerfError(
+            f"no Triton answers at {server.addresses.http}, and {repository} has no models: "
+            f"`hf-triton generate --config {options.config}` writes them"
+        )
+    return plan(sweep, server, repository, partial(of_repository, repository), lambda: names)
 
 
 def _begun(
@@ -190,15 +178,9 @@ def _measure(
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
     failed, code, begun = 0, EXIT_OK, len(found) - len(missing)
-
-    def recovery_s(server: TritonView) -> float:
-        # Asked when a server has gone: its supervisor may be gone too.
-        healed = options.serve or server.addresses in supervised(options.repository)
-        return _HEALED_S if healed else RECOVERY_S
-
     bar = tqdm(total=len(found), initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0)
     try:
-        measurer = Measurer(program, folder.resolve(), recovery_s, bar.set_description_str)
+        measurer = Measurer(program, folder.resolve(), bar.set_description_str)
         for one in missing:
             measurement = measurer.measure(one)
             append(folder, measurement)

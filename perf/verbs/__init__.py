@@ -6,28 +6,24 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import signal
-import stat
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
-from types import FrameType
-from typing import NoReturn
 
 from generator.errors import PerfError, UsageError
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
 if find_spec("perf.lab"):
-    VERBS |= {name: f"perf.lab.verbs.{name}" for name in ("baselines", "gpu")}
+    VERBS["baselines"] = "perf.lab.verbs.baselines"
 # Of earlier releases; what to use instead.
 _GONE = {
     "report": "whatever measures writes run.html and run.md at its end; `perf tune --max-p99-ms` "
     "looks for the best within a bound",
-    "roofline": "`perf sweep` measures a server; `perf gpu time` shows the share of what a GPU's "
-    "bandwidth allows",
+    "roofline": "`perf sweep` measures a server; `python -m perf.lab.gpu time` in a checkout shows "
+    "the share of what a GPU's bandwidth allows",
+    "gpu": "`python -m perf.lab.gpu` in a checkout",
 }
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
@@ -74,23 +70,12 @@ def _signals_as_interrupts() -> Iterator[None]:
     """SIGTERM and SIGHUP (unless nohup ignores it) raise KeyboardInterrupt, so that a measurement
     keeps its results and ends its child processes.
     """
-    numbers = [signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in numbers}
-    if before[signal.SIGHUP] is signal.SIG_IGN:
-        numbers.remove(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, _interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, before[number])
-
-
-def _interrupt(number: int, _: FrameType | None) -> NoReturn:
-    if number == signal.SIGHUP:  # the terminal is closed: a write to it would lose the report
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, AttributeError, ValueError):
-                if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):  # no isatty any more
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)

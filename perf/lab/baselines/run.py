@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
@@ -13,10 +14,10 @@ from pathlib import Path
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
-from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, Running, started
-from perf.load.level import Level, LevelError, records_of
+from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, started
+from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, measurement_of
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, requests
+from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, Request, requests
 from perf.report.rendering import MARKDOWN_FILE, write_renderings
 from perf.report.schema import Load, Measurement, Run, append, read_measurements, write_run
 from perf.run_folder import continued_or_new, locked_folder, now, run_context
@@ -49,7 +50,7 @@ class Plan:
     def loads(self, name: str, dtype: str) -> Iterator[Load]:
         whole = Load(
             target=name,
-            endpoint=f"http-{BY_NAME[name].routes[0]}",
+            endpoint="http-completions",
             input_name="mixed",
             prompt_tokens=f"{SHORTEST_PROMPT}-{LONGEST_PROMPT}",
             output_tokens="/".join(map(str, OUTPUT_LENGTHS)),
@@ -60,7 +61,7 @@ class Plan:
             if clients <= MOST_STREAMS:
                 yield replace(whole, concurrency=clients, endpoint=f"{whole.endpoint}-stream")
 
-    def level(self, load: Load, number: int, running: Running) -> Level:
+    def level(self, load: Load, number: int, model: str) -> Level:
         """Equal requests for every server of a round, new ones in each: a server may have cached
         some.
         """
@@ -69,9 +70,7 @@ class Plan:
         # The first and the last requests, one of each client, are not counted.
         policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
         drawn = islice(requests(seed), policy.min_requests + clients)
-        server = BY_NAME[load.target]
-        sent = [server.sent(each, running.model, stream=streams) for each in drawn]
-        return Level(clients, policy, sent)
+        return Level(clients, policy, [_sent(each, model, stream=streams) for each in drawn])
 
     def scenario(self) -> dict[str, object]:
         """The settings that must stay equal within one run folder."""
@@ -120,14 +119,12 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                     continue
                 bar.set_description_str(f"{name} {dtype}")
                 try:
-                    with started(
-                        BY_NAME[name], dtype, folder, environments, streaming=plan.streams
-                    ) as running:
-                        warm = plan.level(missing[0], -1, running)
-                        _measured(missing[0], -1, running, replace(warm, policy=_WARM_UP))
+                    with started(BY_NAME[name], dtype, folder, environments) as (port, model):
+                        warm = plan.level(missing[0], -1, model)
+                        _measured(missing[0], -1, port, model, replace(warm, policy=_WARM_UP))
                         for load in missing:
-                            level = plan.level(load, number, running)
-                            append(output, _measured(load, number, running, level))
+                            level = plan.level(load, number, model)
+                            append(output, _measured(load, number, port, model, level))
                             bar.update()
                 except _STARTS_NOT as error:
                     left_out[name, dtype] = str(error).strip().splitlines()[-1]
@@ -141,16 +138,21 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
     return EXIT_INPUT if left_out else EXIT_OK
 
 
-def _measured(load: Load, number: int, running: Running, level: Level) -> Measurement:
+def _measured(load: Load, number: int, port: int, model: str, level: Level) -> Measurement:
     """The figures of a level; it is stable where the wanted number of requests was counted."""
-    streams, start = _is_stream(load), now()
-    route = BY_NAME[load.target].routes[streams]
-    model = running.streaming_model if streams else running.model
-    with watching(list, server_pids(running.port)) as watch:
-        records = records_of(route, running.port, model, level)
+    start = now()
+    with watching(list, server_pids(port)) as watch:
+        records = records_of("completions", port, model, level)
     found = measurement_of(records, load, number, start)
     is_stable = found.num_requests >= level.policy.min_requests - 2 * level.clients
     return replace(found, stable=is_stable, machine=machine_figures(watch.looks))
+
+
+def _sent(request: Request, model: str, *, stream: bool) -> Sent:
+    asked = {"prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0}
+    more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    body = json.dumps({"model": model, **asked, **more})
+    return Sent(body, request.max_tokens, num_words=request.max_tokens)
 
 
 def _is_stream(load: Load) -> bool:

@@ -12,11 +12,10 @@ from generator.errors import PerfError
 from hf_triton.cli import main as cli
 from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan
-from perf.lab.baselines.servers import BY_NAME, Running
+from perf.lab.baselines.servers import BY_NAME
 
 PLAN = Plan(("ours", "vllm"), ("float32", "bfloat16"), (1, 128), 2, 100, 900, seed=0, streams=True)
-
-UP = Running(8000, "a-model", "a-model_stream")
+OPENAI = "http-completions"
 
 
 def test_every_other_round_goes_in_the_opposite_order() -> None:
@@ -27,13 +26,15 @@ def test_every_other_round_goes_in_the_opposite_order() -> None:
 
 def test_streams_follow_whole_answers() -> None:
     of_ours = [(load.endpoint, load.concurrency) for load in PLAN.loads("ours", "float32")]
-    assert of_ours == [("http-infer", 1), ("http-infer", 128), ("http-infer-stream", 1)]
+    assert of_ours == [(OPENAI, 1), (OPENAI, 128), (f"{OPENAI}-stream", 1)]
 
 
 def test_all_servers_of_a_round_are_sent_the_same_and_never_the_same_twice() -> None:
     def prompts(name: str, number: int) -> list[str]:
         load = next(PLAN.loads(name, "float32"))
-        return [json.loads(each.body)["prompt"] for each in PLAN.level(load, number, UP).sent]
+        return [
+            json.loads(each.body)["prompt"] for each in PLAN.level(load, number, "a-model").sent
+        ]
 
     assert prompts("vllm", 0) == prompts("transformers-serve", 0)
     assert not set(prompts("vllm", 0)) & set(prompts("vllm", 1))

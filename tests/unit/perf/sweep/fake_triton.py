@@ -30,15 +30,12 @@ def config(decoupled: bool = False, max_batch_size: int = 0) -> dict[str, Any]:
 
 @dataclass
 class FakeTriton:
-    """``models`` are served by their configs; ``is_up``: whether it answers, until ``/die``;
-    ``refusal``: its error to /generate.
-    """
+    """``models`` are served by their configs; ``is_up``: whether it answers, until ``/die``."""
 
     models: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {"demo": config(), "demo_stream": config(decoupled=True)}
     )
     is_up: bool = True
-    refusal: str = ""
     port: int = 0
 
     @property
@@ -73,10 +70,6 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
                 return
             status, body = fake.answer(self.path)
             self.answer(status, body)
-
-        def do_POST(self) -> None:
-            error = json.dumps({"error": fake.refusal}).encode()
-            self.answer(*((400, error) if fake.refusal else (200, b"{}")))
 
     return Endpoints
 

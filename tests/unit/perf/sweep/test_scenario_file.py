@@ -66,7 +66,7 @@ def test_more_loads_than_anyone_waits_for_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_is_right() -> None:
-    sweep, _ = read_sweep(EXAMPLE)
+    sweep = read_sweep(EXAMPLE)
     assert [scenario.name for scenario in sweep.scenarios] == ["chat", "endpoints", "arrivals"]
     assert sweep.scenarios[0].concurrency == [1, 4, 16]
 
@@ -83,7 +83,7 @@ def test_the_example_is_right() -> None:
     ],
 )
 def test_ranges(tmp_path: Path, text: str, expected: tuple[int, ...]) -> None:
-    sweep, _ = read_sweep(written(tmp_path, f"concurrency: {text}"))
+    sweep = read_sweep(written(tmp_path, f"concurrency: {text}"))
     assert sweep.scenarios[0].concurrency == [*expected]
 
 
@@ -96,7 +96,7 @@ def test_ranges_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> Non
 def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> None:
     top = "measurement: {window_requests: 40, repeats: 3}"
     path = written(tmp_path, "measurement: {max_trials: 4}", top)
-    found = read_sweep(path)[0].scenarios[0].measurement
+    found = read_sweep(path).scenarios[0].measurement
     assert found == Measuring(window_requests=40, repeats=3, max_trials=4)
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from generator.errors import PerfError, RepositoryError, SpecError
+from generator.errors import PerfError, RepositoryError
 from perf.report.schema import read_measurements, read_run
 from perf.run_folder import locked_folder
-from perf.sweep import sweeping
+from perf.sweep import measuring, sweeping
 from perf.sweep.sweeping import Options
 from tests.unit.perf.sweep.conftest import FakeAnalyzer
 from tests.unit.perf.sweep.fake_triton import FakeTriton
@@ -77,31 +77,6 @@ def test_a_failed_load_is_kept_with_its_error_and_tried_again(
 
 
 @pytest.mark.parametrize(
-    "refusal, said",
-    [
-        ("text_input: too long", 'HTTP 400: {"error": "text_input: too long"}'),
-        ("", "nothing wrong: it is the load"),
-    ],
-)
-def test_why_generate_was_refused_is_asked_of_the_server(
-    options: MakeOptions,
-    analyzer: FakeAnalyzer,
-    fake_triton: FakeTriton,
-    refusal: str,
-    said: str,
-) -> None:
-    given = options(SCENARIO.replace("http-infer", "http-generate").replace("[1, 2]", "1"))
-    analyzer.go_wrong("fail OpenAI response returns HTTP code 400")
-    fake_triton.refusal = refusal
-
-    assert sweeping.run(given) == 1
-
-    (found,) = read_measurements(given.folder)
-    asked = "OpenAI response returns HTTP code 400; asked alone, the server says"
-    assert found.first_error == f"{asked} {said}"
-
-
-@pytest.mark.parametrize(
     "how, then", [("unstable", "--stability-percentage 999999"), ("nothing", "count_windows")]
 )
 def test_windows_that_are_of_no_use_are_measured_again_and_marked(
@@ -147,7 +122,7 @@ def test_a_server_that_dies_keeps_what_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = options(SCENARIO)
-    monkeypatch.setattr(sweeping, "RECOVERY_S", 0.0)
+    monkeypatch.setattr(measuring, "RECOVERY_S", 0.0)
     analyzer.go_wrong("kill")
 
     with pytest.raises(PerfError, match=r"no longer answers \(the connection broke\); .* goes on"):
@@ -188,16 +163,15 @@ scenarios:
   - {name: c, models: demo, endpoints: http-infer, batch_sizes: [1, 8]}
   - {name: d, models: demo, endpoints: http-infer, input: {tensors: {temprature: 1}}}
 """
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(PerfError) as caught:
         sweeping.run(options(text))
-    told = str(caught.value).replace(caught.value.file, "s.yaml").splitlines()
-    assert [line.split(": ")[0] for line in told] == [
-        "s.yaml:2:24", "s.yaml:3:48", "s.yaml:4:69", "s.yaml:5:59",
-    ]  # fmt: skip
-    assert told[0].endswith("there is no model 'dmeo'; did you mean 'demo'?")
-    assert told[1].endswith("answers only streams: grpc-stream")
-    assert told[2].endswith("model 'demo' takes at most 1 in a batch")
-    assert "has no input temprature; it has: text_input, max_tokens" in told[3]
+    told = str(caught.value).splitlines()
+    assert told[:3] == [
+        "scenario 'a': models: there is no model 'dmeo'; did you mean 'demo'?",
+        "scenario 'b': endpoints: model 'demo_stream' answers only streams: grpc-stream",
+        "scenario 'c': batch_sizes: model 'demo' takes at most 1 in a batch",
+    ]
+    assert told[3].startswith("scenario 'd': input: model 'demo' has no input temprature; it has: ")
 
 
 def test_without_perf_analyzer_what_to_do_is_told(options: MakeOptions) -> None:
