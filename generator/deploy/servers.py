@@ -17,8 +17,7 @@ from generator.deploy.options import Options, quantity
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
 from generator.render.model_data import model_values
-from generator.spec import vllm_arguments
-from generator.spec.model_spec import InstanceGroup, ModelSpec
+from generator.spec.model_spec import InstanceGroup, ModelSpec, num_gpus
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from generator.spec.triton_models import WITHOUT_WEIGHTS, triton_models
 
@@ -127,13 +126,13 @@ class Server:
     @property
     def _most_gpus(self) -> int:
         """The GPUs of the engine that computes on most of them: 1 without vLLM."""
-        return max(vllm_arguments.num_gpus(spec.options) for spec in self.specs)
+        return max(num_gpus(spec.options) for spec in self.specs)
 
     @property
     def _num_processes(self) -> int:
         """The Python processes of its instances."""
         models = [model for spec in self.specs for model in triton_models(spec)]
-        python = [model for model in models if model.backend in ("python", "vllm")]
+        python = [model for model in models if model.backend == "python"]
         return sum(_num_instances(model.instance_groups) for model in python)
 
     @cached_property

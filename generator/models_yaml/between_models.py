@@ -159,9 +159,6 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     if other.ensemble is not None:
         yield f"'{other.name}' is an ensemble, which only Triton itself can ask; set layout: single"
         return
-    if other.layout == "vllm-backend":
-        yield f"'{other.name}' runs on NVIDIA's vLLM backend, which only Triton can ask"
-        return
     if other.task != owner.task:
         yield f"'{other.name}' is for {other.task}, expected a model for {owner.task}"
         return

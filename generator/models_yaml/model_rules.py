@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from generator.spec.model_source import GGUF_SUFFIX, names_gguf
-from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble, InstanceGroup, ModelKeys
+from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble, ModelKeys, num_gpus
 from generator.spec.task_folders import Task, find_tasks
-from generator.spec.vllm_arguments import num_gpus
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import show
 
@@ -22,31 +21,6 @@ _NOT_QUANTIZING = {
     "vllm": "vLLM quantizes by its own arguments, under options.vllm",
     "onnxruntime": "onnxruntime quantizes what it exports, by options.quantization",
 }
-_VLLM_KEYS = (
-    *("name", "task", "model", "revision", "dtype", "trust_remote_code", "allow_pickle"),
-    *("instance_group", "version_policy", "layout", "ensemble", "options"),
-)
-_VLLM_OPTIONS = ("engine", "max_model_len", "max_num_seqs", "kv_cache_gib", "vllm")
-_VLLM_ENGINES = (None, "auto", "vllm")
-_CANT = "NVIDIA's vLLM backend can't honour it: {}"
-_LEAVE_OUT = "{}; leave it out, or use layout: single with options: {{engine: vllm}}"
-_BATCHES = _LEAVE_OUT.format("vLLM batches requests itself, and takes tensors of shape [1]")
-_OWN_CODE = _LEAVE_OUT.format("it runs none of our code around a request")
-_REASONS = {
-    "streaming": _LEAVE_OUT.format("it streams whatever a request wants streamed"),
-    "max_batch_size": _BATCHES,
-    "dynamic_batching": _BATCHES,
-    "python_env": _LEAVE_OUT.format("NVIDIA's container brings vLLM's packages"),
-    "default_max_tokens": _LEAVE_OUT.format("a request says max_tokens in sampling_parameters"),
-    # What our own vLLM engine does not take either.
-    "adapters": "it reads adapters from a multi_lora.json of your own; leave it out, or use "
-    "layout: single without engine: vllm",
-    "adapters_from": "it reads adapters from a multi_lora.json of your own",
-    "max_loaded_adapters": "say max_loras in options.vllm",
-    "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
-    "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",
-}
-_DEFAULTS = ModelKeys()
 
 
 class Entry(NamedTuple):
@@ -106,7 +80,6 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     if keys.canary is not None and keys.layout == "ensemble":
         why = "its requests pass through Triton's own scheduler, which knows no arms"
         yield given["canary"], f"needs layout: single; of an ensemble {why}"
-    yield from _vllm_backend(entry)
 
 
 def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
@@ -161,8 +134,7 @@ def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
 def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
     given, keys, task = entry.given, entry.keys, entry.task
     found = [key for key in ("adapters", "adapters_from") if getattr(keys, key)]
-    on_vllm = keys.layout == "vllm-backend" or entry.options.get("engine") == "vllm"
-    if keys.max_loaded_adapters and not on_vllm:
+    if keys.max_loaded_adapters and entry.options.get("engine") != "vllm":
         reason = "only engine vllm takes it, the others keep all adapters in the device's memory"
         yield given["max_loaded_adapters"], f"expected none: {reason}; leave it out"
     if task is None or not found:
@@ -193,10 +165,7 @@ def _engine(entry: Entry) -> Iterator[tuple[Node, str]]:
 
 
 def _vllm(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """The rules of ``engine: vllm``; NVIDIA's vLLM backend has rules of its own."""
     given, keys, options = entry.given, entry.keys, entry.options
-    if keys.layout == "vllm-backend":
-        return
     if options.get("engine") == "vllm" and keys.device_map is not None:
         reason = "tensor_parallel_size in options.vllm spreads a model"
         yield given["device_map"], f"got {keys.device_map}, expected null: {reason}"
@@ -293,57 +262,8 @@ def _gguf(entry: Entry) -> Iterator[tuple[Node, str]]:
         return
     if task is not None and task.tag != _GGUF_TASK:
         yield place, f"a {GGUF_SUFFIX} file is served as {_GGUF_TASK}, and this is {task.tag}"
-    elif entry.options.get("engine") == "vllm" or keys.layout == "vllm-backend":
-        yield place, f"vLLM reads no {GGUF_SUFFIX} file: leave engine and layout out"
+    elif entry.options.get("engine") == "vllm":
+        yield place, f"vLLM reads no {GGUF_SUFFIX} file: leave engine out"
     elif keys.quantization is not None:
         reason = f"the weights of a {GGUF_SUFFIX} file are as they are"
         yield given["quantization"], f"expected null: {reason}"
-
-
-def _vllm_backend(entry: Entry) -> Iterator[tuple[Node, str]]:
-    given, keys, task = entry.given, entry.keys, entry.task
-    if keys.layout != "vllm-backend":
-        return
-    if task is not None and not task.has_vllm_backend:
-        reason = f"NVIDIA's vLLM backend generates text, and this is {task.tag}"
-        yield given["layout"], f"got vllm-backend, expected single: {reason}"
-        return
-    for name, node in given.items():
-        is_set = hasattr(keys, name) and name not in entry.wrong and node.value is not None
-        left_out = True if name == "streaming" else getattr(_DEFAULTS, name, None)
-        if name not in _VLLM_KEYS and is_set and getattr(keys, name) != left_out:
-            yield node, _CANT.format(_REASONS.get(name, _OWN_CODE))
-    if task is not None and entry.options:
-        yield from _broken_options(given.get("options"), task, entry.options)
-    if keys.instance_group:
-        yield from _broken_groups(given["instance_group"], keys.instance_group, entry.options)
-
-
-def _broken_options(
-    node: Node | None, task: Task, options: Mapping[str, object]
-) -> Iterator[tuple[Node, str]]:
-    for name, value in options.items():
-        place = node.get(name) if node is not None else None
-        if place is None or value == task.options[name].default:
-            continue
-        if name == "engine" and value not in _VLLM_ENGINES:
-            yield place, f"got {show(place)}, expected vllm: the layout is NVIDIA's vLLM backend"
-        elif name not in _VLLM_OPTIONS:
-            yield place, _CANT.format(_REASONS.get(name, _OWN_CODE))
-
-
-def _broken_groups(
-    node: Node, groups: tuple[InstanceGroup, ...], options: Mapping[str, object]
-) -> Iterator[tuple[Node, str]]:
-    """The backend takes an instance of KIND_GPU to its GPU, one of KIND_MODEL to all it sees."""
-    num = num_gpus(options)
-    expected = "expected [{kind: KIND_MODEL}]"
-    if any(group.kind == "KIND_CPU" for group in groups):
-        yield node, f"got KIND_CPU, {expected}: NVIDIA's vLLM container computes on GPUs"
-    elif num > 1 and any(group.kind != "KIND_MODEL" for group in groups):
-        reason = f"options.vllm spreads one engine over {num} GPUs"
-        kinds = ", ".join(sorted({group.kind for group in groups}))
-        yield node, f"got {kinds}, {expected}: {reason}"
-    elif sum(group.count for group in groups if group.kind == "KIND_MODEL") > 1:
-        reason = "a second engine would want the same GPUs"
-        yield node, f"got several instances of KIND_MODEL, {expected}: {reason}"

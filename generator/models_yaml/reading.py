@@ -227,9 +227,8 @@ class _Loader:
     def claim(self, node: Node, found: ModelKeys, given: Mapping[str, Node]) -> None:
         named, others = node.get("name"), node.get("served_names")
         if named is not None and isinstance(named.value, str):
-            suffixes: tuple[str, ...] = (ENGINE_SUFFIX,) if found.streaming else ()
-            if found.layout != "single":
-                suffixes = STEP_SUFFIXES if found.layout == "ensemble" else ()
+            streaming = (ENGINE_SUFFIX,) if found.streaming else ()
+            suffixes = STEP_SUFFIXES if found.layout == "ensemble" else streaming
             self.claims.append(NameClaim(named, named.value, suffixes))
         texts = (one for one in others.items if isinstance(one.value, str)) if others else ()
         self.aliases += [NameClaim(one, str(one.value)) for one in texts]

@@ -17,7 +17,6 @@ from generator.spec.triton_models import (
     IDLE_PARAMETER,
     LOAD_PARAMETER,
     ROLE_PARAMETER,
-    runs_our_code,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +102,8 @@ def engine_of(config_file: Path) -> str | None:
 
 
 def is_ours(config_file: Path) -> bool:
-    return runs_our_code(parameters(_read(config_file)).get(ROLE_PARAMETER))
+    """Whether it runs our library: other models of a repository are not of models.yaml."""
+    return ROLE_PARAMETER in parameters(_read(config_file))
 
 
 def num_processes(config_file: Path) -> int:

@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE, SOURCES_FILE, WEIGHTS_FOLDER
-from generator.spec import local_files, vllm_arguments
+from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE, SOURCES_FILE
+from generator.spec import local_files
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
@@ -20,15 +19,11 @@ from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engine_name, step_name
 from hf_triton.python_env.find_environment import ENVIRONMENT_FILE, LIBRARY_PATH
 from hf_triton.runtime.regular_file import read_json
-from hf_triton.runtime.weights.hub_files import is_stored
-from hf_triton.runtime.weights.locked_files import snapshot_folder
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 LABELS_FILE = f"{VERSION_FOLDER}/labels.txt"
 # Where Triton's own backends look for the model, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
-_VLLM_LAYOUT = "vllm-backend"
-_VLLM_BACKEND = b'\nbackend: "vllm"\n'
 
 
 def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
@@ -69,8 +64,6 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
     if model.role == "front":
         most = model.spec.max_batch_size
         return {"name": model.name, "engine": model.engine, "max_batch_size": most}
-    if model.role == "vllm":
-        return _engine_arguments(model.spec, repository)
     if model.runs_python:
         return model_values(model, repository)
     # These folders run no Python of ours: model.json only tells people what they are.
@@ -176,52 +169,3 @@ def _environment(env: PythonEnv, model_folder: Path) -> dict[str, object]:
     if not Path(path).expanduser().is_absolute():
         path = Path(os.path.relpath(env.folder, model_folder.resolve())).as_posix()
     return {"written": env.written, "path": path}
-
-
-def _engine_arguments(spec: ModelSpec, repository: Path) -> dict[str, object]:
-    """The model.json of NVIDIA's vLLM backend, which refuses other keys. It resolves paths from
-    tritonserver's working directory, which is the model repository where ``serve`` starts it.
-
-    https://github.com/triton-inference-server/vllm_backend
-    """
-    found: dict[str, object] = {"dtype": spec.dtype, "model": spec.source.text}
-    if spec.source.folder is not None:
-        path = Path(spec.source.text)
-        if not path.is_absolute():
-            path = Path(os.path.relpath(spec.source.folder, repository.resolve()))
-        found["model"] = path.as_posix()
-    elif spec.locked is not None:
-        found["model"] = _snapshot(spec, spec.locked.commit).as_posix()
-    elif spec.revision is not None:
-        found["revision"] = spec.revision
-    if spec.trust_remote_code:
-        found["trust_remote_code"] = True
-    if not spec.allow_pickle:
-        found["load_format"] = "safetensors"
-    return {**found, **vllm_arguments.arguments(spec.options)}
-
-
-def is_used_in(repository: Path) -> bool:
-    """Whether a model in the repository runs on NVIDIA's vLLM backend."""
-    configs = repository.glob("*/config.pbtxt")
-    return any(_VLLM_BACKEND in config.read_bytes() for config in configs if config.is_file())
-
-
-def missing_weights(specs: Iterable[ModelSpec], repository: Path) -> Iterator[str]:
-    """A warning for each model of the vLLM backend whose weights are not in the repository."""
-    for spec in specs:
-        if spec.layout != _VLLM_LAYOUT or spec.source.is_local:
-            continue
-        fetch = f"hf-triton fetch {spec.name}"
-        if spec.locked is None:
-            told = "vLLM downloads it when it loads, into a cache of its own"
-            if is_stored(spec.source.text):
-                told = "vLLM can't load it"
-            yield f"{spec.name}: is not in models.lock, so {told}; {fetch} has it here ahead"
-        elif not (repository / _snapshot(spec, spec.locked.commit)).is_dir():
-            yield f"{spec.name}: its weights are not here yet; {fetch} brings them"
-
-
-def _snapshot(spec: ModelSpec, commit: str) -> Path:
-    """The folder in which ``fetch`` puts a commit's files, relative to the repository."""
-    return snapshot_folder(Path(spec.name, WEIGHTS_FOLDER), spec.source.text, commit)

@@ -35,7 +35,6 @@ from generator.spec.task_folders import (
     FRONT_FOLDER,
     MODEL_TEMPLATE,
     VERSION_FOLDER,
-    VLLM_BACKEND_FOLDER,
     Task,
     library_version,
 )
@@ -180,8 +179,6 @@ def render_config(model: TritonModel, task: Task) -> str:
 def _config_form(model: TritonModel, task: Task) -> str:
     if model.role == "ensemble" or model.is_step:
         return _part_form(model, task)
-    if model.role == "vllm":
-        return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model)
     labels_file = LABELS_FILE if labels(model.spec) else ""
     name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
     return _rendered(task, name, model, labels_file=labels_file)

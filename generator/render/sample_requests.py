@@ -9,7 +9,7 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.model_data import VALUES_FILE
-from generator.spec.triton_models import ENGINE_PARAMETER, ROLE_PARAMETER, TASK_PARAMETER
+from generator.spec.triton_models import ENGINE_PARAMETER, TASK_PARAMETER
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.sample_values import (
     SAMPLE_FILES,
@@ -19,19 +19,10 @@ from hf_triton.runtime.request.sample_values import (
     sample_values,
 )
 
-# Its own default is 16 tokens, and the prompt before them.
-_FOR_VLLM_BACKEND: dict[str, Value] = {
-    "text_input": SAMPLE_TEXT,
-    "sampling_parameters": json.dumps({"max_tokens": 64, "temperature": 0}),
-    "exclude_input_in_output": True,
-}
-
 
 def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value]:
     folder = repository / model
     task = model_config.parameters(config).get(TASK_PARAMETER, "")
-    if model_config.parameters(config).get(ROLE_PARAMETER) == "vllm":
-        return _FOR_VLLM_BACKEND
     options = _values(folder).get("options", {}) if task == "pipeline" else {}
     values: dict[str, Value] = {}
     found = sample_values(task, str(options.get("pipeline")), config.input[0].name)
@@ -84,9 +75,8 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -> list[str]:
-    """Lines for /infer, /generate and, of a model that streams, /generate_stream. A decoupled model
-    has no /infer. ``url`` is the server's, down to ``/v2/models``; ``key_variable`` the shell
-    variable that has a caller's key.
+    """Lines for /infer, /generate and, of a model that streams, /generate_stream. ``url`` is the
+    server's, down to ``/v2/models``; ``key_variable`` the shell variable that has a caller's key.
     """
     text = (repository / model / "config.pbtxt").read_text(encoding="utf-8")
     config: Any = model_config.parse(text)
@@ -98,11 +88,12 @@ def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -
             for name, value in values.items()
         ]
     }
-    is_decoupled = config.model_transaction_policy.decoupled
-    engine = model if is_decoupled else model_config.parameters(config).get(ENGINE_PARAMETER)
+    engine = model_config.parameters(config).get(ENGINE_PARAMETER)
     key = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
-    lines = [] if is_decoupled else [f"curl{key} {url}/{model}/infer -d '{json.dumps(infer)}'"]
-    lines.append(f"curl{key} {url}/{model}/generate -d '{json.dumps(values)}'")
+    lines = [
+        f"curl{key} {url}/{model}/infer -d '{json.dumps(infer)}'",
+        f"curl{key} {url}/{model}/generate -d '{json.dumps(values)}'",
+    ]
     if engine is not None:
         stream = json.dumps({**values, "stream": True})
         lines.append(f"curl -N{key} {url}/{engine}/generate_stream -d '{stream}'")

@@ -28,8 +28,6 @@ def missing_file(spec: ModelSpec) -> str:
     folder, is_ours = spec.source.folder, sample_values(spec.task, "", "") is not None
     if folder is None or not is_ours or spec.gguf_file is not None:
         return ""
-    if spec.layout == "vllm-backend":  # which reads other forms of weights
-        return ""
     names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     try:
         if spec.adapter is not None:

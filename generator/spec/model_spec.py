@@ -21,7 +21,6 @@ from generator.spec.model_source import (
     Source,
 )
 from generator.spec.python_env import PythonEnvironment
-from generator.spec.vllm_arguments import num_gpus
 from generator.yaml_file.keys import (
     GOT,
     INT32_MAX,
@@ -60,7 +59,7 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
 # Each model that is not always loaded says so in its config.pbtxt.
 LOADS = ("always", "on_demand", "manual")
-LAYOUTS = ("single", "ensemble", "vllm-backend")
+LAYOUTS = ("single", "ensemble")
 BACKENDS = ("python", "onnxruntime", "tensorrt")
 MAX_INSTANCES = 128
 MAX_ADAPTERS = 256
@@ -446,6 +445,22 @@ class Canary(Keys):
             yield Mistake(message, GOT, ("sticky",))
 
 
+def num_gpus(options: Mapping[str, Any]) -> int:
+    """The GPUs over which vLLM spreads one copy, by its own arguments."""
+    own = options.get("vllm")
+    given = own if isinstance(own, Mapping) else {}
+    sizes = (given.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    tensor, pipeline = (size if type(size) is int and size > 0 else 1 for size in sizes)
+    return tensor * pipeline
+
+
+def _layout(value: object) -> object:
+    if value == "vllm-backend":
+        own = "or write a folder for NVIDIA's vLLM backend by hand"
+        raise refused(f"which is gone: leave it out and say engine: vllm in options, {own}", GOT)
+    return value
+
+
 def _gguf_file(path: str) -> str:
     if not is_safe_path(path):
         raise refused(_GGUF.expected)
@@ -542,10 +557,8 @@ class ModelKeys(Keys):
     idle_s: Annotated[int, whole(1, 30 * 24 * 3600, "seconds")] | None = key(
         None, "after how many seconds without a request an `on_demand` model is unloaded", "never"
     )
-    layout: Annotated[str, one_of(*LAYOUTS)] = key(
-        "single",
-        "`ensemble` ([encoders](encoders.md#tokenisation-apart-from-the-model)), `vllm-backend` "
-        "([vLLM's container](several-gpus.md#nvidias-vllm-container))",
+    layout: Annotated[str, one_of(*LAYOUTS), Before(_layout)] = key(
+        "single", "`ensemble`: [encoders](encoders.md#tokenisation-apart-from-the-model)"
     )
     ensemble: Ensemble | None = key(None, "settings of `layout: ensemble`")
     python_env: PythonEnvironment | None = key(
@@ -614,8 +627,8 @@ class ModelSpec(ModelKeys):
         """Where a device map spreads one copy, Triton must not make one on each GPU."""
         if self.instance_group is not None:
             return self.instance_group
-        on_vllm = self.layout == "vllm-backend" or num_gpus(self.options) > 1
-        return (InstanceGroup(kind="KIND_MODEL" if self.device_map or on_vllm else "KIND_AUTO"),)
+        is_spread = self.device_map or num_gpus(self.options) > 1
+        return (InstanceGroup(kind="KIND_MODEL" if is_spread else "KIND_AUTO"),)
 
     @property
     def takes_adapters(self) -> bool:

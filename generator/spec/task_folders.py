@@ -28,7 +28,6 @@ MODEL_TEMPLATE = "model.py.j2"
 OPTIONS_FILE = "options.py"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
-VLLM_BACKEND_FOLDER = "vllm_backend"
 VERSION_FOLDER = "1"
 _KINDS = (bool, int, float, str, dict)
 _SHARED = ("runtime", "python_env")  # the packages that all tasks share
@@ -116,8 +115,6 @@ class Task:
     quantizes = _Constant("QUANTIZES")  # whether its models load with quantized weights
     # Whether the same request always gets the same answer, which then may be kept.
     is_deterministic = _Constant("DETERMINISTIC")
-    # Whether NVIDIA's vLLM backend answers requests of this task.
-    has_vllm_backend = _Constant("VLLM_BACKEND")
     # "hidden", "tokens" or "sequences", where a model of this task can be a step of an ensemble.
     output = _Constant("OUTPUT", None)
     # The packages of hf_triton that its own uses beside the shared one.

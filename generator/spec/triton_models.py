@@ -1,7 +1,6 @@
 """The Triton models, each a folder, that a ModelSpec becomes. Triton refuses /infer on a decoupled
 model and streams only from one. So a streaming entry becomes two: ``<name>_stream`` holds the
-engine, ``<name>`` forwards to it and answers each request once. ``layout: ensemble`` becomes four,
-``layout: vllm-backend`` one.
+engine, ``<name>`` forwards to it and answers each request once. ``layout: ensemble`` becomes four.
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ from typing import Literal
 from generator.spec.model_spec import InstanceGroup, ModelSpec
 from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
 
-Role = Literal[
-    "whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing", "vllm"
-]
+Role = Literal["whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing"]
 
 ENGINE_SUFFIX = "_stream"
 # The steps of an ensemble, in the order in which a request passes them.
 STEPS: tuple[Role, ...] = ("tokenizer", "model", "postprocessing")
-# One request may have many responses.
-DECOUPLED: tuple[Role, ...] = ("engine", "vllm")
 WITHOUT_WEIGHTS: tuple[Role, ...] = ("front", "ensemble", "tokenizer", "postprocessing")
 STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
 TASK_PARAMETER = "hf_triton_task"
@@ -40,13 +35,6 @@ LOCAL_FILES_PARAMETER = "hf_triton_local_files"
 LAUNCHER_FILE = "triton_python_backend_stub"
 
 
-def runs_our_code(role: str | None) -> bool:
-    """Whether a Triton model runs our library. Models that are not of models.yaml and those of
-    vLLM's backend do not.
-    """
-    return role not in (None, "", "vllm")
-
-
 @dataclass(frozen=True)
 class TritonModel:
     """One folder: ``name`` is the folder's, ``spec.name`` the one that models.yaml gives."""
@@ -57,7 +45,8 @@ class TritonModel:
 
     @property
     def is_decoupled(self) -> bool:
-        return self.role in DECOUPLED
+        """Whether one request may have many responses."""
+        return self.role == "engine"
 
     @property
     def engine(self) -> str | None:
@@ -74,8 +63,6 @@ class TritonModel:
         ensemble = self.spec.ensemble
         if self.role == "ensemble":
             return ""
-        if self.role == "vllm":
-            return "vllm"
         return ensemble.backend if ensemble and self.role == "model" else "python"
 
     @property
@@ -129,8 +116,6 @@ class TritonModel:
 
 
 def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
-    if spec.layout == "vllm-backend":
-        return (TritonModel(spec.name, "vllm", spec),)
     if spec.ensemble is not None:
         steps = (TritonModel(step_name(spec.name, step), step, spec) for step in STEPS)
         return TritonModel(spec.name, "ensemble", spec), *steps

@@ -37,7 +37,7 @@ class Options:
     """How one text-generation model is run. ``None`` means: decided when the model loads."""
 
     # Read by generator/spec/task_folders.py.
-    STREAMS = ADAPTERS = VLLM_BACKEND = QUANTIZES = True
+    STREAMS = ADAPTERS = QUANTIZES = True
 
     engine: Literal["auto", "in_flight", "generate", "vllm"] = option(
         "auto",
@@ -238,7 +238,7 @@ class Options:
 class MediaOptions(Options):
     """The options of a model that reads images or sounds with its texts."""
 
-    ADAPTERS = VLLM_BACKEND = False
+    ADAPTERS = False
     PACKAGES = ("text_generation",)
 
     engine: Literal["auto", "in_flight", "generate"] = option(

@@ -22,7 +22,7 @@ from typing import IO, cast
 
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
-from generator.render import model_config, model_data
+from generator.render import model_config
 from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
@@ -123,8 +123,7 @@ class TritonServer:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
-            # Its stubs import from there first; a model.json of vLLM's has paths that start there.
-            cwd=self.repository if model_data.is_used_in(self.repository) else ROOT_FOLDER,
+            cwd=ROOT_FOLDER,  # its stubs import from there first
         )
         self._is_cleared_away, self._reader = False, None
         try:

@@ -89,8 +89,8 @@ def one_line(error: str) -> str:
         who = "NVIDIA's container has"
         if missing[1] == "vllm":
             who = (
-                "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use "
-                "layout: single and options: {engine: vllm}"
+                "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here say "
+                "options: {engine: vllm} in models.yaml"
             )
         text = f"this tritonserver has no backend '{missing[1]}'; {who}"
     if gpu := _NO_SUCH_GPU.search(text):

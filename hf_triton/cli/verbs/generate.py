@@ -11,7 +11,6 @@ from pathlib import Path
 
 from generator.errors import ConflictError
 from generator.render.manifest import CONFIG_FILE, without_fingerprint
-from generator.render.model_data import missing_weights
 from generator.repository import writing as writer
 from generator.repository.compare import Action, ModelPlan
 from generator.repository.native_model import place_models
@@ -80,7 +79,6 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             with writer.locked_model(model.folder) if is_there else contextlib.nullcontext():
                 writer.apply(model)
         notes = [*place_models(plan.specs, repository)] if not conflicts else []
-    notes += missing_weights(plan.specs, repository)
     notes += [
         f"{model.folder / path}: edited by hand, and kept"
         for model in plan.models

@@ -34,7 +34,7 @@ def test_what_is_not_rendered_is_a_copy_and_all_is_in_the_manifest(case: str, wo
         assert written == json.dumps({"files": hashes}, indent=2, sort_keys=True) + "\n"
         made = {path: text for path, text in files.items() if path.endswith(".py")}
         values = json.loads(files["1/model.json"])
-        runs_none = "steps" in values or "file" in values or case == "vllm_backend"
+        runs_none = "steps" in values or "file" in values
         assert (made.pop("1/model.py", None) is None) == runs_none
         hooks = values.get("hooks")
         assert made == ({"1/hooks.py": (GOLDEN / hooks).read_bytes()} if hooks else {})

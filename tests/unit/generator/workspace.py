@@ -31,8 +31,7 @@ def make_templates(target: Path) -> Path:
         HERE / "fake_templates", target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
     shutil.copy(REAL_TEMPLATES / "_macros.pbtxt.j2", target)
-    for name in ("ensemble", "vllm_backend"):
-        shutil.copytree(REAL_TEMPLATES / name, target / name)
+    shutil.copytree(REAL_TEMPLATES / "ensemble", target / "ensemble")
     return target
 
 

@@ -24,11 +24,9 @@ from generator.render.sample_requests import sample_request
 from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS
 from generator.spec.triton_models import (
     ARM_PARAMETER,
-    DECOUPLED,
     ROLE_PARAMETER,
     STEPS,
     TASK_PARAMETER,
-    runs_our_code,
 )
 from hf_triton.ports.openai.exchanges import caller_of, id_of, json_response, trace_context
 from hf_triton.ports.openai.schema.body import kind_of, short
@@ -161,10 +159,10 @@ class Playground:
         if role == "engine":
             text = "streams, ask the model that it is a part of"
             raise ApiError(400, f"model: '{config.name}' {text}")
-        streams = role in DECOUPLED or config.model_transaction_policy.decoupled
+        streams = config.model_transaction_policy.decoupled
         model = ServedModel(
             *(config.name, config.name, "", streams, config.max_batch_size),
-            is_ours=runs_our_code(role),
+            is_ours=role is not None,
         )
         responses = self._triton.responses(model, asked, trace_context(request))
         async with aclosing(responses) as found:
@@ -179,7 +177,7 @@ def _is_public(config: Any) -> bool:
 def _described(config: Any) -> dict[str, Any]:
     parameters = model_config.parameters(config)
     task = parameters.get(TASK_PARAMETER, "")
-    is_ours = runs_our_code(parameters.get(ROLE_PARAMETER))  # not NVIDIA's vLLM backend's
+    is_ours = ROLE_PARAMETER in parameters
     media = [one.name for one in config.input if one.name in ("image", "audio")]
     return {
         "task": task,

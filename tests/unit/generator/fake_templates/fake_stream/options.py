@@ -7,6 +7,6 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    STREAMS = ADAPTERS = VLLM_BACKEND = QUANTIZES = True
+    STREAMS = ADAPTERS = QUANTIZES = True
 
     limit: int = field(default=8, metadata={"help": "a limit", "unit": "tokens", "min": 1})
