@@ -241,7 +241,8 @@ class Engine(ABC):
 
     def between_steps(self, change: Callable[[], None]) -> None:
         """Has ``change`` called before the next step, on the engine's thread, and waits for that.
-        Raises OverloadedError where the engine stops or hangs: then it is never called.
+        Raises what it raises; OverloadedError where the engine stops or hangs: then it is never
+        called.
         """
         done: Future[None] = Future()
         with self.thread.condition:
@@ -268,8 +269,12 @@ class Engine(ABC):
             changes, self._changes = self._changes, []
         for change, done in changes:
             if done.set_running_or_notify_cancel():
-                change()
-                done.set_result(None)
+                try:
+                    change()
+                except Exception as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
         self._add(self._with_adapters(sequences))
         timed = [one.deadline_s for one in sequences if one.deadline_s is not None]
         self._next_deadline_s = min((self._next_deadline_s, *timed))

@@ -263,6 +263,17 @@ def test_changes_that_were_refused_are_not_held(monkeypatch: pytest.MonkeyPatch)
     engine.stop()
 
 
+def test_a_change_that_fails_is_told_to_its_caller_alone() -> None:
+    def fail() -> None:
+        raise ValueError("this change")
+
+    with running(InFlightEngine(setup(tiny_model("llama")))) as engine:
+        with pytest.raises(ValueError, match="this change"):
+            engine.between_steps(fail)
+        engine.between_steps(lambda: None)
+        assert engine.is_healthy
+
+
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
     files = AdapterReader(served_with(llama), tiny_model("llama").config, torch.float32)
     before = files.read(served_with(llama).adapters)
