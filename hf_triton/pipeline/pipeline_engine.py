@@ -195,12 +195,19 @@ class PipelineEngine(WorkEngine):
         return item.key
 
     def compute(self, items: Sequence[PipelineInput]) -> list[Any]:
-        for given in items:
-            self._call.check(given)
-        results = self._call.results(items)
+        refusals = [self._refusal(given) for given in items]
+        good = [given for given, refusal in zip(items, refusals, strict=True) if not refusal]
+        results = iter(self._call.results(good) if good else ())
         if self._call.is_on_cpu:
-            self.thread.cpu_threads.computes(len(items))
-        return results
+            self.thread.cpu_threads.computes(len(good))
+        return [refusal or next(results) for refusal in refusals]
+
+    def _refusal(self, given: PipelineInput) -> RuntimeModelError | None:
+        try:
+            self._call.check(given)
+        except RequestError as error:
+            return self.failure(given, error)
+        return None
 
     def failure(self, item: PipelineInput, error: BaseException) -> RuntimeModelError:
         """Names the input's place in a list."""

@@ -475,6 +475,17 @@ def test_one_bad_input_does_not_fail_its_batch_and_is_named_by_its_place() -> No
         assert all(isinstance(one.answer(), RequestError) for one in (bad, refused, both))
 
 
+def test_an_input_that_is_refused_leaves_the_others_in_one_call() -> None:
+    with serving(ServedPipeline) as served:
+        _, refused, *good = served.ask_together("refused", "abc", "de", "f refused")
+        assert [str(one.answer()) for one in (refused, good.pop())] == [
+            "refused",
+            "input 1: refused",
+        ]
+        assert [one.answer() for one in good] == [[3], [2]]
+        assert served.model.steps == [["first"], ["abc", "de", "f"]]
+
+
 def test_an_engine_that_stops_between_two_rows_answers_once() -> None:
     with serving(ServedPipeline) as served:
         thread = served.engine.thread
