@@ -23,7 +23,7 @@ from hf_triton.runtime.errors import OverloadedError, RequestError, reason
 from hf_triton.runtime.sandbox.pool import ForkServerError, Sandbox
 
 from .constraint import Constraint
-from .grammar import Following, Limits
+from .grammar import WENT_AWAY, Following, Limits
 from .grammar_process import read_tokenizer
 from .llguidance_grammars import with_plain_tokens
 
@@ -244,6 +244,8 @@ class Compiler:
         if compiled.has_ended:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
+            if compiled.was_killed:
+                raise OverloadedError(WENT_AWAY)
             raise RequestError(f"{constraint.kind}: too large to prepare, allowed: a smaller one")
 
 

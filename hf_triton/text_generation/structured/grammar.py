@@ -19,6 +19,7 @@ from hf_triton.runtime.sandbox.pool import Process, SandboxEndedError
 from . import grammar_process
 from .constraint import Constraint
 
+WENT_AWAY = "the process of this grammar went away before it answered: try again"
 _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 
@@ -67,6 +68,11 @@ class Following:
     @property
     def has_ended(self) -> bool:
         return self._process.has_ended
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else has ended the process."""
+        return self._process.was_killed
 
     @property
     def is_usable(self) -> bool:
@@ -127,9 +133,8 @@ class Following:
             )
         if kind == worker.REFUSED:
             return RequestError(f"{option}: {answer.decode()}")
-        if self.has_ended and self._process.was_killed:
-            text = "the process of this grammar went away before it answered: try again"
-            return OverloadedError(text)
+        if self.was_killed:
+            return OverloadedError(WENT_AWAY)
         self.end()
         text = "too complex to follow any further, allowed: a simpler one"
         return RequestError(f"{option}: {text}")

@@ -172,6 +172,21 @@ def test_what_is_kept_is_made_again_where_its_process_was_killed(
     compiler.close()
 
 
+def test_a_grammar_whose_process_is_killed_while_it_is_made_is_no_fault_of_its_caller(
+    processes: GrammarProcesses,
+) -> None:
+    compiler, constraint = Compiler(processes, time_limit_s=60.0), endless()
+    for _ in range(2):  # not kept either
+        told = Told(compiler, constraint)
+        assert eventually(lambda: bool(children(program_id())))
+        os.kill(children(program_id())[0], signal.SIGKILL)
+        said = told.wait()
+        assert isinstance(said, OverloadedError), said
+        assert "went away before it answered: try again" in str(said)
+        assert eventually(lambda: not children(program_id()))
+    compiler.close()
+
+
 @pytest.mark.threat("endless-grammars")
 def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
     neighbour = made(processes, SMALL)()
