@@ -22,7 +22,7 @@ from generator.spec.triton_models import (
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-_LACKED_HERE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # by this process: the file may be good
+LACKED_HERE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # by this process: the file may be good
 
 
 @functools.lru_cache(maxsize=4096)
@@ -145,7 +145,7 @@ def _read(config_file: Path) -> Any:
     try:
         return _parsed(config_file.read_text(encoding="utf-8"))
     except OSError as error:
-        if error.errno in _LACKED_HERE:
+        if error.errno in LACKED_HERE:
             raise
     except (ValueError, TemplateError):
         pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
+from generator.render.model_config import LACKED_HERE
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER, HEADER_PREFIX
 
 # What the gRPC port says of a method that it does not have; Triton itself has no text for that.
@@ -37,6 +39,9 @@ def refusal_of(error: BaseException) -> RefusedError:
     """What a client learns of an error: of a bug of ours no more than its kind."""
     if isinstance(error, RefusedError):
         return error
+    if isinstance(error, OSError) and error.errno in LACKED_HERE:
+        text = f"the server lacks a resource ({os.strerror(error.errno)}): try again later"
+        return RefusedError(503, text, {"Retry-After": "1"})
     return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hf_triton.ports.port import Connections, Port, shared
-from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.refusal import RefusedError, refusal_of
 
 
 @dataclass(eq=False)
@@ -45,6 +47,20 @@ def test_a_client_is_turned_away_where_all_others_are_busy() -> None:
         connections.add(client)
     assert (busy.is_open, late.is_open) == (True, False)
     assert set(connections) == {busy}
+
+
+def test_a_process_without_descriptors_left_tells_the_client_to_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_text", read)
+    with pytest.raises(OSError, match="Too many open files") as caught:
+        Port(shared()).check_classified("a", ["y"])
+    refusal = refusal_of(caught.value)
+    assert (refusal.status, refusal.headers) == (503, {"Retry-After": "1"})
+    assert refusal.text == "the server lacks a resource (Too many open files): try again later"
 
 
 @pytest.mark.parametrize("name", ["../other", "a/../../other", "/other", "{tmp_path}/other", ".."])
