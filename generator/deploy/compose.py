@@ -19,7 +19,6 @@ from generator.deploy import monitoring
 from generator.deploy.models_file import written_files
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
-from generator.errors import UsageError
 from generator.models_yaml import models_lock
 from generator.spec.access import bracketed
 from generator.spec.model_spec import ModelSpec
@@ -30,7 +29,7 @@ _PORTS = (("HTTP_PORT", 8000), ("GRPC_PORT", 8001), ("METRICS_PORT", 8002), ("HE
 
 
 def files(server: Server) -> dict[str, bytes]:
-    """Everything that `docker compose` reads. Raises UsageError for files it can't mount."""
+    """Everything that `docker compose` reads."""
     binds = sorted(set(_binds(server)), key=lambda bind: bind[1])
     asked = server.asked
     port = functools.partial(_port, asked.listen)
@@ -78,10 +77,10 @@ def _binds(server: Server) -> Iterator[tuple[str, str]]:
         yield _relative_to(output, lock), f"{_FOLDER}/models.lock"
     for spec in server.specs:
         for place, folder in spec.local_folders:
-            yield _relative_to(output, folder), _container_path(str(place.value), spec.name)
+            yield _relative_to(output, folder), _container_path(str(place.value))
         if spec.hooks is not None:
             written = str(spec.places["hooks"].value)
-            yield _relative_to(output, spec.hooks.path), _container_path(written, spec.name)
+            yield _relative_to(output, spec.hooks.path), _container_path(written)
         yield from _environment_binds(spec, config, output)
 
 
@@ -91,24 +90,18 @@ def _environment_binds(spec: ModelSpec, config: Path, output: Path) -> Iterator[
     if env is None:
         return
     if env.folder is not None:
-        yield _relative_to(output, env.folder), _container_path(env.written, spec.name)
+        yield _relative_to(output, env.folder), _container_path(env.written)
     for file in env.files:
         written = os.path.relpath(file, config.resolve().parent)
         if any(Path(str(node.value)).expanduser().is_absolute() for node in written_files(spec)):
             written = str(file)
-        yield _relative_to(output, file), _container_path(written, spec.name)
+        yield _relative_to(output, file), _container_path(written)
 
 
-def _container_path(written: str, model: str) -> str:
+def _container_path(written: str) -> str:
     """Where the container looks for a path of models.yaml."""
-    if written.startswith("~"):
-        home, _, rest = written.partition("/")
-        if home != "~" or not rest:
-            raise UsageError(
-                f"model '{model}': {written!r} is in another user's home, which can't be mounted: "
-                "write an absolute path"
-            )
-        return posixpath.normpath(f"{_HOME}/{rest}")
+    if written.startswith("~"):  # the server's user has no home but this
+        return posixpath.normpath(f"{_HOME}/{written.partition('/')[2]}")
     path = posixpath.normpath(posixpath.join(_FOLDER, written))
     return path if path.startswith("/") else f"{_FOLDER}/{path}"
 

@@ -8,13 +8,11 @@ stands in them is in the templates.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from generator.deploy import models_file, monitoring
 from generator.deploy.rendering import render
@@ -23,39 +21,19 @@ from generator.errors import UsageError
 from generator.models_yaml import models_lock
 from generator.yaml_file import nodes
 
-_MAX_NAME = 63 - len("-predictor")  # what KServe calls the Service and the Deployment that it makes
-_MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
-_MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
-
-
-class Contents(NamedTuple):
-    """A server's files, as a ConfigMap takes them: texts, and what is none in base64."""
-
-    texts: dict[str, str]
-    binaries: dict[str, str]
-
-    @property
-    def text(self) -> str:
-        return json.dumps([list(self.texts.items()), list(self.binaries.items())])
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
 
 def files_and_steps(servers: Sequence[Server]) -> tuple[dict[str, bytes], list[str]]:
     """The files of each server, in a folder where it has but one model, and those of all, with the
     kustomization that names what `kubectl apply -k` sends; and the commands for that. Raises
     UsageError.
     """
-    asked, sent, sizes = servers[0].asked, dict[str, bytes](), []
+    asked, sent = servers[0].asked, dict[str, bytes]()
     if asked.target == "kserve" and asked.host:
         raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
     config = Path(asked.config)
     root, lock = nodes.read(config), models_lock.read_lock(config)
     for server in servers:
-        contents = _contents(server, models_file.files_of(server, root, lock))
-        sizes.append(len(contents.text))
+        contents = models_file.files_of(server, root, lock)
         folder = f"{server.name}/" if server.model else ""
         for name, content in _server_files(server, contents).items():
             sent[f"{folder}{name}"] = content
@@ -66,11 +44,10 @@ def files_and_steps(servers: Sequence[Server]) -> tuple[dict[str, bytes], list[s
         beside["monitoring/rules.yaml"] = monitoring.rules()
         beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=asked)
     found = {**sent, "kustomization.yaml": kustomization, **beside}
-    return found, _steps(servers, on_server=max(sizes) > _MAX_ANNOTATION_BYTES)
+    return found, _steps(servers)
 
 
-def _steps(servers: Sequence[Server], *, on_server: bool) -> list[str]:
-    """Without ``on_server`` kubectl notes each object in an annotation of its own."""
+def _steps(servers: Sequence[Server]) -> list[str]:
     asked, image, steps = servers[0].asked, servers[0].image, list[str]()
     space = f" -n {asked.namespace}" if asked.namespace else ""
     if asked.image is None:
@@ -91,15 +68,13 @@ def _steps(servers: Sequence[Server], *, on_server: bool) -> list[str]:
         f"kubectl{space} create secret generic {asked.name}-keys "
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
-    flag = " --server-side" if on_server else ""
-    return [*steps, f"kubectl apply{flag} -k {shlex.quote(asked.output)}"]
+    # On the server: kubectl would note each object, large files too, in an annotation of its own.
+    return [*steps, f"kubectl apply --server-side -k {shlex.quote(asked.output)}"]
 
 
 def _shared_files(servers: Sequence[Server]) -> dict[str, bytes]:
     """What all servers have in common and is sent."""
     asked, shared = servers[0].asked, dict[str, bytes]()
-    if asked.network_policy:
-        shared["networkpolicy.yaml"] = render("networkpolicy.yaml.j2", s=asked)
     if asked.host:
         shared["ingress.yaml"] = render("ingress.yaml.j2", servers=servers, s=asked)
     sizes = [server.storage_mib for server in servers if server.hub_parts]
@@ -113,35 +88,11 @@ def _shared_files(servers: Sequence[Server]) -> dict[str, bytes]:
     return shared
 
 
-def _contents(server: Server, files: Mapping[str, bytes]) -> Contents:
-    """Raises UsageError where the files are too large for a ConfigMap."""
-    size = sum(map(len, files.values()))
-    if size > _MAX_CONFIG_BYTES:
-        largest = max(files, key=lambda name: len(files[name]))
-        raise UsageError(
-            f"the files of '{server.name}' have {size} bytes, of which a ConfigMap holds "
-            f"{_MAX_CONFIG_BYTES}; the largest is {largest}: deploy fewer models together "
-            "(--per-model), or shorten it"
-        )
-    found = Contents({}, {})
-    for name, content in sorted(files.items()):
-        try:
-            found.texts[name] = content.decode()
-        except UnicodeDecodeError:  # noqa: PERF203
-            found.binaries[name] = base64.b64encode(content).decode()
-    return found
-
-
-def _server_files(server: Server, contents: Contents) -> dict[str, bytes]:
-    """Raises UsageError where a name is too long."""
+def _server_files(server: Server, contents: Mapping[str, str]) -> dict[str, bytes]:
     is_kserve, asked = server.asked.target == "kserve", server.asked
-    if is_kserve and len(server.name) > _MAX_NAME:
-        raise UsageError(
-            f"the InferenceService '{server.name}' would have {len(server.name)} letters, of which "
-            f"KServe takes {_MAX_NAME}: give a shorter --name"
-        )
     kinds = ["inferenceservice"] if is_kserve else ["deployment", "service"]
     kinds += ["configmap", "disruption", *(["autoscaler"] if asked.scales else [])]
+    digest = hashlib.sha256(json.dumps(sorted(contents.items())).encode()).hexdigest()
     scaled = f"{server.name}-predictor" if is_kserve else server.name
-    values = {"server": server, "s": asked, "contents": contents, "scaled": scaled}
-    return {f"{kind}.yaml": render(f"{kind}.yaml.j2", **values) for kind in kinds}
+    values = {"server": server, "s": asked, "contents": contents, "digest": digest}
+    return {f"{kind}.yaml": render(f"{kind}.yaml.j2", scaled=scaled, **values) for kind in kinds}

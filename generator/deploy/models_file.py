@@ -18,7 +18,7 @@ import yaml
 
 from generator.deploy.options import Options
 from generator.deploy.servers import Server
-from generator.errors import SpecError
+from generator.errors import SpecError, UsageError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
@@ -41,9 +41,9 @@ _ADVICE = (
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
-def files_of(server: Server, root: Node, lock: models_lock.Lock | None = None) -> dict[str, bytes]:
+def files_of(server: Server, root: Node, lock: models_lock.Lock | None = None) -> dict[str, str]:
     """The server's models.yaml, out of the one that ``root`` is on this machine, and what it needs
-    beside it.
+    beside it. Raises UsageError for a file that is not UTF-8: a ConfigMap holds texts.
     """
     names = [spec.name for spec in server.specs]
     tree: dict[str, Any] = _changed(root, dict(_changes(server)))
@@ -57,7 +57,11 @@ def files_of(server: Server, root: Node, lock: models_lock.Lock | None = None) -
     if lock is not None and server.hub_parts:
         keys = set(map(models_lock.lock_key, server.hub_parts))
         files["models.lock"] = models_lock.to_bytes({key: lock[key] for key in sorted(keys)})
-    return files
+    try:
+        return {name: content.decode() for name, content in sorted(files.items())}
+    except UnicodeDecodeError as error:
+        shown = error.object[:40]
+        raise UsageError(f"a file that begins with {shown!r} is not UTF-8: save it so") from None
 
 
 def _changes(server: Server) -> Iterator[tuple[Place, Any]]:

@@ -17,7 +17,7 @@ from generator.deploy.rendering import read
 
 _RULES, _DASHBOARD = "rules.yaml", "dashboard.yaml"
 _QUANTILES = (0.5, 0.95, 0.99)
-_COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8  # Grafana's grid
+_SIZE = 8  # of a panel, in Grafana's grid of 24 columns
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -32,23 +32,19 @@ def rule_groups() -> Markup:
 
 
 def dashboard() -> bytes:
+    """Its rows one below the other, their panels three abreast."""
     short = yaml.safe_load(read(_DASHBOARD))
-    panels = [{"id": number, **panel} for number, panel in enumerate(_panels(short.pop("rows")), 1)]
-    return f"{json.dumps({**short, 'panels': panels}, indent=2, allow_nan=False)}\n".encode()
-
-
-def _panels(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows one below the other, their panels three abreast."""
-    y = 0
-    for row in rows:
-        place = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
-        yield {"type": "row", "title": row["title"], "collapsed": False, "gridPos": place}
-        y += 1
+    panels, y = list[dict[str, Any]](), 0
+    for row in short.pop("rows"):
+        place = {"x": 0, "y": y, "w": 3 * _SIZE, "h": 1}
+        panels.append({"type": "row", "title": row["title"], "collapsed": False, "gridPos": place})
         for index, panel in enumerate(row["panels"]):
-            line, column = divmod(index, _COLUMNS // _WIDTH)
-            place = {"x": column * _WIDTH, "y": y + line * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
-            yield {**_panel(panel), "gridPos": place}
-        y += _HEIGHT * -(-len(row["panels"]) // (_COLUMNS // _WIDTH))
+            line, column = divmod(index, 3)
+            place = {"x": column * _SIZE, "y": y + 1 + line * _SIZE, "w": _SIZE, "h": _SIZE}
+            panels.append({**_panel(panel), "gridPos": place})
+        y = place["y"] + _SIZE
+    numbered = [{"id": number, **panel} for number, panel in enumerate(panels, 1)]
+    return f"{json.dumps({**short, 'panels': numbered}, indent=2, allow_nan=False)}\n".encode()
 
 
 def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from generator.flag_values import whole
 
@@ -33,71 +33,59 @@ _GROUPS = {  # of targets on a cluster
     "scaling": None,
     "weights": "They are fetched before the server starts, into a volume that each pod gets for "
     "itself, or once into a claim that all pods share.",
-    "where pods run": None,
     "access": None,
 }
 _DEFAULT_MAX_REPLICAS = 4
-MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
+MAX_NAME = 32  # with a model's name it is 53, the most that KServe takes
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
+# Of earlier releases; what to use instead.
+_OVERLAY = "set it by a kustomization of your own over the folder"
+_OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"
+_GONE = {
+    **dict.fromkeys(("prometheus-image", "grafana-image"), _OVERRIDE),
+    **dict.fromkeys(("waiting-target", "open-target", "image-pull-secret"), _OVERLAY),
+    **dict.fromkeys(("node-selector", "rollout", "load-minutes"), _OVERLAY),
+    **dict.fromkeys(("ingress-class", "network-policy"), _OVERLAY),
+    "gpus-per-node": "a pod that no node has GPUs for stays pending, and Kubernetes says so",
+}
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads a flag's value: a text that matches a pattern, as ``change`` makes it."""
-
-    metavar: str
-    pattern: str
-    expected: str
-    longest: int = 253
-    change: Callable[[str], Any] = str
-
-    def __call__(self, text: str) -> Any:
-        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
-            raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {self.expected}")
-        return self.change(text)
+class _Gone(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        parser.error(f"{self.option_strings[0]} is gone: {self.const}")
 
 
-_DNS = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-_PART = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_LOWER = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
-_WORD = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-_name = _Reader(
-    "NAME",
-    f"(?![0-9]){_DNS}",
+def _text(
+    pattern: str, expected: str, longest: int, change: Callable[[str], Any] = str
+) -> Callable[[str], Any]:
+    """A reader of a flag's value: a text that matches, as ``change`` makes it."""
+
+    def read(text: str) -> Any:
+        if len(text) > longest or not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
+        return change(text)
+
+    return read
+
+
+_object = _text(  # of Kubernetes, or a host
+    "[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "a name of lower-case letters, digits, - and .", 253
+)
+_name = _text(
+    "[a-z]([a-z0-9-]*[a-z0-9])?",
     f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first",
     MAX_NAME,
 )
-_namespace = _Reader("NAMESPACE", _DNS, "lower-case letters, digits and -, at most 63", 63)
-_host = _Reader("HOST", rf"{_PART}(\.{_PART})*", "a name of lower-case letters, digits, - and .")
-_secret, _class, _claim = (replace(_host, metavar=one) for one in ("SECRET", "CLASS", "CLAIM"))
-_image = _Reader(
-    "IMAGE",
-    # https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
-    rf"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{{1,5}})?/)?{_LOWER}(/{_LOWER})*"
-    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?",
-    "an image's name, such as my-registry/hf-triton:gpu",
-    255,
+_folder = _text(  # in a container
+    r"(?!.*/\.\.(/|$))/.*", "an absolute path", 4096, lambda text: text.rstrip("/") or "/"
 )
-_label = _Reader(
-    "KEY=VALUE", f"([A-Za-z0-9][A-Za-z0-9._-]*/)?{_WORD}=({_WORD})?", "a label such as pool=gpu"
-)
-_address = _Reader(
-    "ADDRESS", "[0-9A-Fa-f.:]{2,}", "an IP address, such as 127.0.0.1 or 0.0.0.0", 45
-)
-_folder = _Reader(  # in a container
-    "FOLDER",
-    r"(?!.*/\.\.(/|$))/[A-Za-z0-9._/-]*",
-    "an absolute path",
-    4096,
-    lambda text: text.rstrip("/") or "/",
-)
-_size = _Reader(  # in mebibytes
-    "SIZE",
+_size = _text(  # in mebibytes
     "[1-9][0-9]{0,6}(Mi|Gi|Ti)",
     "a whole number of Mi, Gi or Ti, such as 16Gi",
-    change=lambda text: int(text[:-2]) * _MEBIBYTES[text[-2:]],
+    9,
+    lambda text: int(text[:-2]) * _MEBIBYTES[text[-2:]],
 )
-_cores = _Reader("CORES", r"(?=.*[1-9])[0-9]{1,4}(\.[0-9]{1,3})?", "cores, such as 4 or 0.5")
+_cores = _text(r"(?=.*[1-9])[0-9]{1,4}(\.[0-9]{1,3})?", "cores, such as 4 or 0.5", 8)
 _count, _gpus = whole(1, 10_000), whole(0, 64)
 
 
@@ -115,7 +103,7 @@ def _flag(
     if isinstance(default, bool):
         more["action"] = "store_true"
     else:
-        metavar = getattr(read, "metavar", None if read is str else "N")
+        metavar = "N" if read in (_count, _gpus) else None
         more |= {"type": read, "metavar": metavar, "default": default}
         if default is not None:
             about = f"{about} (default: {default})" if about else f"default: {default}"
@@ -124,7 +112,7 @@ def _flag(
 
 _compose, _cluster = partial(_flag, group="compose"), partial(_flag, group="cluster")
 _scaling, _weights = partial(_flag, group="scaling"), partial(_flag, group="weights")
-_placing, _access = partial(_flag, group="where pods run"), partial(_flag, group="access")
+_access = partial(_flag, group="access")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +126,6 @@ class Options:
     image: str | None = _flag(
         None,
         "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
-        _image,
     )
     device: str | None = _flag(
         None,
@@ -164,20 +151,12 @@ class Options:
     openai: bool = _flag(False, "also serve OpenAI's API, on port 9000")
 
     listen: str = _compose(
-        "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all", _address
+        "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all"
     )
-    prometheus_image: str = _compose("prom/prometheus:v3.5.0", "", _image)
-    grafana_image: str = _compose("grafana/grafana:12.1.0", "", _image)
 
-    namespace: str | None = _cluster(None, "default: that of kubectl's context", _namespace)
+    namespace: str | None = _cluster(None, "default: that of kubectl's context", _object)
     per_model: bool = _cluster(
         False, "give each model its own servers; models that share a canary stay together"
-    )
-    gpus_per_node: int = _cluster(
-        8,
-        "GPUs that a node has; a model whose options.vllm ask for more (tensor_parallel_size x "
-        "pipeline_parallel_size) is refused",
-        _count,
     )
 
     replicas: int = _scaling(1, "", _count)
@@ -187,20 +166,16 @@ class Options:
         f"default rules; the same as --replicas: never scale (default: {_DEFAULT_MAX_REPLICAS})",
         _count,
     )
-    waiting_target: int = _scaling(4, "scale up beyond N waiting requests in each server", _count)
-    open_target: int = _scaling(
-        32, "scale encoders up beyond N open requests in each server", _count
-    )
 
     storage_size: int | None = _weights(
         None, "default: 20Gi, or by models.lock, which has the files' sizes", _size
     )
-    storage_class: str | None = _weights(None, "", _class)
+    storage_class: str | None = _weights(None, "", _object)
     shared_claim: bool = _weights(
         False, "one ReadWriteMany claim for all pods: a model is downloaded once"
     )
     hf_token_secret: str = _weights(
-        "hf-token", "Secret with the Hub token as `token`; may be missing", _secret
+        "hf-token", "Secret with the Hub token as `token`; may be missing", _object
     )
     local_models: str | None = _weights(
         None,
@@ -209,29 +184,11 @@ class Options:
         _folder,
     )
     local_claim: str | None = _weights(
-        None, "a PersistentVolumeClaim to mount at --local-models, read-only", _claim
+        None, "a PersistentVolumeClaim to mount at --local-models, read-only", _object
     )
 
-    image_pull_secret: str | None = _placing(None, "", _secret)
-    node_selector: tuple[str, ...] = _placing(
-        None, "a label that nodes must have; may be given more than once", _label, action="append"
-    )
-    rollout: str = _placing(
-        "surge",
-        "surge: a new pod is ready before an old one ends, which needs room and GPUs for one more; "
-        "replace: an old one ends first",
-        choices=("surge", "replace"),
-    )
-    load_minutes: int = _placing(
-        30, "how long weights may take to load before a rollout counts as failed", _count
-    )
-
-    host: str | None = _access(None, "make an Ingress for this host name (default: none)", _host)
-    ingress_class: str | None = _access(None, "", _class)
-    tls_secret: str | None = _access(None, "the host's certificate", _secret)
-    network_policy: bool = _access(
-        False, "allow requests from this namespace only; others may read metrics"
-    )
+    host: str | None = _access(None, "make an Ingress for this host name (default: none)", _object)
+    tls_secret: str | None = _access(None, "the host's certificate", _object)
     monitoring: str = _access(
         "files",
         "operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "
@@ -251,19 +208,11 @@ class Options:
     def scales(self) -> bool:
         return self.max_replicas > self.replicas
 
-    @property
-    def max_unavailable(self) -> int:
-        return int(self.rollout == "replace")
-
-    @property
-    def node_labels(self) -> list[list[str]]:
-        return [label.split("=", 1) for label in self.node_selector]
-
 
 def options_of(args: argparse.Namespace) -> Options:
     names = (one.name for one in fields(Options))
     found = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    options = Options(**{**found, "node_selector": tuple(found.get("node_selector") or ())})
+    options = Options(**found)
     most = options.max_replicas or max(_DEFAULT_MAX_REPLICAS, options.replicas)
     return replace(options, max_replicas=most)
 
@@ -284,6 +233,10 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
             group = groups.get(one.metadata.get("group", "none"))
             if group is not None:
                 group.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
+        for flag, instead in _GONE.items():
+            target.add_argument(
+                f"--{flag}", action=_Gone, nargs="?", const=instead, help=argparse.SUPPRESS
+            )
 
 
 def _add_files(parser: argparse.ArgumentParser, target: str) -> None:

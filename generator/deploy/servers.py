@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from generator.deploy.options import Options, quantity
+from generator.deploy.options import Options
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
 from generator.render.model_data import model_values
@@ -104,24 +104,13 @@ class Server:
     def gpus(self) -> int:
         if self.device == "cpu" or all(one.kind == "KIND_CPU" for one in _groups(self.specs)):
             return 0
-        asked, named, spread = self.asked.gpus, len(self.gpu_ids), self._most_gpus
-        if asked is not None and asked < named:
+        asked, least = self.asked.gpus, max(len(self.gpu_ids), self._most_gpus)
+        if asked is not None and asked < least:
             raise UsageError(
-                f"got --gpus {asked}, but the instance groups of {self.quoted_names} name {named} "
-                "GPUs"
+                f"got --gpus {asked}, but {self.quoted_names} use {least} GPUs by their instance "
+                "groups and options.vllm"
             )
-        if spread > self.asked.gpus_per_node:
-            raise UsageError(
-                f"options.vllm of {self.quoted_names} asks for {spread} GPUs, of which a node has "
-                f"{self.asked.gpus_per_node} (--gpus-per-node): for one model over several nodes "
-                "use vLLM's own Helm chart"
-            )
-        if asked is not None and asked < spread:
-            raise UsageError(
-                f"got --gpus {asked}, but options.vllm of {self.quoted_names} asks for {spread} "
-                "GPUs"
-            )
-        return asked or max(named, spread)
+        return asked or least
 
     @property
     def _most_gpus(self) -> int:
@@ -144,19 +133,14 @@ class Server:
     @cached_property
     def memory_mib(self) -> int:
         """Includes shared memory and all copies of the weights, which pass through it to a GPU."""
-        asked, shm_mib, nowhere = self.asked.memory, self.shm_mib, Path("model_repository")
-        if asked is not None and asked <= shm_mib:
-            raise UsageError(
-                f"got --memory {quantity(asked)}, which has to hold shared memory too, of which "
-                f"{self.quoted_names} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
-            )
-        wanted = _BASE_MEMORY_MIB + self._num_processes * _MEMORY_PER_PROCESS_MIB + shm_mib
+        nowhere = Path("model_repository")
+        wanted = _BASE_MEMORY_MIB + self._num_processes * _MEMORY_PER_PROCESS_MIB + self.shm_mib
         models = (model for spec in self.specs for model in triton_models(spec))
         for model in (one for one in models if one.role not in WITHOUT_WEIGHTS):
             values = model_values(model, nowhere)
             size = weight_bytes(nowhere / model.name, values, on_gpu=self.gpus > 0)
             wanted += math.ceil(size * _num_instances(model.instance_groups) / 2**20)
-        return asked or math.ceil(wanted / _GIB) * _GIB
+        return self.asked.memory or math.ceil(wanted / _GIB) * _GIB
 
     @cached_property
     def storage_mib(self) -> int:

@@ -35,10 +35,10 @@ def render(args: argparse.Namespace) -> Deployment:
         files, steps = compose.files(servers[0]), compose.next_steps(servers[0])
     else:
         files, steps = kubernetes.files_and_steps(servers)
-    return Deployment(dict(sorted(files.items())), tuple(_notes(servers, asked)), tuple(steps))
+    return Deployment(dict(sorted(files.items())), tuple(_notes(servers)), tuple(steps))
 
 
-def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
+def _notes(servers: Sequence[Server]) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
     specs = [spec for server in servers for spec in server.specs]
     built = [spec.name for spec in specs if spec.python_env and not spec.python_env.folder]
@@ -47,35 +47,23 @@ def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
             f"{', '.join(built)}: the Python environment is built when the container starts, "
             "unless the image has it: docker build --build-arg PYTHON_ENVS=1"
         )
-    hub = [name for server in servers for name in server.unknown_weights]
-    if hub and args.target != "compose":
-        yield (
-            f"{', '.join(hub)}: without a models.lock every pod takes what the Hub has when it "
-            "starts: run hf-triton fetch to pin commits and hashes, then deploy again"
-        )
     for server in servers:
-        models = server.unknown_weights
-        if models and args.memory is None:
+        if models := ", ".join(server.unknown_weights):
             yield (
-                f"{server.name} gets {quantity(server.memory_mib)} of memory, in which the weights "
-                f"of {', '.join(models)} are not counted: set --memory, or run hf-triton fetch "
-                "first, which notes their size"
+                f"{models}: without a models.lock {server.name} takes what the Hub has when it "
+                f"starts, and these weights are not counted in its {quantity(server.memory_mib)} "
+                "of memory: run hf-triton fetch, then deploy again; or set --memory"
             )
 
 
 def _check(args: Options) -> None:
     """Raises UsageError for flags that would be ignored."""
     for flag, value, needed, given in (
-        ("--ingress-class", args.ingress_class, "--host", args.host),
         ("--tls-secret", args.tls_secret, "--host", args.host),
         ("--local-claim", args.local_claim, "--local-models", args.local_models),
     ):
         if value is not None and given is None:
             raise UsageError(f"{flag} needs {needed}")
-    keys = [label.partition("=")[0] for label in args.node_selector]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise UsageError(f"--node-selector gives {', '.join(twice)} more than one value")
     if args.max_replicas < args.replicas:
         raise UsageError(
             f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "

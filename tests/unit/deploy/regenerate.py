@@ -21,7 +21,7 @@ LEFT_OUT = (
 )
 CASES: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "--openai"),
-    "kubernetes": ("kubernetes", "--openai", "--host", "models.example.org", "--network-policy"),
+    "kubernetes": ("kubernetes", "--openai", "--host", "models.example.org"),
     "kserve": ("kserve", "--max-replicas", "8"),
 }
 

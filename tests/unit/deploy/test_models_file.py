@@ -61,7 +61,7 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
     (spec,) = load(here / "models.yaml")
     server = Server("hf-triton", None, (spec,), OPTIONS, "cpu")
     for name, content in files_of(server, read(here / "models.yaml")).items():
-        (there / name).write_bytes(content)
+        (there / name).write_text(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
     (again,) = load(there / "models.yaml")
     assert again.python_env is not None
@@ -75,7 +75,7 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
         asked = dataclasses.replace(OPTIONS, local_models=str(path.parent))
         server = Server("hf-triton", None, tuple(specs), asked, "cpu")
         for name, content in files_of(server, read(path)).items():
-            (tmp_path / name).write_bytes(content)
+            (tmp_path / name).write_text(content)
         again = load(tmp_path / "models.yaml")
         for one, other in zip(specs, again, strict=True):
             assert one.source.folder == other.source.folder

@@ -8,7 +8,7 @@ import pytest
 
 from hf_triton.cli import main as cli
 from tests.unit.deploy.conftest import Deploy
-from tests.unit.deploy.workspace import HOOKS, LOCAL
+from tests.unit.deploy.workspace import LOCAL
 
 TARGETS = ("compose", "kubernetes", "kserve")
 
@@ -91,7 +91,7 @@ def test_the_commands_that_follow_are_printed(deploy: Deploy) -> None:
             "kubectl -n models create secret generic hf-triton-keys "
             '--from-literal=admin="$(openssl rand -hex 32)"'
         ),
-        "kubectl apply -k out",
+        "kubectl apply --server-side -k out",
     ]
 
 
@@ -116,19 +116,6 @@ REFUSALS = {
         2,
     ),
     "certificate alone": (("kubernetes", "--tls-secret", "c"), "--tls-secret needs --host", 2),
-    "two values of a label": (
-        ("kubernetes", "--node-selector", "pool=gpu", "--node-selector", "pool=cpu"),
-        "--node-selector gives pool more than one value",
-        2,
-    ),
-    "no memory beside what is shared": (
-        ("compose", "--memory", "1Gi", "--shm-size", "2Gi"),
-        (
-            "got --memory 1Gi, which has to hold shared memory too, of which 'Chat_7B', "
-            "'embedding', 'picture' get 2Gi: give more, or a smaller --shm-size"
-        ),
-        2,
-    ),
     "fewer than replicas": (
         ("kubernetes", "--replicas", "3", "--max-replicas", "2"),
         "got --max-replicas 2 with --replicas 3, expected at least as many",
@@ -144,7 +131,10 @@ REFUSALS = {
     ),
     "too few gpus": (
         ("kubernetes", "--gpus", "1"),
-        "got --gpus 1, but the instance groups of 'Chat_7B', 'embedding', 'picture' name 2 GPUs",
+        (
+            "got --gpus 1, but 'Chat_7B', 'embedding', 'picture' use 2 GPUs by their instance "
+            "groups and options.vllm"
+        ),
         2,
     ),
     "an ingress that KServe makes": (
@@ -177,19 +167,13 @@ def test_the_repository_is_no_place_for_it(work: Path, capsys: pytest.CaptureFix
 
 
 WRONG_VALUES = {
-    ("--name", "Mine"): "lower-case letters, digits and -, at most 40, a letter first",
-    ("--name", "a" * 41): "lower-case letters, digits and -, at most 40, a letter first",
-    ("--image", "a b"): "an image's name, such as my-registry/hf-triton:gpu",
-    ("--image", "http://hub/hf-triton"): "an image's name, such as my-registry/hf-triton:gpu",
-    ("--image", "hf-triton:gpu:1"): "an image's name, such as my-registry/hf-triton:gpu",
-    ("--image", "hub/"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--name", "Mine"): "lower-case letters, digits and -, at most 32, a letter first",
+    ("--name", "a" * 33): "lower-case letters, digits and -, at most 32, a letter first",
     ("--memory", "8GB"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--shm-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--cpu", "0"): "cores, such as 4 or 0.5",
     ("--gpus", "-1"): "a whole number from 0 to 64",
-    ("--namespace", "a.b"): "lower-case letters, digits and -, at most 63",
     ("--storage-class", "a_b"): "a name of lower-case letters, digits, - and .",
-    ("--node-selector", "gpu"): "a label such as pool=gpu",
     ("--local-models", "weights"): "an absolute path",
     ("--replicas", "0"): "a whole number from 1 to 10000",
     ("--host", 'x"\nkind: Pod'): "a name of lower-case letters, digits, - and .",
@@ -205,17 +189,19 @@ def test_a_wrong_value_is_told_with_what_is_expected(deploy: Deploy, flag: str, 
 
 
 @pytest.mark.parametrize(
-    "image",
-    ["a", "hub:5000/a/b_c--d:1.0-gpu", f"a.b/c@sha256:{'0' * 64}", f"a:1@sha256:{'0' * 64}"],
+    "flags, told",
+    [
+        (("--network-policy",), "--network-policy is gone: set it by a kustomization of your own"),
+        (("--node-selector", "pool=gpu"), "--node-selector is gone: set it by a kustomization"),
+        (("--grafana-image=a:1",), "--grafana-image is gone: set it in a compose.override.yaml"),
+    ],
 )
-def test_an_image_has_a_registry_a_tag_and_a_digest(deploy: Deploy, image: str) -> None:
-    assert f'image: "{image}"' in deploy("kubernetes", f"--image={image}").files["deployment.yaml"]
-
-
-def test_what_kubectl_can_not_note_is_applied_by_the_server(deploy: Deploy, work: Path) -> None:
-    (work / "hooks/mine.py").write_text(HOOKS + "# long\n" * 50_000)
-    said = deploy("kubernetes").out
-    assert said.endswith("kubectl apply --server-side -k out\n")
+def test_flags_that_are_gone_say_what_to_use(
+    deploy: Deploy, flags: tuple[str, ...], told: str
+) -> None:
+    refused = deploy("kubernetes", *flags)
+    assert refused.code == 2
+    assert told in refused.err
 
 
 def test_a_claim_holds_only_what_lies_in_its_folder(deploy: Deploy, work: Path) -> None:
