@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -18,10 +17,8 @@ from generator.spec.python_env import PythonEnv
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engine_name, step_name
 from hf_triton.python_env.find_environment import ENVIRONMENT_FILE, LIBRARY_PATH
-from hf_triton.runtime.regular_file import read_json
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
-LABELS_FILE = f"{VERSION_FOLDER}/labels.txt"
 # Where Triton's own backends look for the model, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
@@ -42,22 +39,6 @@ def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
 def json_bytes(values: object) -> bytes:
     written = json.dumps(values, sort_keys=True, allow_nan=False)
     return (msgspec.json.format(written) + "\n").encode()  # quicker than json's indent
-
-
-def labels(spec: ModelSpec) -> bytes:
-    """One label per line, in the order of the model's logits, for Triton's classification
-    extension. Empty if the labels are not known (a model on the Hub) or one has several lines.
-    """
-    if spec.source.folder is None:
-        return b""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        config = read_json(spec.source.folder / "config.json")
-        found = {int(index): str(label) for index, label in config["id2label"].items()}
-        lines = [found[index] for index in range(len(found))]
-        text = "".join(f"{line}\n" for line in lines)
-        if config.get("num_labels", len(lines)) == len(lines) == text.count("\n"):
-            return text.encode()
-    return b""
 
 
 def _values(model: TritonModel, repository: Path) -> dict[str, object]:

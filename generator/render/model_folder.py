@@ -19,7 +19,7 @@ from markupsafe import Markup
 from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
-from generator.render.model_data import LABELS_FILE, NATIVE_FILES, data_files, labels
+from generator.render.model_data import NATIVE_FILES, data_files
 from generator.render.strict_jinja import Filter, rendered, strict_environment
 from generator.spec import local_files
 from generator.spec.model_spec import (
@@ -61,7 +61,6 @@ class Tensor(NamedTuple):
     data_type: str
     dims: tuple[int, ...]
     optional: bool = False
-    label_filename: str = ""
 
 
 class EnsembleTensors(NamedTuple):
@@ -99,14 +98,13 @@ def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTe
                 data_type=model_config.type_word(one),
                 dims=tuple(one.dims),
                 optional=getattr(one, "optional", False),
-                label_filename=getattr(one, "label_filename", ""),
             )
             for one in tensors
         )
 
     def of_rows(tensor: Tensor) -> Tensor:
         dims = (-1, *tensor.dims) if single.max_batch_size else tensor.dims
-        return tensor._replace(dims=dims, label_filename="")
+        return tensor._replace(dims=dims)
 
     inputs, outputs = declared(single.input), declared(single.output)
     names = ["input_ids", "attention_mask", *(["token_type_ids"] * ensemble.token_type_ids)]
@@ -156,8 +154,6 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
     lines = (parameter_line(name, quote(value)[1:-1]) for name, value in parameters.items())
     config = "".join([render_config(model, task), *lines])
     files = {CONFIG_FILE: config.encode(), **data_files(model, repository)}
-    if LABELS_FILE in config:
-        files[LABELS_FILE] = labels(model.spec)
     if model.runs_python:
         folder = FRONT_FOLDER if model.role == "front" else task.folder.name
         files[MODEL_FILE] = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model).encode()
@@ -179,9 +175,7 @@ def render_config(model: TritonModel, task: Task) -> str:
 def _config_form(model: TritonModel, task: Task) -> str:
     if model.role == "ensemble" or model.is_step:
         return _part_form(model, task)
-    labels_file = LABELS_FILE if labels(model.spec) else ""
-    name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
-    return _rendered(task, name, model, labels_file=labels_file)
+    return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model)
 
 
 def _part_form(model: TritonModel, task: Task) -> str:
@@ -232,21 +226,10 @@ def numbers(values: Iterable[int]) -> Markup:
     return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
 
 
-def tensor(
-    name: str,
-    data_type: str,
-    dims: Iterable[int],
-    *,
-    optional: bool = False,
-    label_filename: str = "",
-) -> Markup:
+def tensor(name: str, data_type: str, dims: Iterable[int], *, optional: bool = False) -> Markup:
     """An input or output in a config.pbtxt."""
     text = f"  {{ name: {quote(name)}, data_type: {word(data_type)}, dims: [ {numbers(dims)} ]"
-    if optional:
-        text += ", optional: true"
-    if label_filename:
-        text += f", label_filename: {quote(label_filename)}"
-    return Markup(f"{text} }}")  # noqa: S704, of parts that are safe
+    return Markup(f"{text}{', optional: true' * optional} }}")  # noqa: S704, of parts that are safe
 
 
 @functools.lru_cache

@@ -112,10 +112,8 @@ def compare(
         known, blocked, interrupted = _known(folder, files)
     version = versions.current_version(known)
     rendered, files = files, versions.at_version(files, version)
-    left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
-    outside = linked_parents(folder, frozenset((*known, *files)))
-    linked = left_out or next(iter(outside.values()), "")
-    if linked:
+    if outside := linked_parents(folder, frozenset((*known, *files))):
+        linked = next(iter(outside.values()))
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     own = versions.renumbered_path(MODEL_FILE, version)
     edited = {own: written} if written else {}

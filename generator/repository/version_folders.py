@@ -21,7 +21,6 @@ from generator.repository.compare import (
 from generator.repository.staging import finish, install
 from generator.repository.versions import (
     RENDERED_VERSION,
-    config_at,
     current_version,
     is_version,
     needs_launcher,
@@ -114,9 +113,7 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
             found[CONFIG_FILE if is_config else rendered] = content
     if needs_launcher(found):
         found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)
-    if CONFIG_FILE not in found:
-        return None
-    return {**found, CONFIG_FILE: config_at(found[CONFIG_FILE], RENDERED_VERSION)}
+    return found if CONFIG_FILE in found else None
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
@@ -129,8 +126,6 @@ def current_files(folder: Path) -> dict[str, bytes]:
             inner = path.removeprefix(current)
             at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
             found[at] = _read(folder / path)
-    if CONFIG_FILE in found:
-        found[CONFIG_FILE] = config_at(found[CONFIG_FILE], RENDERED_VERSION)
     return found
 
 

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from generator.render import model_config
-from generator.render.manifest import CONFIG_FILE, Manifest
+from generator.render.manifest import Manifest
 from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.python_env.find_environment import ENVIRONMENT_FILE
 
 RENDERED_VERSION = 1
-_LABELS = re.compile(rb'(label_filename: ")[0-9]+(/labels\.txt")')
-_SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
 # Triton ignores folders with a leading zero, and everything else that is no number.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -45,20 +43,10 @@ def renumbered_path(path: str, number: int) -> str:
 
 
 def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
-    if version == number:
-        return dict(files)
-    moved = {
+    return {
         renumbered_path(path, number) if version_of(path) == version else path: content
         for path, content in files.items()
     }
-    if CONFIG_FILE in moved:
-        moved[CONFIG_FILE] = config_at(moved[CONFIG_FILE], number)
-    return moved
-
-
-def config_at(config: bytes, number: int) -> bytes:
-    """A config.pbtxt as it is where ``number`` is the current version, with that one's labels."""
-    return _LABELS.sub(rb"\g<1>%d\g<2>" % number, config)
 
 
 def older_files(known: Manifest, version: int) -> dict[str, str]:
@@ -70,18 +58,6 @@ def older_files(known: Manifest, version: int) -> dict[str, str]:
 def needs_launcher(paths: Iterable[str]) -> bool:
     """Whether a version that one of the paths is in has a Python environment of its own."""
     return any(path.endswith(f"/{ENVIRONMENT_FILE}") for path in paths)
-
-
-def leaves_out(config: bytes, version: int) -> str:
-    """Why Triton would not serve ``version`` by this config.pbtxt. A parser would take too long."""
-    found = _SPECIFIC.search(config)
-    if not found or version in map(int, found[1].split(b",")):
-        return ""
-    return (
-        f"version_policy specific [{found[1].decode()}] leaves out version {version}, which the "
-        "model has come to: a changed model gets the next number. Leave version_policy out of "
-        "models.yaml, or use latest or all"
-    )
 
 
 def served_by(config: bytes, versions: Iterable[int]) -> set[int]:

@@ -111,29 +111,20 @@ class _All(Keys):
 
 
 @dataclass(frozen=True)
-class _Specific(Keys):
-    """These versions."""
-
-    versions: Annotated[
-        tuple[Annotated[int, whole(1, 2**63 - 1)], ...], listed("a list of versions")
-    ] = ()
-
-
-@dataclass(frozen=True)
 class VersionPolicy(Keys):
-    """Triton's ModelVersionPolicy: exactly one of the three is set."""
+    """Triton's ModelVersionPolicy: exactly one of the two is set."""
 
     expected: ClassVar[str] = "a map"
+    gone: ClassVar[Mapping[str, str]] = {
+        "specific": "say latest or all, for a changed model gets the next number"
+    }
     latest: _Latest | None = None
     all: _All | None = None
-    specific: _Specific | None = None
 
     def mistakes(self) -> Iterator[Mistake]:
-        count = 3 - (self.latest, self.all, self.specific).count(None)
+        count = 2 - (self.latest, self.all).count(None)
         if count != 1:
-            yield Mistake(f"got {count} keys, expected one of latest, all, specific")
-        if self.specific is not None and 1 not in self.specific.versions:
-            yield Mistake("versions must include 1, the version that is generated")
+            yield Mistake(f"got {count} keys, expected one of latest, all")
 
 
 @dataclass(frozen=True)

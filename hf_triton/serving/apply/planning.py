@@ -28,7 +28,7 @@ from generator.repository.compare import (
 from generator.repository.plan import Plan
 from generator.repository.served_record import LastChange, ServedRecord
 from generator.repository.version_folders import current_files, files_of_version, next_version
-from generator.repository.versions import leaves_out, version_of
+from generator.repository.versions import version_of
 from generator.spec.triton_models import ENGINE_SUFFIX, LOAD_PARAMETER, STEP_SUFFIXES
 from hf_triton.serving.apply.target import ServedFolder, Target
 from hf_triton.tritonserver.adapters import changes_adapters, taken_away
@@ -300,10 +300,6 @@ def decide_group(
     folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
     stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
     refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
-    for folder in folders:
-        if not refusal and folder.action is FolderAction.REPLACE:
-            reason = leaves_out(folder.config, folder.number)
-            refusal = reason and f"{folder.name}: {reason}"
     change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
     if change.is_loaded_later and not any(folder.served.ready for folder in folders):
         return replace(change, folders=tuple(map(_without_load, folders)))
@@ -324,7 +320,7 @@ def _without_load(folder: FolderChange) -> FolderChange:
     """
     number = _next_number(folder.plan, folder.served)
     before = digest_in(folder.config_before)
-    if before in ("", digest_in(folder.config)) or leaves_out(folder.config, number):
+    if before in ("", digest_in(folder.config)):
         return replace(folder, action=_write_or_nothing(folder.plan))
     return replace(folder, action=FolderAction.RENEW, number=number)
 

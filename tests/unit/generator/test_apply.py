@@ -131,15 +131,6 @@ def test_versions_before_the_last_go_and_the_last_is_kept(made: Bench) -> None:
     assert made.ready("a") == {3, 4, 5, 6}
 
 
-def test_versions_pinned_by_number_are_refused_and_the_others_go_on(made: Bench) -> None:
-    pinned = "version_policy: {specific: {versions: [1]}}"
-    made.say(f"- {{name: a, {pinned}}}\n- {{name: s, streaming: true, {SLOWER}}}\n")
-    ran = made.apply()
-    assert ran.code == 1
-    assert "conflict   a: version_policy specific [1] leaves out version 2" in ran.out
-    assert (made.ready("a"), made.ready("s_stream")) == ({1}, {2})
-
-
 def test_edited_files_are_not_overwritten_unless_forced(made: Bench) -> None:
     made.say(CHANGED)
     (made.repository / "a" / "1" / "model.json").write_text("mine")

@@ -19,7 +19,6 @@ from generator.repository.compare import folder_version
 from generator.repository.versions import (
     at_version,
     current_version,
-    renumbered,
     served_by,
     version_of,
 )
@@ -56,14 +55,6 @@ def test_a_version_is_what_triton_takes_for_one(path: str, version: int | None) 
 def test_only_what_is_rendered_for_the_version_moves_with_it() -> None:
     assert set(at_version(RENDERED, 3)) == {"config.pbtxt", "3/model.py", "routing.json"}
     assert at_version(RENDERED, 1) == RENDERED
-
-
-def test_the_labels_that_config_names_move_with_its_version_and_back() -> None:
-    config = b'{ name: "logits", label_filename: "1/labels.txt" }'
-    rendered = {"config.pbtxt": config, "1/labels.txt": b""}
-    moved = at_version(rendered, 12)
-    assert moved["config.pbtxt"] == config.replace(b"1/", b"12/")
-    assert renumbered(moved, 12, 1) == rendered
 
 
 def test_the_digest_stands_in_the_config_and_depends_on_every_file() -> None:
@@ -123,7 +114,6 @@ def test_pruning_takes_every_version(folder: Path, run: Run) -> None:
         ("", {3}),
         ("    version_policy: {latest: {num_versions: 2}}\n", {2, 3}),
         ("    version_policy: {all: {}}\n", {1, 2, 3}),
-        ("    version_policy: {specific: {versions: [1, 9]}}\n", {1}),
     ],
 )
 def test_what_a_rendered_policy_serves(
@@ -133,15 +123,6 @@ def test_what_a_rendered_policy_serves(
     assert run("generate")[0] == 0
     config = (work / "model_repository/demo/config.pbtxt").read_bytes()
     assert served_by(config, [1, 2, 3]) == versions
-
-
-def test_a_policy_that_leaves_the_current_version_out_is_refused(folder: Path, run: Run) -> None:
-    renumber(folder, 2)
-    policy = "    version_policy: {specific: {versions: [1]}}\n"
-    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + policy)
-    code, _, err = run("generate", "--force")
-    assert code == 1
-    assert "version_policy specific [1] leaves out version 2" in err
 
 
 def test_the_current_version_is_the_highest_and_1_at_first() -> None:
