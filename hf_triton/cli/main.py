@@ -47,6 +47,11 @@ VERBS = {
 # Of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
 
+# Options of earlier releases, each with what to use instead.
+_GONE = {
+    "--url": "run apply where the server runs, such as docker exec CONTAINER hf-triton apply",
+}
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
@@ -114,7 +119,7 @@ def _discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the nearest option where one is unknown."""
+    """Says of an unknown option what stands in its place, or names the nearest one."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -125,6 +130,8 @@ class _Parser(argparse.ArgumentParser):
 
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
+            if given in _GONE:
+                self.error(f"{given} is gone: {_GONE[given]}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")

@@ -27,8 +27,8 @@ class Places(argparse.Namespace):
         """The file that was given, else that of the server that runs on the repository, else the
         usual one. Raises UsageError where servers have several, or theirs is gone.
         """
-        if self.given_config or getattr(self, "url", None):
-            return self.given_config or CONFIG
+        if self.given_config:
+            return self.given_config
         from hf_triton.tritonserver.state_file import running_servers
 
         wanted = self.http_port if self.verb == "apply" else None

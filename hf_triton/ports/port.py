@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import os
 import resource
 import ssl
@@ -24,7 +25,7 @@ from generator.render.manifest import CONFIG_FILE
 from generator.spec.access import Tls
 from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
-from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.refusal import RefusedError, needs_admin_key
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
@@ -170,6 +171,11 @@ class Port:
                 got = "of type BYTES" if kind else "that the model does not have"
                 text = f"classification: got output '{name[:64]}' {got}; allowed: numbers"
                 raise RefusedError(400, text)
+
+    def check_admin_key(self, given: bytes, header: str) -> None:
+        """Raises RefusedError where a caller of an API that changes the server lacks the key."""
+        if self._admin_key and not hmac.compare_digest(given, self._admin_key.encode()):
+            raise needs_admin_key(header)
 
     def sweep(self) -> None:
         now = self.now()

@@ -8,10 +8,7 @@ if SOCKETS names one. The kernel's own way (PR_SET_PDEATHSIG) reaches only the c
 Triton's that can't take Python's interpreter lock outlives its server. SIGINT and SIGTERM go on to
 the program, and it ends as the program does.
 
-The first line of stdin is a secret, or empty: it stands in for SECRET in the arguments. A command
-line can be read by every user of the machine, so a later byte on stdin says that the program has
-read its own, and the secret is overwritten there. Run by its path, imports nothing of ours and,
-with -S, no psutil.
+Run by its path, imports nothing of ours and, with -S, no psutil.
 """
 
 import contextlib
@@ -29,23 +26,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NOT_RUN = 127
 _STACK_BYTES, _LEAST_STACK_BYTES = 1 << 30, 8 << 20
 _STACK_PARTS = 1024  # of the addresses where they are limited: a server has a hundred threads
-SECRET = "@secret@"  # noqa: S105, what stands for it
-_ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
 
 
 def main(shared_memory_prefix: str, sockets: str, program: str, *arguments: str) -> None:
     prctl = ctypes.CDLL(None).prctl
-    secret = ""
-    while (byte := os.read(0, 1)) not in (b"", b"\n"):
-        secret += byte.decode()
     child = os.fork()
     if child == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         give_deep_stacks()
         try:
-            given = [argument.replace(SECRET, secret) for argument in arguments]
-            os.execv(program, [program, *given])  # noqa: S606
+            os.execv(program, [program, *arguments])  # noqa: S606
         except OSError as error:
             print(f"{program}: {error.strerror}", flush=True)
             os._exit(_NOT_RUN)
@@ -55,7 +46,7 @@ def main(shared_memory_prefix: str, sockets: str, program: str, *arguments: str)
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
-    watched = (shared_memory_prefix, sockets, child, secret.encode())
+    watched = (shared_memory_prefix, sockets)
     threading.Thread(target=_follow_input, args=watched, daemon=True).start()
     status = os.waitpid(child, 0)[1]
     _end_orphans()
@@ -92,27 +83,14 @@ def _most_addresses() -> int | None:
     return min(found, default=None)
 
 
-def _follow_input(shared_memory_prefix: str, sockets: str, child: int, secret: bytes) -> None:
-    while os.read(0, 1):
-        if secret:
-            _overwrite_arguments(child, secret)
+def _follow_input(shared_memory_prefix: str, sockets: str) -> None:
+    while os.read(0, 1):  # until the pipe closes
+        pass
     for region in Path("/dev/shm").glob(f"{shared_memory_prefix}*"):  # noqa: S108
         region.unlink(missing_ok=True)
     if sockets:
         shutil.rmtree(sockets, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
-
-
-def _overwrite_arguments(pid: int, secret: bytes) -> None:
-    """A kernel that lets nobody do that (Yama's ptrace_scope 2) leaves them as they are."""
-    with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        start, end = int(stat[_ARGUMENTS_START]), int(stat[_ARGUMENTS_END])
-        with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
-            memory.seek(start)
-            arguments = memory.read(end - start)
-            memory.seek(start)
-            memory.write(arguments.replace(secret, b"*" * len(secret)))
 
 
 def _end_orphans() -> None:

@@ -14,17 +14,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.triton_texts import one_line
 
-# The header that opens the calls which `serve` closes to everybody else.
-ADMIN_KEY_HEADER = "hf-triton-admin-key"
-# Triton puts this before the header's name in --grpc-restricted-protocol.
-HEADER_PREFIX = "triton-grpc-protocol-"
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
 _CONNECT_TIMEOUT_S = 2.0
@@ -62,7 +58,6 @@ class ServerApi:
     """
 
     listen: Listen
-    admin_key: str = field(default="", repr=False)
     answer_timeout_s: float = 10.0
 
     def is_live(self) -> bool:
@@ -83,7 +78,7 @@ class ServerApi:
             _next_load_s = time.monotonic() + _LOADS_APART_S
         if self.listen.grpc_port:
             with contextlib.suppress(NoGrpcError):
-                error = load_over_grpc(self.listen.triton_grpc, name, self.admin_key)
+                error = load_over_grpc(self.listen.triton_grpc, name)
                 return None if error is None else one_line(error)
         return self._control(name, "load")
 
@@ -105,10 +100,6 @@ class ServerApi:
             for entry in self._json("POST", "/v2/repository/index")
             if "version" in entry
         ]
-
-    def lists_folder(self, name: str) -> bool:
-        """Whether a folder is there where the server's models come from. Raises ServerError."""
-        return any(entry["name"] == name for entry in self._json("POST", "/v2/repository/index"))
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
         """The configuration that a loaded model runs with, or one version of it; None of one that
@@ -159,9 +150,8 @@ class ServerApi:
         listen = self.listen
         socket_path = listen.http_socket if listen.sockets else ""
         connection = self._connection(listen.http_port, socket_path, timeout_s)
-        headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
         try:
-            connection.request(method, path, headers=headers)
+            connection.request(method, path)
             response = connection.getresponse()
             return response.status, response.read()
         except http.client.HTTPException as error:  # the server went away in the middle
@@ -223,7 +213,7 @@ class NoGrpcError(Exception):
     """Nobody answers gRPC there: it is switched off, encrypted, or the server has gone."""
 
 
-def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
+def load_over_grpc(address: str, name: str) -> str | None:
     """Loads a model, however long it takes; Triton's error where that fails.
 
     Raises:
@@ -235,7 +225,7 @@ def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
     # A channel of its own: the library's shared ones wait ever longer before they connect again.
-    # And straight to the server, as HTTP goes: a proxy would get the key.
+    # And straight to the server, as HTTP goes, through no proxy.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options=options) as channel:
         triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -247,12 +237,11 @@ def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
                 return False
             return True
 
-        metadata = [(HEADER_PREFIX + ADMIN_KEY_HEADER, admin_key)] if admin_key else None
         if not is_live():
             raise NoGrpcError
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
         try:
-            triton.RepositoryModelLoad(request, metadata=metadata)
+            triton.RepositoryModelLoad(request)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE and not is_live():
                 raise ConnectionError(error.details()) from None

@@ -66,19 +66,15 @@ class TritonServer:
         arguments: Sequence[str] = (),
         verbose: bool = False,
         write_log: Callable[[str], None] | None = None,
-        admin_key: str = "",
     ) -> None:
-        """With an ``admin_key``, the APIs that change the server refuse callers who do not send it.
-        The key is in no log, and on no command line once the server is up.
-        """
         self.repository = repository
         self.listen = listen or Listen()
         self.arguments = arguments
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
-        self.api = ServerApi(self.listen, admin_key)
+        self.api = ServerApi(self.listen)
         self._log, self.loads = LogFilter(), Loads()
-        self._secrets = [admin_key, *secrets_of(os.environ)]
+        self._secrets = secrets_of(os.environ)
         self.shared_memory_prefix = self.listen.shared_memory
         self._is_cleared_away = False  # and its number may be another process' by now
 
@@ -128,20 +124,10 @@ class TritonServer:
         self._is_cleared_away, self._reader = False, None
         try:
             self._reader = start_thread(self._read_log, self._process)
-            self._write_to_guard(f"{self.api.admin_key}\n")
             self._wait_live(time.monotonic() + timeout_s)
-            # Its arguments are read: the key can go from its command line.
-            self._write_to_guard("\n")
         except BaseException:
             self.kill()
             raise
-
-    def _write_to_guard(self, text: str) -> None:
-        pipe = self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and that is told elsewhere
-            if pipe:
-                pipe.write(text)
-                pipe.flush()
 
     def _flags(self) -> list[str]:
         return [
@@ -154,7 +140,6 @@ class TritonServer:
             *self.listen.triton_flags(),
             f"--http-thread-count={_NUM_HTTP_THREADS}",
             f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
-            *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
             *restrictions.forwarding(self.arguments),
         ]
 

@@ -1,7 +1,7 @@
-"""The state file of a running ``serve``, in the repository: its addresses and its admin key.
+"""The state file of a running ``serve``, in the repository: where it is reached.
 
-``.hf-triton-server-<http port>.json``, readable only by whoever started the server. Written once
-the server answers, removed at its end; one whose process is gone counts for nothing.
+``.hf-triton-server-<http port>.json``. Written once the server answers, removed at its end; one
+whose process is gone, or that was copied from another repository, counts for nothing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from generator.errors import RepositoryError
+from generator.repository.compare import readable_errors
+from generator.repository.staging import write as write_file
 from hf_triton.runtime.regular_file import read_json
 
 STATE_PREFIX = ".hf-triton-server-"
@@ -22,8 +23,8 @@ STATE_PREFIX = ".hf-triton-server-"
 @dataclass(frozen=True)
 class ServerState:
     """``pid`` is that of ``hf-triton serve``; ``host`` one that a client on this machine can use;
-    ``config`` the absolute path of the models.yaml that it was started with; ``sockets`` the folder
-    of tritonserver's Unix sockets.
+    ``config`` and ``repository`` the absolute paths that it was started with; ``sockets`` the
+    folder of tritonserver's Unix sockets, which its owner alone may enter.
     """
 
     pid: int
@@ -33,7 +34,7 @@ class ServerState:
     metrics_port: int
     health_port: int
     config: str
-    admin_key: str = field(default="", repr=False)
+    repository: str
     sockets: str = ""
 
     @property
@@ -47,20 +48,11 @@ class ServerState:
         return True
 
 
-def write_state(repository: Path, state: ServerState) -> None:
-    """Writes the file for its owner alone. Raises RepositoryError where it can't be written."""
-    path = _path(repository, state.http_port)
-    scratch = path.with_suffix(f".{state.pid}.tmp")
-    try:
-        scratch.unlink(missing_ok=True)
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(state), file, indent=2, sort_keys=True)
-        scratch.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
+def write_state(state: ServerState) -> None:
+    """Raises RepositoryError where the file can't be written."""
+    text = json.dumps(dataclasses.asdict(state), indent=2, sort_keys=True)
+    with readable_errors():
+        write_file(str(_path(Path(state.repository), state.http_port)), text.encode())
 
 
 def remove_state(repository: Path, http_port: int) -> None:
@@ -76,15 +68,9 @@ def running_servers(repository: Path) -> list[ServerState]:
     for path in repository.glob(f"{STATE_PREFIX}*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             state = ServerState(**read_json(path))
-            if state.is_running:
+            if state.is_running and Path(state.repository).samefile(repository):
                 found.append(state)
     return sorted(found, key=lambda state: state.http_port)
-
-
-def unreadable_states(repository: Path) -> list[Path]:
-    """The files of servers that somebody else has started: only who did may read them."""
-    paths = sorted(repository.glob(f"{STATE_PREFIX}*.json"))
-    return [path for path in paths if not os.access(path, os.R_OK)]
 
 
 def _path(repository: Path, http_port: int) -> Path:

@@ -25,8 +25,6 @@ AWAY = re.compile(
     r"|stub process|shutting down|server shutdown",
     re.IGNORECASE,
 )
-# A call that only the admin key opens.
-RESTRICTED = "restricted"
 
 # A Python model's exception ends in the place it came from, over several lines.
 _TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)

@@ -23,8 +23,6 @@ from hf_triton.tritonserver.state_file import ServerState, write_state
 from tests.support.fake_control import FakeTriton, listening
 from tests.support.triton import echo_templates, free_ports
 
-KEY = "a-key-for-the-tests"
-
 
 @dataclass(frozen=True)
 class Ran:
@@ -107,15 +105,15 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
 
 @contextlib.contextmanager
 def _fake() -> Iterator[Bench]:
-    with listening(FakeTriton(Bench.repository, KEY)) as fake:
+    with listening(FakeTriton(Bench.repository)) as fake:
         tell_state(fake.port, metrics_port=fake.port)
-        yield Bench(ServerApi(Listen("127.0.0.1", fake.port, grpc_port=0), KEY), fake)
+        yield Bench(ServerApi(Listen("127.0.0.1", fake.port, grpc_port=0)), fake)
 
 
 @contextlib.contextmanager
 def _real() -> Iterator[Bench]:
     listen = free_ports()
-    with TritonServer(Bench.repository, listen, admin_key=KEY) as server:
+    with TritonServer(Bench.repository, listen) as server:
         tell_state(listen.http_port, metrics_port=listen.metrics_port)
         yield Bench(server.api, None)
 
@@ -123,5 +121,5 @@ def _real() -> Iterator[Bench]:
 def tell_state(port: int, metrics_port: int, config: str = "models.yaml") -> None:
     """As ``serve`` does."""
     here = str(Path(config).absolute())
-    state = ServerState(os.getpid(), "127.0.0.1", port, 1, metrics_port, 1, here, KEY)
-    write_state(Bench.repository, state)
+    repository = str(Bench.repository.absolute())
+    write_state(ServerState(os.getpid(), "127.0.0.1", port, 1, metrics_port, 1, here, repository))

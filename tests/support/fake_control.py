@@ -20,11 +20,7 @@ from typing import Any, ClassVar
 
 from generator.render import model_config
 from generator.repository.versions import is_version, served_by
-from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from tests.support.http_server import Handler, serving_http
-
-_NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
-_RESTRICTED = f"This API is restricted, expecting header '{ADMIN_KEY_HEADER}'"
 
 
 class LoadError(Exception):
@@ -34,14 +30,10 @@ class LoadError(Exception):
 @dataclass
 class FakeTriton:
     """``events`` are the loads and unloads that were asked for; ``held`` the folders whose old
-    versions still have requests; ``key`` is the admin key that it wants; ``metrics`` the text of
-    its /metrics, at the same port.
+    versions still have requests; ``metrics`` the text of its /metrics, at the same port.
     """
 
     repository: Path
-    key: str = ""
-    is_explicit: bool = True
-    is_triton: bool = True
     events: list[str] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
     states: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -154,9 +146,6 @@ class ControlHandler(Handler, BaseHTTPRequestHandler):
         triton = self.triton
         if self.path == "/metrics":
             self._answer(200, triton.metrics)
-        elif parts == []:
-            extensions = ["classification", "model_repository"] if triton.is_triton else []
-            self._answer(200, {"name": "triton", "extensions": extensions})
         elif parts[:1] == ["models"] and parts[-1] == "config" and triton.ready(parts[1]):
             self._answer(200, triton.configs[parts[1]])
         elif parts[:1] == ["models"] and parts[-1] == "ready":
@@ -169,12 +158,8 @@ class ControlHandler(Handler, BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         parts = self._parts()
-        if self.triton.key and self.headers.get(ADMIN_KEY_HEADER) != self.triton.key:
-            self._answer(403, {"error": _RESTRICTED})
-        elif parts == ["repository", "index"]:
+        if parts == ["repository", "index"]:
             self._answer(200, self.triton.index())
-        elif not self.triton.is_explicit:
-            self._answer(503, {"error": _NOT_EXPLICIT})
         else:
             self._control(parts[2], parts[3])
 

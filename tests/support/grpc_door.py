@@ -17,7 +17,7 @@ from hf_triton.ports.settings import Access
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.process import TritonServer
-from tests.support.triton import ADMIN_KEY, free_ports
+from tests.support.triton import free_ports
 
 METHODS = "/inference.GRPCInferenceService/"
 _CONFIG = """\
@@ -108,9 +108,7 @@ def door(folder: Path, access: Access | None = None) -> Iterator[Door]:
     with socket_folder() as sockets:
         listen = dataclasses.replace(free_ports(), sockets=sockets)
         log: list[str] = []
-        server = TritonServer(
-            repository, listen, verbose=True, write_log=log.append, admin_key=ADMIN_KEY
-        )
+        server = TritonServer(repository, listen, verbose=True, write_log=log.append)
         with server:
             server.wait_ready(["text", "number", "stream"])
             with _proxy(server, access or Access()) as proxy, _channel(listen) as channel:

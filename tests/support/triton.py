@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
 
@@ -132,14 +131,12 @@ class Triton:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def control(self, model: str, action: str) -> Answer:
-        """Loads or unloads a model, with the admin key."""
+        """Loads or unloads a model."""
         return self.admin(f"repository/models/{model}/{action}")
 
     def admin(self, path: str) -> Answer:
-        """A POST to an API that needs the admin key."""
-        headers = {ADMIN_KEY_HEADER: ADMIN_KEY}
-        request = urllib.request.Request(f"http://{self.http}/v2/{path}", b"{}", headers)
-        return _open(request, 120)
+        """A POST to an API that changes a server."""
+        return _open(urllib.request.Request(f"http://{self.http}/v2/{path}", b"{}"), 120)
 
     def generate(self, model: str, **body: object) -> Answer:
         return post(self.url(model, "generate"), body)
@@ -172,8 +169,7 @@ def serving(
 def running(repository: Path) -> Iterator[Triton]:
     """Starts a server of ``repository``, with no model yet, and stops it gracefully.
 
-    As ``hf-triton serve`` does: what changes the server needs a key. The whole log is in ``log``,
-    and on stdout for pytest to show with a failure.
+    The whole log is in ``log``, and on stdout for pytest to show with a failure.
     """
     log: list[str] = []
 
@@ -181,9 +177,7 @@ def running(repository: Path) -> Iterator[Triton]:
         log.append(line)
         print(line)
 
-    server = TritonServer(
-        repository, free_ports(), verbose=True, write_log=keep, admin_key=ADMIN_KEY
-    )
+    server = TritonServer(repository, free_ports(), verbose=True, write_log=keep)
     server.start()
     try:
         yield Triton(server, log)

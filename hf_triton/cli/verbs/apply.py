@@ -7,11 +7,10 @@ failed, or ``--dry-run`` found changes, 130 if it was interrupted.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from generator.errors import ServerError, UsageError
-from generator.flag_values import address, port, zero_or_more
+from generator.flag_values import port, zero_or_more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,34 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="undo the last apply; models.yaml is not read",
     )
-    group = parser.add_argument_group(
-        "which server", "By default the server that hf-triton serve runs on --repository."
-    )
-    group.add_argument(
+    parser.add_argument(
         "--http-port",
         type=port,
         metavar="PORT",
         help="HTTP port of the server, if several run on the repository",
-    )
-    group.add_argument(
-        "--url",
-        type=address("Triton's HTTP, such as gpu-7:8000"),
-        metavar="HOST:PORT",
-        help="HTTP address of a server, such as one in a container: it must read its models from "
-        "the same files as --repository, and its admin key is needed",
-    )
-    group.add_argument(
-        "--grpc-port",
-        type=port,
-        metavar="PORT",
-        help="gRPC port of --url, through which models are loaded: over HTTP, clients would wait "
-        "for the load (default: the HTTP port plus 1)",
-    )
-    group.add_argument(
-        "--admin-key-file",
-        type=Path,
-        metavar="FILE",
-        help="a file with the admin key of --url (default: the key in HF_TRITON_ADMIN_KEY)",
     )
     parser.add_argument(
         "--wait",
@@ -97,38 +73,26 @@ without --allow-gap: then the old copy is unloaded first, and loaded again if th
   hf-triton apply --dry-run                 # what would be done?
   hf-triton apply                           # do it
   hf-triton apply --rollback                # undo it
-  HF_TRITON_ADMIN_KEY=... hf-triton apply --url gpu-7:8000   # a server that reads the same folder
+  docker exec CONTAINER hf-triton apply     # of a server in a container
   hf-triton serve --watch                   # does it by itself whenever models.yaml is saved
 """
 
 
 def run(args: argparse.Namespace) -> int:
     """Raises UsageError, and GeneratorError where the change could not begin."""
-    if args.url and args.http_port:
-        raise UsageError("--url names the server's port already: leave --http-port out")
-    for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
-        if value and not args.url:
-            raise UsageError(f"{flag} needs --url: for a local server it is found without it")
     if args.rollback and (args.force or args.prune):
         raise UsageError("--rollback takes neither --force nor --prune")
     # Imported here: --help needs none of it.
     from generator.models_yaml.reading import load
     from hf_triton.serving.apply.session import ApplyOptions, Session
-    from hf_triton.serving.apply.target import remote_target, running_target
-    from hf_triton.tritonserver.admin_key import take_admin_key
+    from hf_triton.serving.apply.target import running_target
 
     repository = Path(args.repository)
     if not args.rollback:
         load(Path(args.config))  # report all mistakes in it first
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
-    if args.url:
-        grpc_port = args.grpc_port or int(args.url.rpartition(":")[2]) + 1
-        key = take_admin_key(args.admin_key_file, os.environ) or ""
-        target = remote_target(args.url, grpc_port, key)
-    else:
-        target = running_target(repository, args.http_port)
-    target.check(repository)
+    target = running_target(repository, args.http_port)
     options = ApplyOptions(
         dry_run=args.dry_run,
         force=args.force,

@@ -202,8 +202,8 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "changing the running server",
         "Triton's APIs for loading models, shared memory, tracing and logging need the admin key, "
-        "which `hf-triton apply` sends. It comes from HF_TRITON_ADMIN_KEY or --admin-key-file; "
-        "otherwise every start makes a new one, which only this user can read.",
+        "from HF_TRITON_ADMIN_KEY or --admin-key-file; without one they are closed to clients. "
+        "`hf-triton apply` needs none.",
     ).add_mutually_exclusive_group()
     group.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="a file that holds the admin key"
@@ -247,7 +247,7 @@ def run(args: argparse.Namespace) -> int:
             _access(settings, callers, config),
             stop_signals(),
         )
-    refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
+    refuse_clashes(args.arguments)
     given_key = take_admin_key(args.admin_key_file, os.environ)
     admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
     listen = addresses_of(args)  # checked before files are written
@@ -271,7 +271,6 @@ def run(args: argparse.Namespace) -> int:
             listen,
             arguments=[*settings.flags(), *args.arguments],
             verbose=args.verbose,
-            admin_key=admin_key,
         )
         openai = None
         if args.openai_port:

@@ -153,7 +153,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         connection.count_call(1)
         left = set[asyncio.Task[None]]()
         LEFT.set(left)
-        metadata = self.port.metadata_for_triton(method, given, account)
+        metadata = self.port.metadata_for_triton(given, account)
         try:
             yield _Call(self, method, context, connection, account, metadata)
         finally:

@@ -11,7 +11,7 @@ from hf_triton.ports.bodies import SMALL_BYTES, expanded
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.messages import checked, model_of
 from hf_triton.ports.port import Port, Shared
-from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError, needs_admin_key
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 from hf_triton.runtime.request.request_parameters import CALLER
 
@@ -38,7 +38,7 @@ _OPEN = {_HEALTH, _LIVE, _SERVER_READY}
 _KEY = "authorization"
 # triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
 # is the connection's own.
-_NOT_PASSED_ON = {CALLER, "triton_grpc_error", "user-agent"}
+_NOT_PASSED_ON = {CALLER, GRPC_ADMIN_HEADER, "triton_grpc_error", "user-agent"}
 
 
 class GrpcPort(Port):
@@ -63,8 +63,9 @@ class GrpcPort(Port):
         for name in (_KEY, GRPC_ADMIN_HEADER):
             if name in given and sum(name == one for one, _ in metadata) > 1:
                 raise RefusedError(400, f"got the header {name} twice")
-        if self._admin_key and method in _ADMIN and GRPC_ADMIN_HEADER not in given:
-            raise needs_admin_key(GRPC_ADMIN_HEADER)
+        if method in _ADMIN:
+            key = given.get(GRPC_ADMIN_HEADER, "")
+            self.check_admin_key(key.encode(errors="surrogateescape"), GRPC_ADMIN_HEADER)
         if method in _OPEN or not self.callers.have_keys:
             return None
         key = given.get(_KEY)
@@ -75,15 +76,11 @@ class GrpcPort(Port):
         is_open = method in _OPEN or self.callers.have_keys
         return None if is_open else self.callers.of(None, address)
 
-    def metadata_for_triton(
-        self, method: str, metadata: Metadata, account: Account | None
-    ) -> Metadata:
-        """The client's own, the caller's name, and the admin key with which the index is read."""
+    def metadata_for_triton(self, metadata: Metadata, account: Account | None) -> Metadata:
+        """The client's own, and the caller's name."""
         found = [header for header in metadata if header[0] not in self._not_passed_on]
         if account and account.alias:
             found.append((CALLER, account.alias))
-        if self._admin_key and method == _INDEX and GRPC_ADMIN_HEADER not in dict(found):
-            found.append((GRPC_ADMIN_HEADER, self._admin_key))
         return tuple(found)
 
     def expanded(self, message: bytes) -> bytes:

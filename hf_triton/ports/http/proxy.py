@@ -19,14 +19,15 @@ from hf_triton.ports.http.json_bodies import (
 from hf_triton.ports.http.request import ADMIN_HEADER, Request
 from hf_triton.ports.http.upstream import LeftAnswer, Pool, Upstream
 from hf_triton.ports.port import Port, Shared
-from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, needs_admin_key
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _TOLD_BY_LOADED = ("", "config")  # "" is its metadata
 _INDEX_PATH = "/v2/repository/index"
 _GENERATE = ("generate", "generate_stream")
 _ADMIN_PATH = re.compile(
-    r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
+    r"/v2/(repository/|logging|(models/[^/]+/(versions/[^/]+/)?)?trace/"
+    r"|systemsharedmemory/|cudasharedmemory/)"
 )
 
 _LARGE_BYTES = 1 << 18  # take a millisecond and more to read
@@ -52,11 +53,8 @@ class HttpProxy(Port):
             if request.path in _OPEN_PATHS and request.method == b"GET":
                 return
             request.account = self.callers.of(request.noted.get(b"authorization"), address)
-            is_closed = self._admin_key and _ADMIN_PATH.match(request.path)
-            if is_closed and ADMIN_HEADER not in request.noted:  # tritonserver judges what is there
-                if request.path != _INDEX_PATH:
-                    raise needs_admin_key(HTTP_ADMIN_HEADER)
-                request.noted[ADMIN_HEADER] = self._admin_key.encode()
+            if _ADMIN_PATH.match(request.path) and request.path != _INDEX_PATH:
+                self.check_admin_key(request.noted.get(ADMIN_HEADER, b""), HTTP_ADMIN_HEADER)
         except RefusedError as refusal:
             request.refusal = request.refusal or refusal
 

@@ -30,7 +30,7 @@ _NOTED = {
     *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
 }
 # Of those what goes on as it came.
-_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"), (ADMIN_HEADER, ADMIN_HEADER))
+_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"))
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
 # https://www.rfc-editor.org/rfc/rfc9112#section-3.2
 _HOST = re.compile(rb"(?:\[[0-9a-fA-F:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::\d*)?")

@@ -98,7 +98,7 @@ class Session:
 
     def apply(self, config: Path) -> int:
         options, repository = self._options, self._repository
-        if not (options.dry_run or self._target.is_remote):
+        if not options.dry_run:
             # It takes minutes: others may generate meanwhile. A model whose environment can't be
             # built fails to load later, and its old version goes on serving.
             for name, reason in ensure_environments(load(config)).items():

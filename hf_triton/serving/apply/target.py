@@ -1,11 +1,11 @@
-"""The running server that an apply changes: finds it, checks that we may change it, loads and
-unloads its models and waits for the result. Knows no files of models.
+"""The running server that an apply changes: finds it, loads and unloads its models and waits for
+the result. Knows no files of models.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from generator.errors import RepositoryError, ServerError
+from generator.errors import ServerError
 from generator.render.manifest import digest_of_served
 from generator.spec.access import bracketed
-from hf_triton.tritonserver.admin_key import FLAG, VARIABLE
 from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.state_file import running_servers, unreadable_states
-from hf_triton.tritonserver.triton_texts import LOADING, READY, RESTRICTED, UNLOADING, one_line
+from hf_triton.tritonserver.state_file import running_servers
+from hf_triton.tritonserver.triton_texts import LOADING, READY, UNLOADING, one_line
 
 _POLL_S = 0.1
 _Found = TypeVar("_Found")
@@ -54,13 +53,12 @@ _UNKNOWN = ServedFolder()
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` is the server in messages; one that ``is_remote`` may run on another machine. All
-    threads of an apply share it. Every call raises ServerError if the server can't be reached.
+    """``name`` is the server in messages. All threads of an apply share it. Every call raises
+    ServerError if the server can't be reached.
     """
 
     api: ServerApi
     name: str = "the server"
-    is_remote: bool = False
 
     def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
         known, served = self._folders(), {}
@@ -135,93 +133,32 @@ class Target:
         except OSError as error:
             raise ServerError(f"the server no longer answers: {_reason(error)}") from error
 
-    def check(self, repository: Path) -> None:
-        """Raises ServerError unless the server is a Triton that lets us load and unload models and
-        reads them from ``repository``; RepositoryError if that can't be written.
-        """
-        try:
-            self._check_kind()
-            self._check_repository(repository)
-        except OSError as error:
-            raise ServerError(f"{self.name}: no server answers there: {_reason(error)}") from None
-
-    def _check_kind(self) -> None:
-        try:
-            extensions = self.api.metadata().get("extensions", ())
-        except (ServerError, AttributeError):
-            extensions = ()
-        if "model_repository" not in extensions:
-            raise ServerError(f"{self.name}: the server there is not a tritonserver")
-        try:
-            self.api.index()
-        except ServerError as error:
-            reason = str(error)
-            if RESTRICTED in reason:
-                reason = (
-                    "the server has another admin key than the one in use here"
-                    if self.api.admin_key
-                    else "the server changes nothing without its admin key: give the one it was "
-                    f"started with in {VARIABLE} or with {FLAG} FILE"
-                )
-            raise ServerError(f"{self.name}: {reason}") from None
-
-    def _check_repository(self, repository: Path) -> None:
-        """Makes a folder for a moment: a server whose index lists it uses the same repository."""
-        probe = repository / f".hf-triton-probe-{secrets.token_hex(8)}"
-        try:
-            probe.mkdir()
-        except OSError as error:
-            raise RepositoryError(f"{repository}: can't be written: {error.strerror}") from None
-        try:
-            if not self.api.lists_folder(probe.name):
-                raise ServerError(
-                    f"{self.name}: this server reads its models from another repository than "
-                    f"{repository}: nothing was changed"
-                )
-            refusal = self.api.unload(probe.name)  # does nothing, where it is allowed
-        finally:
-            probe.rmdir()
-        if refusal is not None:
-            raise ServerError(
-                f"{self.name}: this server does not load and unload models by request "
-                f"({refusal}): start it with hf-triton serve, or with --model-control-mode=explicit"
-            )
-
 
 def running_target(repository: Path, http_port: int | None) -> Target:
-    """The server on this machine that serves ``repository``. Raises ServerError if there is none,
-    or several and ``http_port`` does not name one of them.
+    """The server on this machine that serves ``repository``. Raises ServerError if there is none
+    that we may change, or several and ``http_port`` does not name one of them.
     """
     found = running_servers(repository)
     chosen = [state for state in found if http_port in (None, state.http_port)]
-    for path in () if found else unreadable_states(repository):
-        raise ServerError(
-            f"{path}: can't be read, because another user has started that server: run apply as "
-            "that user, or reach the server with --url HOST:PORT and its admin key"
-        )
     if not found:
         raise ServerError(
-            f"no server runs on {repository}: start one with hf-triton serve, or name one that "
-            "reads the same files with --url HOST:PORT"
+            f"no server runs on {repository} on this machine: start one with hf-triton serve, or "
+            "run apply where it runs, such as docker exec CONTAINER hf-triton apply"
         )
     if len(chosen) != 1:
         ports = ", ".join(f"{state.http_port} (process {state.pid})" for state in found)
         what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
-    sockets = state.sockets if Path(state.sockets).is_dir() else ""  # a container has its own
+    if state.sockets and not os.access(state.sockets, os.X_OK):
+        raise ServerError(
+            f"{repository}: its server, process {state.pid}, runs in a container or as another "
+            "user: run apply there, such as docker exec CONTAINER hf-triton apply"
+        )
     listen = Listen(
-        state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=sockets
+        state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=state.sockets
     )
-    name = f"{bracketed(state.host)}:{state.http_port}"
-    return Target(ServerApi(listen, state.admin_key), name)
-
-
-def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
-    """The server whose HTTP is at ``HOST:PORT``; its metrics are looked for behind gRPC's port."""
-    host, _, port = address.rpartition(":")
-    listen = Listen(host.strip("[]"), int(port), grpc_port, min(grpc_port + 1, 65535))
-    return Target(ServerApi(listen, admin_key), address, is_remote=True)
+    return Target(ServerApi(listen), f"{bracketed(state.host)}:{state.http_port}")
 
 
 def _reason(error: OSError) -> str:

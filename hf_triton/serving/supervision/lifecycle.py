@@ -102,13 +102,13 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
         metrics_port=listen.metrics_port,
         health_port=listen.health_port,
         config=str(config.absolute()),  # unresolved: a link may lead elsewhere later
+        repository=str(server.repository.absolute()),
         sockets=listen.sockets,
-        admin_key=server.api.admin_key,
     )
     try:
-        write_state(server.repository, state)
+        write_state(state)
     except RepositoryError as error:
-        say(f"{error}; `hf-triton apply` will need --url and the admin key")
+        say(f"{error}; `hf-triton apply` will not find this server")
     try:
         yield
     finally:

@@ -11,13 +11,11 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, HTTP_ADMIN_HEADER
 from tests.support.served import Served
 from tests.support.tested_server import skip_without_tracing
-from tests.support.triton import eventually
 from tests.system.security.conftest import KEY
 
-GRPC_HEADER = f"triton-grpc-protocol-{ADMIN_KEY_HEADER}"  # Triton adds the first part
 CLOSED: dict[str, tuple[str, str]] = {  # the path, and a body; GET where there is none
     "load": ("repository/models/echo/load", "{}"),
     "load with a config of the caller's": (
@@ -28,6 +26,7 @@ CLOSED: dict[str, tuple[str, str]] = {  # the path, and a body; GET where there 
     "shared memory of a GPU": ("cudasharedmemory/status", ""),
     "trace": ("trace/setting", '{"trace_level":["OFF"]}'),
     "trace of a model": ("models/echo/trace/setting", ""),
+    "trace of a version": ("models/echo/versions/1/trace/setting", ""),
     "log": ("logging", '{"log_verbose_level":0}'),
     "unload": ("repository/models/echo/unload", "{}"),
 }
@@ -61,7 +60,7 @@ GRPC_OPEN: dict[str, Call] = {
 
 def ask(served: Served, path: str, body: str, key: str = "") -> int:
     connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=180)
-    headers = {ADMIN_KEY_HEADER: key} if key else {}
+    headers = {HTTP_ADMIN_HEADER: key} if key else {}
     target = f"/v2/{path}".rstrip("/")
     connection.request("POST" if body else "GET", target, body or None, headers)
     response = connection.getresponse()
@@ -77,6 +76,20 @@ def test_http_calls_that_change_the_server_need_the_admin_key(served: Served, na
     assert ask(served, path, body) == 403
     assert ask(served, path, body, "not-the-key") == 403
     assert ask(served, path, body, KEY[:-1]) == 403
+
+
+@pytest.mark.threat("repository-api")
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("%72epository/models/echo/unload", "/repository/models/echo/unload"),
+        *("./repository/models/echo/unload", "x/../repository/models/echo/unload"),
+        *("repository%2fmodels/echo/unload", ";/repository/models/echo/unload"),
+    ],
+)
+def test_no_other_spelling_of_a_path_leads_there(served: Served, path: str) -> None:
+    assert ask(served, path, "{}") in (400, 403, 404)
+    assert ask(served, "models/echo/ready", "") == 200
 
 
 @pytest.mark.parametrize("name", ["load", "shared memory of a GPU", "trace", "log"])
@@ -97,12 +110,12 @@ def test_http_calls_that_clients_need_are_open(served: Served, name: str) -> Non
 @pytest.mark.parametrize("name", GRPC_CLOSED)
 def test_grpc_calls_that_change_the_server_need_the_admin_key(served: Served, name: str) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
-        for headers in ({}, {ADMIN_KEY_HEADER: KEY}, {GRPC_HEADER: "not-the-key"}):
+        for headers in ({}, {HTTP_ADMIN_HEADER: KEY}, {GRPC_ADMIN_HEADER: "not-the-key"}):
             with pytest.raises(InferenceServerException, match="This protocol is restricted"):
                 GRPC_CLOSED[name](client, headers)
         if name == "trace":
             skip_without_tracing()
-        GRPC_CLOSED[name](client, {GRPC_HEADER: KEY})
+        GRPC_CLOSED[name](client, {GRPC_ADMIN_HEADER: KEY})
 
 
 @pytest.mark.threat("closed-apis-break-clients")
@@ -119,8 +132,7 @@ def test_the_admin_key_is_on_no_command_line_and_in_no_environment_of_a_model(
     pids = served.server_pids()
     assert len(pids) >= 3  # the guard, tritonserver, a stub
     readable = [*Path("/proc").glob("[0-9]*/cmdline"), *(Path(f"/proc/{p}/environ") for p in pids)]
-    # Up to here the key was known to the server only; its command line is cleaned right after.
-    assert eventually(lambda: not any(KEY in _text(path) for path in readable))
+    assert not any(KEY in _text(path) for path in readable)
 
 
 def _text(path: Path) -> str:

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc_client
 
 from generator.errors import ServerError
 from generator.python_modules import run_module
-from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import running_servers
 from tests.support.served import Served, serve
@@ -41,12 +41,11 @@ def test_every_port_listens_on_loopback_alone_unless_asked(served: Served) -> No
 
 
 @pytest.mark.threat("admin-key-file")
-def test_the_state_file_is_its_owners_alone(served: Served) -> None:
+def test_the_way_to_tritonserver_is_its_owners_alone(served: Served) -> None:
     (file,) = repository(served).glob(".hf-triton-server-*.json")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert KEY not in file.read_text()
     (state,) = running_servers(repository(served))
-    assert state.admin_key == KEY
-    assert KEY not in repr(state)
+    assert stat.S_IMODE(Path(state.sockets).stat().st_mode) == 0o700
 
 
 @pytest.mark.threat("umask")
@@ -87,7 +86,7 @@ def test_a_name_that_is_a_path_is_no_model(name: str, served: Served) -> None:
         ("POST", f"/v2/repository/models/{name}/load", (400, 404, 500)),
     ):
         connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=180)
-        headers = {ADMIN_KEY_HEADER: KEY}
+        headers = {HTTP_ADMIN_HEADER: KEY}
         connection.request(method, path, "{}" if method == "POST" else None, headers)
         response = connection.getresponse()
         assert response.status in refused, (path, response.read())
@@ -106,13 +105,11 @@ def test_what_tritonserver_says_when_it_dies_holds_no_secret(
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HF_TOKEN", SECRETS["HF_TOKEN"])
     log: list[str] = []
-    server = TritonServer(tmp_path, free_ports(), verbose=True, write_log=log.append, admin_key=KEY)
+    server = TritonServer(tmp_path, free_ports(), verbose=True, write_log=log.append)
     with pytest.raises(ServerError, match="tritonserver did not start") as caught:
         server.start()
     said = "\n".join([*log, str(caught.value)])
-    assert "hf-triton-admin-key=***" in said
     assert "HF_TOKEN=***" in said
-    assert KEY not in said
     assert SECRETS["HF_TOKEN"] not in said
 
 

@@ -23,9 +23,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from generator.repository.writing import locked_model
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.state_file import running_servers
 from tests.support.callers import asking
 from tests.support.fake_hub import FakeHub, Repository, running_hub
 from tests.support.served import Served, started
@@ -216,8 +215,7 @@ def test_what_does_not_fit_is_refused_before_it_is_downloaded(made: Made) -> Non
 def test_who_loads_by_hand_does_so(made: Made) -> None:
     asked = {"text_input": PROMPT, "max_tokens": NUM_TOKENS}
     assert post(url(made, "by-hand/generate"), asked).status == 404
-    (server,) = running_servers(made.folder / "repository")
-    api = ServerApi(made.listen, server.admin_key)
+    api = running_target(made.folder / "repository", None).api
     assert [api.load(part) for part in ("by-hand_stream", "by-hand")] == [None, None]
     assert generate(made, "by-hand") == generate(made, "hot")
 

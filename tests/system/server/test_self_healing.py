@@ -19,8 +19,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from hf_triton.tritonserver.http_api import ServerApi
-from hf_triton.tritonserver.listen import Listen
+from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.state_file import running_servers
 from tests.support.callers import asking
 from tests.support.served import Served, serve
@@ -39,9 +38,7 @@ def hang_a_load(served: Served, repository: Path, model: str) -> None:
     """Kills the process by which Triton replaces that of a version that goes on serving, in its
     first moments; tried again where it was ready sooner.
     """
-    config, (server,) = repository / model / "config.pbtxt", running_servers(repository)
-    ports = (server.host, server.http_port, server.grpc_port, server.metrics_port)
-    api = ServerApi(Listen(*ports, sockets=server.sockets), server.admin_key)
+    config, api = repository / model / "config.pbtxt", running_target(repository, None).api
     text = config.read_text()
 
     def load() -> None:

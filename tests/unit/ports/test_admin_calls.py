@@ -43,25 +43,29 @@ async def test_what_the_index_does_not_understand_is_a_mistake_of_its_caller(
         assert len(port.triton.asked) == (not told)
 
 
-async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:
+@pytest.mark.threat("repository-api", "register-memory", "trace-and-log-settings")
+async def test_the_key_opens_what_changes_the_server_and_stays_here() -> None:
     async with open_port(admin_key=KEY) as port:
-        wrong = f"{HTTP_ADMIN_HEADER}: wrong\r\n"
+        right = f"{HTTP_ADMIN_HEADER}: {KEY}\r\n"
         for path in ("/v2/repository/index", "/v2/logging"):
-            assert (await port.ask(posted(path, wrong))).status == 200
-        assert [one.headers[HTTP_ADMIN_HEADER] for one in port.triton.asked] == ["wrong"] * 2
+            assert (await port.ask(posted(path, right))).status == 200
+        assert not any(HTTP_ADMIN_HEADER in one.headers for one in port.triton.asked)
 
 
-@pytest.mark.threat("read-only-apis")
+@pytest.mark.threat("read-only-apis", "repository-api", "register-memory", "trace-and-log-settings")
+@pytest.mark.parametrize(
+    "header", ["", *(f"{HTTP_ADMIN_HEADER}: {key}\r\n" for key in (KEY[1:], ""))]
+)
 @pytest.mark.parametrize(
     "path",
     [
         *("/v2/repository/models/x/load", "/v2/repository/index/", "/v2/systemsharedmemory/status"),
-        *("/v2/models/x/trace/setting", "/v2/logging"),
+        *("/v2/models/x/trace/setting", "/v2/models/x/versions/1/trace/setting", "/v2/logging"),
     ],
 )
-async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> None:
+async def test_calls_without_it_are_told_what_opens_them(path: str, header: str) -> None:
     async with open_port(admin_key=KEY) as port:
-        refused = await port.ask(posted(path))
+        refused = await port.ask(posted(path, header))
         assert refused.status == 403
         assert OPTION in refused.json["error"]
         assert not port.triton.asked
@@ -71,12 +75,18 @@ async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> Non
 async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
     async with grpc_port(tmp_path, KEY) as (triton, stub):
         await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
-        sent = [(GRPC_ADMIN_HEADER, "wrong")]
-        await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=sent)
-        assert triton.keys == [KEY, "wrong"]
-        with pytest.raises(grpc.aio.AioRpcError, match=OPTION) as refused:
-            await stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        for key in ("wrong", KEY):
+            sent = [(GRPC_ADMIN_HEADER, key)]
+            await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=sent)
+        assert triton.keys == [None] * 3
+        asked = service_pb2.SystemSharedMemoryStatusRequest()
+        for metadata in ([], [(GRPC_ADMIN_HEADER, "wrong")]):
+            with pytest.raises(grpc.aio.AioRpcError, match=OPTION) as refused:
+                await stub.SystemSharedMemoryStatus(asked, metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError) as passed_on:
+            await stub.SystemSharedMemoryStatus(asked, metadata=[(GRPC_ADMIN_HEADER, KEY)])
+        assert passed_on.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_a_model_is_told_who_wants_an_empty_last_response(tmp_path: Path) -> None:

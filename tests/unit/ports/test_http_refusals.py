@@ -10,8 +10,8 @@ import pytest
 
 from generator.spec.access import Limits, Tls
 from hf_triton.ports.port import tls_context
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER
 from hf_triton.ports.settings import MIB, Access, Caller
-from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from tests.unit.ports.http_ports import GENERATE, Message, open_port
 
 KEY = "a-key-of-alice-123"
@@ -36,7 +36,7 @@ REFUSED = {
     ),
     **{
         f"two {name}": (f"{POST}{name}: 1\r\n{name.title()}: 1\r\n\r\n".encode(), 400, "twice")
-        for name in ("content-type", "inference-header-content-length", ADMIN_KEY_HEADER)
+        for name in ("content-type", "inference-header-content-length", HTTP_ADMIN_HEADER)
     },
     "asterisk": (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400, "not a path"),
     "two lengths": (f"{POST}Content-Length: 1\r\nContent-Length: 1\r\n\r\n".encode(), 400, ""),

@@ -42,7 +42,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.threat("environment-proxy")
 def test_a_model_is_loaded_without_one(address: str) -> None:
-    assert load_over_grpc(address, "m", "an-admin-key") is None
+    assert load_over_grpc(address, "m") is None
 
 
 @pytest.mark.threat("environment-proxy")

@@ -27,10 +27,7 @@ def test_what_a_crashed_program_leaves_is_ended_with_the_guard(end: str, code: i
         text=True,
         start_new_session=True,
     ) as process:
-        assert process.stdin
         assert process.stdout
-        process.stdin.write("\n")
-        process.stdin.flush()
         orphan = int(process.stdout.readline())
         assert process.wait(timeout=60) == code
         assert eventually(lambda: not still_alive([Stub("orphan", "1", orphan)]))
