@@ -91,4 +91,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_listen() -> Listen:
-    return Listen("127.0.0.1", *free_ports(3))
+    http, grpc, metrics = free_ports(3)
+    return Listen("127.0.0.1", http, grpc, metrics)

@@ -43,43 +43,32 @@ class Sent:
     num_words: int = 0
 
 
-@dataclass(frozen=True)
-class Response:
-    """A complete answer as received: each chunk of bytes with its time (perf_counter)."""
-
-    status: int
-    arrivals: Sequence[tuple[float, bytes]]
-
-    def documents(self) -> Iterator[tuple[float, dict[str, Any]]]:
-        """A whole answer, or each event with the time of its last byte, as JSON. Raises
-        AnswerError.
-        """
-        body = b"".join(data for _, data in self.arrivals)
-        if self.status != 200:
-            raise AnswerError(f"HTTP {self.status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
-        if not body.lstrip().startswith(b"data:"):
-            yield self.arrivals[-1][0] if self.arrivals else 0.0, json.loads(body or b"{}")
-            return
-        waiting = b""
-        for seconds, data in self.arrivals:
-            *whole, waiting = (waiting + data).split(b"\n\n")
-            for event in whole:
-                carried = event.strip().removeprefix(b"data:").strip()
-                if carried and carried != _END_OF_EVENTS:
-                    chunk = json.loads(carried)
-                    if "error" in chunk:
-                        raise AnswerError(str(chunk["error"])[:_SHOWN])
-                    yield seconds, chunk
-
-    @property
-    def is_stream(self) -> bool:
-        return b"".join(data for _, data in self.arrivals[:2]).lstrip().startswith(b"data:")
+Arrivals = Sequence[tuple[float, bytes]]
+"""An answer as received: each chunk of bytes with its time (perf_counter)."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    num_output_tokens: int
-    chunk_s: Sequence[float] = ()
+def documents(status: int, arrivals: Arrivals) -> Iterator[tuple[float, dict[str, Any]]]:
+    """A whole answer, or each event with the time of its last byte, as JSON. Raises AnswerError."""
+    body = b"".join(data for _, data in arrivals)
+    if status != 200:
+        raise AnswerError(f"HTTP {status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
+    if not _is_stream(arrivals):
+        yield arrivals[-1][0] if arrivals else 0.0, json.loads(body or b"{}")
+        return
+    waiting = b""
+    for seconds, data in arrivals:
+        *whole, waiting = (waiting + data).split(b"\n\n")
+        for event in whole:
+            carried = event.strip().removeprefix(b"data:").strip()
+            if carried and carried != _END_OF_EVENTS:
+                chunk = json.loads(carried)
+                if "error" in chunk:
+                    raise AnswerError(str(chunk["error"])[:_SHOWN])
+                yield seconds, chunk
+
+
+def _is_stream(arrivals: Arrivals) -> bool:
+    return b"".join(data for _, data in arrivals[:2]).lstrip().startswith(b"data:")
 
 
 def _tensors(document: Mapping[str, Any]) -> tuple[str, int | None]:
@@ -101,9 +90,10 @@ class Route:
     path: str
     parse: Callable[[Mapping[str, Any]], tuple[str, int | None]]
 
-    def read(self, sent: Sent, response: Response) -> Answer:
+    def read(self, sent: Sent, status: int, arrivals: Arrivals) -> tuple[int, Sequence[float]]:
+        """The answer's output tokens, and when a stream's chunks came. Raises AnswerError."""
         texts, times, tokens = [], [], list[int]()
-        for seconds, document in response.documents():
+        for seconds, document in documents(status, arrivals):
             text, counted = self.parse(document)
             texts.append(text)
             tokens += [] if counted is None else [counted]
@@ -117,7 +107,7 @@ class Route:
             if got != expected:
                 raise AnswerError(f"got {got} output tokens, expected {expected}")
         count = sum(tokens) if tokens else sent.max_tokens
-        return Answer(count, times if response.is_stream else ())
+        return count, times if _is_stream(arrivals) else ()
 
 
 ROUTES = {
@@ -205,10 +195,11 @@ async def answered(session: aiohttp.ClientSession, level: Level, sent: Sent) -> 
     ) as response:
         while piece := await response.content.readany():
             arrivals.append((time.perf_counter(), piece))
-    done_s, answer, problem = time.perf_counter(), Answer(0), None
+    done_s, problem = time.perf_counter(), None
+    tokens: int = 0
+    chunk_s: Sequence[float] = ()
     try:
-        answer = ROUTES[level.route].read(sent, Response(response.status, arrivals))
+        tokens, chunk_s = ROUTES[level.route].read(sent, response.status, arrivals)
     except AnswerError as error:
         problem = str(error)
-    tokens, chunk_s = answer.num_output_tokens, answer.chunk_s
     return Record(sent_s, done_s, sent.max_tokens, tokens, problem, chunk_s)

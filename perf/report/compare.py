@@ -156,10 +156,7 @@ def _by_identity(
 def _pair(a: Point, b: Point, metrics: Sequence[Metric]) -> Pair:
     compared = []
     for metric in metrics:
-        of_a, of_b = (  # only of repeats with answers
-            [v for each in point.repeats if each.num_requests and (v := metric.value(each))]
-            for point in (a, b)
-        )
+        of_a, of_b = a.values(metric), b.values(metric)
         if found := difference(of_a, of_b):
             means = geometric_mean(of_a), geometric_mean(of_b)
             compared.append(Compared(metric, found, *means))

@@ -19,13 +19,6 @@ def escaped(text: object) -> str:
     return _SPECIAL.sub(r"\\\1", _line(str(text)))
 
 
-def code(text: str) -> str:
-    line = _line(text)
-    longest = max((len(run) for run in re.findall("`+", line)), default=0)
-    fence = "`" * (longest + 1)
-    return f"{fence} {line} {fence}" if longest else f"`{line}`"
-
-
 def joined(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 

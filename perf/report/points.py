@@ -114,7 +114,9 @@ class Point:
     repeats: tuple[Measurement, ...]
 
     def values(self, metric: Metric) -> list[float]:
-        return [v for each in self.repeats if (v := metric.value(each)) is not None]
+        """Of repeats with answers."""
+        found = (metric.value(each) for each in self.repeats if each.num_requests)
+        return [value for value in found if value is not None]
 
     def middle(self, metric: Metric) -> float | None:
         """The median over the repeats; None where no repeat has the figure."""

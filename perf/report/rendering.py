@@ -54,8 +54,7 @@ def to_markdown(results: Results) -> str:
         of_all = table(found)
         lines += [*of_all.markdown(), "", markdown.escaped(of_all.everywhere), ""]
     for name, text in (*_errors(found), *facts(results.run)):
-        said = markdown.code(text) if name == "command" else markdown.escaped(text[:1000])
-        lines.append(f"- {name}: {said}")
+        lines.append(f"- {name}: {markdown.escaped(text[:1000])}")
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,6 @@ are added, never renamed.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -173,28 +172,16 @@ def _read(file: Path) -> Results:
 
 def _write(folder: Path, results: Results) -> None:
     lines = [asdict(each) for each in results.measurements]
-    document = _writable({**asdict(results.run), "measurements": lines})
-    write_text(folder / REPORT_FILE, json.dumps(document, indent=1) + "\n")
-
-
-def _writable(value: Any) -> Any:
-    """A JSON value with secrets masked, and without figures that are not finite."""
-    if isinstance(value, dict):
-        finite = ((k, v) for k, v in value.items() if type(v) is not float or math.isfinite(v))
-        return {name: _writable(each) for name, each in finite}
-    if isinstance(value, list | tuple):
-        return [_writable(each) for each in value]
-    return encodable(mask_tokens(value)) if isinstance(value, str) else value
+    document = {**asdict(results.run), "measurements": lines}
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(folder / REPORT_FILE, mask_tokens(text) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replaces ``file`` atomically. Raises an OSError that names the file."""
+    """Replaces ``file`` atomically; what UTF-8 can't encode becomes ``?``. Raises an OSError that
+    names the file.
+    """
     try:
-        write(str(file), encodable(text).encode())
+        write(str(file), text.encode("utf-8", "replace"))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(file)) from error
-
-
-def encodable(text: str) -> str:
-    """``text`` with half surrogate pairs escaped, which UTF-8 can't encode."""
-    return text.encode("utf-8", "backslashreplace").decode()

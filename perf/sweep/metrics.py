@@ -53,6 +53,7 @@ def server_figures(
         counted, f"{_OURS}queue_time_seconds_sum", f"{_OURS}queue_time_seconds_count"
     )
     rows = _quotient(counted, f"{_OURS}batch_size_sum", f"{_OURS}batch_size_count")
+    queue_share: float | None
     if waited_s is not None and latency_ms:
         queue_share = min(1.0, waited_s * 1000 / latency_ms)
     else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -30,7 +29,6 @@ _TEXT = (
     "over know water than call first who may down side been now find any new work part take get"
 )
 _WORDS = tuple(_TEXT.split())
-_FILLERS = ("a", ".", ",", "I", "it", "!", "?", "no")
 # Caller number c begins with entry c and goes on by as many entries as there are callers: with a
 # number of entries that has no factor in common with theirs, each sees all of them.
 _NUM_ENTRIES = (127, 61, 31, 13)
@@ -145,7 +143,7 @@ def requests_of(
     repository, else in words. Raises RequestError, PerfError.
     """
     if inputs.file is not None:
-        return [_of_file(Path(inputs.file), target)]
+        return [_of_file(Path(inputs.file))]
     if unknown := [name for name in inputs.tensors if name not in target.inputs]:
         known = ", ".join(target.inputs)
         raise RequestError(f"model '{target.model}' has no input {unknown[0]}; it has: {known}")
@@ -168,8 +166,8 @@ def requests_of(
         drawn = prompt.draw(number, lengths)
         outputs = output.draw(number, lengths) if output else [None] * number
         entries = [
-            _listed({**base, name: text_of(length, words, count), **_asked(target, asked)})
-            for length, asked in zip(drawn, outputs, strict=True)
+            _listed({**base, name: text, **_asked(target, asked)})
+            for text, asked in zip(texts_of(drawn, words, count), outputs, strict=True)
         ]
         of_output = output.label if output else ""
         found.append(Requests(entries, f"{prompt.label}{unit}", of_output, note))
@@ -228,8 +226,8 @@ def _flat(entry: Entry) -> Entry:
     return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
 
 
-def _of_file(file: Path, target: Target) -> Requests:
-    """The user's entries. Raises PerfError for another form, RequestError for another model's."""
+def _of_file(file: Path) -> Requests:
+    """The user's entries, which perf_analyzer checks. Raises PerfError for another form."""
     try:
         data = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
         # A sequence of requests is a list.
@@ -240,34 +238,16 @@ def _of_file(file: Path, target: Target) -> Requests:
         raise PerfError(f"{file}: {error}; {_FORM}") from None
     if not entries or not all(isinstance(entry, dict) for entry in entries):
         raise PerfError(f"{file}: holds no entries, or others than maps; {_FORM}")
-    model, known, flat = f"model '{target.model}'", target.inputs, target.endpoint in FLAT_JSON
-    required = {name for name, tensor in known.items() if not tensor.optional}
-    for entry in entries:
-        for name in entry.keys() - known.keys():
-            has = ", ".join(known)
-            raise RequestError(f"{file.name} has an input {name}, {model} has: {has}")
-        for name in required - entry.keys():
-            raise RequestError(f"{file.name} lacks the input {name} of {model}")
-        if flat and any(isinstance(v, dict) and "content" not in v for v in entry.values()):
-            raise RequestError(f"{file.name} has b64 content, which {target.endpoint} can't carry")
     return Requests(entries)
 
 
-def text_of(length: int, chance: random.Random, count: Count | None) -> str:
-    """So many words or, with ``count``, tokens; shorter where no exact length is possible."""
-    words = chance.choices(_WORDS, k=max(1, length))
-    if count is None:
-        return " ".join(words)
-    longer = range(1, len(words))  # of texts that are longer by a word: one word is kept
-    fitting = bisect_right(longer, length, key=lambda num: count(" ".join(words[: num + 1])))
-    text = " ".join(words[: fitting + 1])
-    while (now := count(text)) < length:
-        grown = (f"{text} {one}" for one in (*_FILLERS, *_WORDS))
-        fits = next((one for one in grown if now < count(one) <= length), None)
-        if fits is None:
-            break
-        text = fits
-    return text
+def texts_of(lengths: Sequence[int], chance: random.Random, count: Count | None) -> list[str]:
+    """Texts of so many words or, with ``count``, tokens: of words that add one token each."""
+    first, words, own = _WORDS[0], _WORDS, 1
+    if count is not None:
+        own = count(first)
+        words = tuple(word for word in _WORDS if count(f"{first} {word}") == own + 1) or _WORDS
+    return [" ".join([first, *chance.choices(words, k=max(0, each - own))]) for each in lengths]
 
 
 def counter(tokenizer_file: Path) -> Count:

@@ -33,7 +33,6 @@ from perf.sweep.scenario import Inputs
 from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
 
-_LARGEST_COPY = 2**20  # bytes; larger files of the weights' cache are linked
 _PROCESS_GIB = 0.3  # memory of a stub that has imported torch and transformers
 _LONGEST = 4  # times a level's seconds: how long it may last to reach its least requests
 _WARM_UP_S = 120.0
@@ -61,7 +60,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         cache = self.request.repository / self.spec.name / WEIGHTS_FOLDER
-        _share_weights(cache, self.scratch / self.spec.name)
+        if cache.is_dir():  # trials load from it
+            (self.scratch / self.spec.name).mkdir()
+            (self.scratch / self.spec.name / WEIGHTS_FOLDER).symlink_to(cache.resolve())
 
     def read(self, settings: Settings) -> ModelSpec:
         """Raises SpecError where models.yaml can't express these settings."""
@@ -153,20 +154,6 @@ class Bench:
 
     def _num_measured(self, load: Load) -> int:
         return sum(each.load == load for each in read_measurements(self.folder))
-
-
-def _share_weights(cache: Path, model_folder: Path) -> None:
-    """Links a cache's large files and copies its records; trials modify neither."""
-    if not cache.is_dir():
-        return
-    shared = model_folder / WEIGHTS_FOLDER
-    shared.mkdir(parents=True, exist_ok=True)
-    for path in cache.iterdir():
-        target = shared / path.name
-        if path.is_dir() or path.stat().st_size > _LARGEST_COPY:
-            target.symlink_to(path.resolve())
-        else:
-            shutil.copyfile(path, target)
 
 
 def _one_line(text: object) -> str:

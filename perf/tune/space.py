@@ -13,10 +13,10 @@ from generator.errors import SpecError, UsageError
 from generator.spec.model_spec import BatchSize, Instances, Microseconds, ModelSpec
 from generator.spec.task_folders import Task
 from generator.yaml_file import nodes
-from generator.yaml_file.keys import problem
+from generator.yaml_file.keys import plain, problem
 from generator.yaml_file.schema import did_you_mean
 from perf.report.schema import Value
-from perf.sweep.scenario import points
+from perf.sweep.scenario import range_of
 
 Settings = Mapping[str, Value]
 BATCH, DELAY, INSTANCES = (
@@ -25,7 +25,6 @@ BATCH, DELAY, INSTANCES = (
     "instance_group.count",
 )
 OPTIONS = "options."
-MAX_VALUES = 64
 _SYNTAX = {
     "--search": "expected KEY=VALUE,VALUE,... or KEY=LOW:HIGH (doubling) or KEY=LOW:HIGH:STEP",
     "--fix": "expected KEY=VALUE",
@@ -84,7 +83,7 @@ def make_space(
             key, where = keys.get(name, name), f"{flag} {name}"
             if key in found:
                 raise UsageError(f"{where}: given twice")
-            found[key] = _values(where, text, may_be_many=flag == "--search")
+            found[key] = _values(flag, name, text)
             kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
             for value in found[key]:
                 if message := problem(kind, value):
@@ -184,37 +183,20 @@ def _has_one_group(spec: ModelSpec) -> bool:
     return len(spec.instance_groups) == 1 and spec.device_map is None
 
 
-def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
+def _values(flag: str, name: str, text: str) -> list[Value]:
     """Parses ``8,16``, ``1:64`` and ``1:64:x2`` (doubling), ``1:64:4``; both ends are included."""
-    if not (may_be_many and ":" in text):
-        values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
-    else:
-        low, high, step = [*text.split(":"), "x2"][:3]
-        times = step.startswith("x")
-        ends = [_value(where, word) for word in (low, high, step.removeprefix("x"))]
-        numbers = [each for each in ends if type(each) in (int, float)]
-        if len(numbers) < 3 or text.count(":") > 2:
-            raise UsageError(f"{where}: got '{text}', {_SYNTAX['--search']}")
-        first, last, size = (each for each in numbers if isinstance(each, int | float))
-        try:  # 0 can't be doubled
-            begin = [0] if times and first == 0 else []
-            values = [*begin, *points(first or 1 if times else first, last, size, times), last]
-        except ValueError as error:
-            raise UsageError(f"{where}: got '{text}', {error}; {_SYNTAX['--search']}") from None
-    if len(values) > MAX_VALUES:
-        raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
-    return values
-
-
-def _value(where: str, text: str) -> Value:
-    word = text.strip()
+    found, reason = list[Value](), ""
     try:
-        value = nodes.parse(f"value: {word}".encode(), where).get("value")
+        steps = range_of(f"{text}:x2" if text.count(":") == 1 else text)
+        if steps is not None:
+            return [*steps, type(steps[0])(text.split(":")[1])]
+        found = plain(nodes.parse(f"values: [{text}]".encode(), name))["values"]
     except SpecError:
-        return word
-    found = value.value if value else None
-    if isinstance(found, list | dict) or word == "":
-        raise UsageError(f"{where}: got '{word}', expected single values with commas between them")
+        pass
+    except ValueError as error:
+        reason = f"{error}; "
+    if not found or (flag == "--fix" and len(found) > 1):
+        raise UsageError(f"{flag} {name}: got '{text}', {reason}{_SYNTAX[flag]}")
     return found
 
 

@@ -88,7 +88,7 @@ def set_value(text: str, model: str, key: str, entry: Mapping[str, Any]) -> str:
     EditError. Every other character stays: edits go by the positions of PyYAML's nodes, because
     libraries that write YAML anew lose formatting.
     """
-    path = ["instance_group", 0, "count"] if key == INSTANCES else key.split(".")
+    path: list[Any] = ["instance_group", 0, "count"] if key == INSTANCES else key.split(".")
     node: yaml.Node = _entry(text, model)
     value: Any = entry
     for step in path:

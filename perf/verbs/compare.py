@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; returns 1 where --fail-above is exceeded. Raises PerfError."""
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
-    from perf.report.schema import encodable, read_results, write_text
+    from perf.report.schema import read_results, write_text
 
     if args.html:
         raise UsageError("--html is gone: the Markdown has all of it, and each run its run.html")
     found = compare(read_results(args.a), read_results(args.b), args.ignore)
-    text = encodable(to_markdown(found))
+    text = to_markdown(found)
     if args.output:
         try:
             args.output.mkdir(parents=True, exist_ok=True)

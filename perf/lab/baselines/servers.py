@@ -105,14 +105,14 @@ def started(
     if missing := server.missing(environments):
         raise PerfError(f"{server.name} is not installed: {missing}")
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    model = str(folder / MODEL_FOLDER)
+    model, ports = str(folder / MODEL_FOLDER), free_ports(5)
     config = MODELS_YAML.format(model=MODEL_FOLDER, dtype=dtype, length=MAX_MODEL_LEN)
     (folder / "models.yaml").write_text(config, encoding="utf-8")
     named = {
         "folder": folder,
         "model": model,
         "dtype": dtype,
-        "ports": free_ports(5),
+        "ports": ports,
         "cores": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
     }
     program, *arguments = (word.format(**named) for word in server.command.split(" "))
@@ -125,7 +125,7 @@ def started(
     is_ready = partial(_answers, server.ready.format(**named))
     times = (START_TIMEOUT_S, STOP_TIMEOUT_S)
     with running([*command, *arguments], is_ready, log, *times, environment):
-        yield named["ports"][0], model
+        yield ports[0], model
 
 
 def _answers(url: str) -> bool:

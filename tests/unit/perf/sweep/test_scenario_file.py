@@ -59,12 +59,6 @@ def test_all_mistakes_are_told_at_once_and_no_password(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_more_loads_than_anyone_waits_for_are_refused(tmp_path: Path) -> None:
-    text = "concurrency: '1:200', input: {prompt_tokens: [1, 2, 3]}, measurement: {repeats: 20}"
-    with pytest.raises(SpecError, match=r"scenarios: 12,000 loads, expected at most 10,000"):
-        read_sweep(written(tmp_path, text))
-
-
 def test_the_example_is_right() -> None:
     sweep = read_sweep(EXAMPLE)
     assert [scenario.name for scenario in sweep.scenarios] == ["chat", "endpoints", "arrivals"]
