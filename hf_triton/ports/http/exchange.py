@@ -12,8 +12,6 @@ from http import HTTPStatus
 from http.client import responses
 from typing import Any
 
-import httptools
-
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
 from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
@@ -43,8 +41,6 @@ class Exchange(Asker):
         self._has_begun = self._is_again = False
         self._task: asyncio.Task[None] | None = None
         self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
-        # For a client that knows no chunks.
-        self._unchunked = Unchunked() if request.version == b"1.0" else None
 
     def begin(self) -> None:
         try:
@@ -236,15 +232,11 @@ class Exchange(Asker):
             if end:
                 data = b"".join((line, end, self._extra_headers, rest))
                 self._extra_headers = b""
-        self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        data = self._unchunked.feed(data) if self._unchunked else data
         self._connection.transport.write(data)
 
     def _end_stream(self, error: str) -> None:
         event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
-        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._connection.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         self._end(is_last=True)
 
     def _answer_refusal(self, refusal: RefusedError) -> None:
@@ -292,41 +284,3 @@ class Exchange(Asker):
             in_flight.end()
         if account:
             account.leave()
-
-
-class Unchunked:
-    """Takes the bytes of one answer for a client of HTTP/1.0, which knows no chunks: it ends with
-    its connection. One that is not in chunks stays as it is.
-
-    Triton sends chunks to such clients too: https://www.rfc-editor.org/rfc/rfc9112#section-6.1
-    """
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._is_plain = False
-        self._parser: httptools.HttpResponseParser | None = None
-        self._body = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        if self._is_plain:
-            return data
-        if self._parser is None:
-            self._head += data
-            head, end, _ = self._head.partition(b"\r\n\r\n")
-            if not end:
-                return b""
-            data = self._head
-            self._is_plain = b"transfer-encoding:" not in head.lower()
-            if self._is_plain:
-                return data
-            dropped = (b"transfer-encoding:", b"connection:")
-            kept = (line for line in head.split(b"\r\n") if not line.lower().startswith(dropped))
-            self._body += b"\r\n".join((*kept, b"Connection: close")) + end
-            self._parser = httptools.HttpResponseParser(self)
-        self._parser.feed_data(data)
-        found = bytes(self._body)
-        self._body.clear()
-        return found
-
-    def on_body(self, piece: bytes) -> None:
-        self._body += piece

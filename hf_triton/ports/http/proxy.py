@@ -97,8 +97,7 @@ class HttpProxy(Port):
             request.awaited_model, request.streams = request.model, endpoint == "generate_stream"
             if model.is_ours:
                 request.call_name = new_name()
-                may_go_on = request.streams and request.version == b"1.1"
-                request.journal_name = request.call_name if may_go_on else ""
+                request.journal_name = request.call_name if request.streams else ""
         elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
             request.awaited_model = request.model
 

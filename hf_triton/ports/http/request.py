@@ -102,6 +102,8 @@ class Request:
             self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
         if version not in _VERSIONS:
             self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
+        if version == "1.0" and self.endpoint == "generate_stream":  # which knows no chunks
+            self.refuse(505, "got HTTP/1.0, but a stream needs HTTP/1.1")
         if method not in _METHODS and method != b"OPTIONS":
             text = f"got {method.decode()[:20]}, allowed: GET, POST"
             self.refuse(405, text, {"Allow": "GET, POST"})

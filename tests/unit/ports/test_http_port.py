@@ -176,17 +176,6 @@ async def test_a_compressed_body_goes_on_as_it_was_checked(coding: str, packed: 
         assert asked.body[told:] == data
 
 
-async def test_http_1_0_gets_no_chunks() -> None:
-    """Triton 24.10 sends them; a stream ends with the connection, event by event before."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-    chunks = (b"6\r\ndata: \r\n3\r\n1\n", b"\n\r\n", b"0\r\n\r\n")
-    script = answering(head[:9], head[9:] + b"Transfer-Encoding: chunked\r\n\r\n", *chunks)
-    async with open_port(script=script) as port:
-        client = await port.client()
-        client.send(b"POST /v2/models/m/generate_stream HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
-        assert await client.rest() == head + b"Connection: close\r\n\r\ndata: 1\n\n"
-
-
 async def test_the_last_request_of_a_connection_is_its_last() -> None:
     async with open_port() as port:
         client = await port.client()

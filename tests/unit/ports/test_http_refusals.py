@@ -90,6 +90,10 @@ REFUSED = {
     ),
     "blank lines": (b"\r\n" * 200_000, 431, "65536 bytes"),
     "HTTP/2": (b"GET /v2 HTTP/2.0\r\n\r\n", 505, "allowed: HTTP/1.1"),
+    "a stream over HTTP/1.0": (
+        b"POST /v2/models/m/generate_stream HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}",
+        *(505, "needs HTTP/1.1"),
+    ),
     "HTTP/0.9": (b"GET /v2\r\n\r\n", 505, "allowed: HTTP/1.1"),
 }
 
