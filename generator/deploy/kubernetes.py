@@ -63,10 +63,10 @@ def _steps(servers: Sequence[Server]) -> list[str]:
             f"kubectl{space} create secret generic {asked.hf_token_secret} "
             '--from-literal=token="$HF_TOKEN"   # for gated models'
         )
-    openai = ' --from-literal=openai="$(openssl rand -hex 32)"' if asked.openai else ""
+    api = ' --from-literal=api="client $(openssl rand -hex 32)"' if asked.openai else ""
     steps.append(
         f"kubectl{space} create secret generic {asked.name}-keys "
-        f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
+        f'--from-literal=admin="$(openssl rand -hex 32)"{api}'
     )
     # On the server: kubectl would note each object, large files too, in an annotation of its own.
     return [*steps, f"kubectl apply --server-side -k {shlex.quote(asked.output)}"]

@@ -46,6 +46,11 @@ VERBS = {
 }
 # Of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
+# Options that went, and what does it now.
+GONE = {
+    "--openai-cors": "cors in the server: block of models.yaml",
+    "--openai-key-file": "--api-keys-file, whose keys every port takes",
+}
 
 # Options of earlier releases, each with what to use instead.
 _GONE = {
@@ -134,6 +139,7 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"{given} is gone: {_GONE[given]}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
+            hint = f"; use {GONE[given]}" if given in GONE else hint
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 

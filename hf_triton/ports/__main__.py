@@ -9,7 +9,6 @@ when stdin closes: then whoever started it is gone. Its errors are on stderr, an
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import traceback
 from functools import partial
@@ -33,9 +32,6 @@ _SWITCH_S = 0.001  # after which a thread that reads a large body lets the event
 
 def main() -> int:
     settings = settings_as(ProxySettings)
-    if settings.openai and settings.openai.verbose:
-        logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
-        logging.getLogger("hf_triton.ports").setLevel(logging.DEBUG)
     sys.setswitchinterval(_SWITCH_S)
     return run_child("the ports' process", partial(_serve, settings), uvloop.run)
 

@@ -19,6 +19,7 @@ from hf_triton.ports.settings import Caller
 from hf_triton.tritonserver.admin_key import KeySource
 
 VARIABLE = "HF_TRITON_API_KEYS"
+_WENT = "HF_TRITON_OPENAI_KEY"  # a key for one port
 FLAG = "--api-keys-file"
 _SOURCE = KeySource(VARIABLE, FLAG, re.compile(r".*", re.DOTALL), "lines of names and keys")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -31,6 +32,8 @@ def take_api_keys(file: Path | None, environment: MutableMapping[str, str]) -> t
     """The callers in ``file``, else in the environment, which loses them; none where neither is
     there. Raises ServerError, which names the line.
     """
+    if environment.get(_WENT):
+        raise ServerError(f"{_WENT}: it went; use {VARIABLE}, whose keys every port takes")
     text = _SOURCE.take(file, environment)
     return () if text is None else parse(text, f"{FLAG} {file}" if file else VARIABLE)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hmac
 import math
 import os
@@ -63,13 +62,6 @@ class Callers:
         self._by_digest = dict(map(self._by_key_of, access.callers))
         self._by_address: OrderedDict[str, Account] = OrderedDict()
         self._are_limited = access.limits != Limits()
-
-    def and_also(self, caller: Caller) -> Callers:
-        """The same accounts, and that of one who may not ask the other ports."""
-        both = copy.copy(self)
-        digest, account = self._by_key_of(caller)
-        both._by_digest = {digest: account, **self._by_digest}  # noqa: SLF001, of this class
-        return both
 
     @property
     def have_keys(self) -> bool:

@@ -52,8 +52,7 @@ EVERYBODY = Access()
 class OpenAiPort(msgspec.Struct, frozen=True):
     """OpenAI's API on ``port``, in front of the gRPC target ``triton_address``; its repository and
     the Unix socket of its metrics, where they are here. ``media_hosts`` are those from which images
-    and sounds are fetched; responses are kept for ``keep_s``; ``verbose`` shows the debug log. The
-    ``caller`` and the pages of ``cors`` may ask this port beside those that may ask all.
+    and sounds are fetched; responses are kept for ``keep_s``.
     """
 
     port: int
@@ -63,9 +62,6 @@ class OpenAiPort(msgspec.Struct, frozen=True):
     media_hosts: tuple[str, ...] = ()
     has_playground: bool = True
     keep_s: float = 1800.0
-    verbose: bool = False
-    caller: Caller | None = None
-    cors: tuple[str, ...] = ()
 
 
 class ProxySettings(msgspec.Struct, frozen=True):

@@ -17,17 +17,12 @@ from pathlib import Path
 from generator.errors import ServerError, UsageError
 from generator.flag_values import address, port, positive, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
-from generator.models_yaml.server_settings import (
-    LOG_FORMATS,
-    ORIGIN,
-    ORIGIN_EXAMPLE,
-    ServerSettings,
-)
+from generator.models_yaml.server_settings import LOG_FORMATS, ServerSettings
 from generator.spec.access import Tls
 from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
-from hf_triton.ports.openai.curl_lines import api_of, take_key
+from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import json_log
@@ -80,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="show tritonserver's whole log, and the names of fields that OpenAI's API leaves out",
+        help="show tritonserver's whole log",
     )
     parser.add_argument(
         "arguments",
@@ -143,20 +138,13 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "OpenAI's API",
         "/v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings, for the openai "
-        "package and other clients of that API. Clients need a key if HF_TRITON_OPENAI_KEY or "
-        "--openai-key-file sets one.",
+        "package and other clients of that API.",
     )
     group.add_argument(
         "--openai-port",
         type=port,
         metavar="PORT",
         help="port of this API, such as 9000 (default: not served)",
-    )
-    group.add_argument(
-        "--openai-key-file",
-        type=Path,
-        metavar="FILE",
-        help="a file with the key that clients must send (default: HF_TRITON_OPENAI_KEY, if set)",
     )
     group.add_argument(
         "--openai-media-hosts",
@@ -179,14 +167,6 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="keep responses of /v1/responses in memory for this long after their last use, for "
         "previous_response_id; 0: not at all (default: 30)",
-    )
-    group.add_argument(
-        "--openai-cors",
-        type=_origins,
-        default=(),
-        metavar="ORIGIN,...",
-        help=f"allow requests from pages of these origins, such as {ORIGIN_EXAMPLE}; '*': all. "
-        "They add to cors in models.yaml (default: none)",
     )
     group.add_argument(
         "--triton-url",
@@ -232,7 +212,6 @@ def run(args: argparse.Namespace) -> int:
     if args.log_format == "json":
         json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
-    openai_caller = take_key(args.openai_key_file, os.environ)
     callers = take_api_keys(args.api_keys_file, os.environ)
     if args.triton_url:
         # Imported here: without --triton-url the ports' process alone needs OpenAI's API.
@@ -243,7 +222,7 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(config, args) if has_file else ServerSettings()
         return serve_openai_only(
             Listen(args.host, openai_port=args.openai_port),
-            _openai(args, args.triton_url, openai_caller),
+            _openai(args, args.triton_url),
             _access(settings, callers, config),
             stop_signals(),
         )
@@ -274,8 +253,7 @@ def run(args: argparse.Namespace) -> int:
         )
         openai = None
         if args.openai_port:
-            own = repository, listen.metrics_socket
-            openai = _openai(args, listen.triton_grpc, openai_caller, *own)
+            openai = _openai(args, listen.triton_grpc, repository, listen.metrics_socket)
         ports = PublicPorts(
             proxy(listen, access, policy, admin_key, openai, repository.absolute()),
             api_of(openai, listen, access) if openai else None,
@@ -287,7 +265,6 @@ def run(args: argparse.Namespace) -> int:
 def _openai(
     args: argparse.Namespace,
     triton_address: str,
-    caller: Caller | None,
     repository: Path | None = None,
     metrics_socket: str = "",
 ) -> OpenAiPort:
@@ -299,9 +276,6 @@ def _openai(
         tuple(args.openai_media_hosts),
         args.playground,
         args.openai_keep_minutes * 60,
-        args.verbose,
-        caller,
-        args.openai_cors,
     )
 
 
@@ -359,9 +333,7 @@ def _refuse_ignored(args: argparse.Namespace) -> None:
     """Raises UsageError for options that would be ignored."""
     for flag, value in (
         ("--triton-url", args.triton_url),
-        ("--openai-key-file", args.openai_key_file),
         ("--openai-media-hosts", args.openai_media_hosts or None),
-        ("--openai-cors", args.openai_cors or None),
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
@@ -377,16 +349,6 @@ def _refuse_ignored(args: argparse.Namespace) -> None:
     if given:
         flags = ", ".join(given)
         raise UsageError(f"with --triton-url no tritonserver is started: leave out {flags}")
-
-
-def _origins(text: str) -> tuple[str, ...]:
-    origins = tuple(origin.strip() for origin in text.split(","))
-    for origin in origins:
-        if not re.fullmatch(ORIGIN, origin):
-            raise argparse.ArgumentTypeError(
-                f"got '{origin}', expected an origin such as {ORIGIN_EXAMPLE}, or '*'"
-            )
-    return origins
 
 
 def _hosts(text: str) -> tuple[str, ...]:

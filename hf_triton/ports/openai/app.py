@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from aiohttp import web
-from msgspec import structs
 
 from generator.errors import ServerError
 from generator.spec.task_sets import MEDIA_TASKS
@@ -321,9 +320,7 @@ class OpenAiApp:
 @contextlib.asynccontextmanager
 async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
     """The port's listener. Raises ServerError where a Triton that is elsewhere can't be reached."""
-    access = structs.replace(shared.access, cors=(*shared.access.cors, *settings.cors))
-    callers = shared.callers.and_also(settings.caller) if settings.caller else shared.callers
-    port = Port(replace(shared, access=access, callers=callers))
+    port = Port(shared)
     triton = Triton(settings.triton_address, port.retries)
     try:
         if settings.repository is None:  # whoever started this looks after the other one

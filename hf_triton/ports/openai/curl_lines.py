@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,24 +16,8 @@ from generator.spec.task_sets import (
     MEDIA_TASKS,
 )
 from generator.spec.triton_models import TASK_PARAMETER
-from hf_triton.ports.settings import Access, Caller, OpenAiPort
-from hf_triton.tritonserver.admin_key import KeySource
+from hf_triton.ports.settings import Access, OpenAiPort
 from hf_triton.tritonserver.listen import Listen
-
-VARIABLE = "HF_TRITON_OPENAI_KEY"
-_SOURCE = KeySource(
-    VARIABLE,
-    "--openai-key-file",
-    re.compile(r"[!-~]+"),
-    "one word of printable ASCII, or none at all",
-)
-
-
-def take_key(file: Path | None, environment: MutableMapping[str, str]) -> Caller | None:
-    """The caller with the key in ``file``, else in the environment, which loses it."""
-    key = _SOURCE.take(file, environment)
-    return None if key is None else Caller("openai", key)
-
 
 # The path and the body by the task.
 _SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,5 +53,4 @@ class OpenAiApi:
 
 def api_of(port: OpenAiPort, listen: Listen, access: Access) -> OpenAiApi:
     url = f"{'https' if access.tls else 'http'}://{listen.address(port.port)}"
-    key_variable = VARIABLE if port.caller else access.key_variable
-    return OpenAiApi(url, key_variable, port.has_playground)
+    return OpenAiApi(url, access.key_variable, port.has_playground)

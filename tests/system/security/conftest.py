@@ -14,7 +14,6 @@ from tests.support.triton import free_ports
 KEY = "the-admin-key-of-this-test"
 SECRETS = {
     "HF_TRITON_ADMIN_KEY": KEY,
-    "HF_TRITON_OPENAI_KEY": "the-openai-key-of-this-test",
     "HF_TOKEN": "hf_" + "t" * 34,
 }
 

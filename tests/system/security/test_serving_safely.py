@@ -74,7 +74,6 @@ def test_models_do_not_inherit_the_servers_keys(served: Served) -> None:
     environment = Path(f"/proc/{served.stub_pid('echo')}/environ").read_text()
     assert "HF_TOKEN=" in environment, "which they load weights with"
     assert "HF_TRITON_ADMIN_KEY" not in environment
-    assert "HF_TRITON_OPENAI_KEY" not in environment
 
 
 @pytest.mark.threat("model-name-in-url")

@@ -51,12 +51,12 @@ def test_ports_are_bound_to_this_machine_unless_asked(deploy: Deploy) -> None:
 @pytest.mark.threat("secrets-in-images")
 def test_no_secret_stands_in_a_file(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "hf_" + "a" * 34
-    for name in ("HF_TOKEN", "HF_TRITON_ADMIN_KEY", "HF_TRITON_API_KEYS", "HF_TRITON_OPENAI_KEY"):
+    for name in ("HF_TOKEN", "HF_TRITON_ADMIN_KEY", "HF_TRITON_API_KEYS"):
         monkeypatch.setenv(name, secret)
     rendered = deploy("compose", "--openai")
     assert secret not in "".join(rendered.files.values())
     environment = triton(rendered)["environment"]
-    for name in ("HF_TOKEN", "HF_TRITON_ADMIN_KEY", "HF_TRITON_API_KEYS", "HF_TRITON_OPENAI_KEY"):
+    for name in ("HF_TOKEN", "HF_TRITON_ADMIN_KEY", "HF_TRITON_API_KEYS"):
         assert environment[name] is None  # as it is in the environment of docker compose
     grafana = rendered.yaml("compose.yaml")["services"]["grafana"]["environment"]
     assert grafana["GF_SECURITY_ADMIN_PASSWORD"].startswith("${GRAFANA_ADMIN_PASSWORD:?")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 import uvloop
+from msgspec import structs
 from tritonclient.grpc import service_pb2_grpc
 
 from hf_triton.ports.child_process import proxy
@@ -120,11 +121,9 @@ class Translator:
 def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     """The translator of ``serve`` in front of a real server; its address."""
     listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    caller = Caller("openai", key) if key else None
-    openai = OpenAiPort(
-        listen.openai_port, listen.triton_grpc, triton.server.repository, caller=caller
-    )
-    process = proxy(listen, admin_key=ADMIN_KEY, openai=openai)
+    access = Access((Caller("openai", key),)) if key else EVERYBODY
+    openai = OpenAiPort(listen.openai_port, listen.triton_grpc, triton.server.repository)
+    process = proxy(listen, access, admin_key=ADMIN_KEY, openai=openai)
     process.start()
     try:
         yield f"http://{listen.address(listen.openai_port)}"
@@ -180,10 +179,9 @@ class Starter:
         **further: Any,
     ) -> Translator:
         port = free_ports().http_port
-        caller = Caller("openai", key) if key else None
-        openai = OpenAiPort(
-            port, address, repository, media_hosts=media_hosts, caller=caller, **further
-        )
+        if key:
+            access = structs.replace(access, callers=(*access.callers, Caller("openai", key)))
+        openai = OpenAiPort(port, address, repository, media_hosts=media_hosts, **further)
         settings = ProxySettings(Listen(), openai, abandoned_requests, access, admin_key)
         return self.loop.run(self._translator(triton, settings, port))
 

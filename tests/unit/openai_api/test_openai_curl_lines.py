@@ -11,7 +11,7 @@ import pytest
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.ports.openai.curl_lines import OpenAiApi, api_of
 from hf_triton.ports.openai.schema.media import take_media
-from hf_triton.ports.settings import EVERYBODY, Caller, OpenAiPort
+from hf_triton.ports.settings import EVERYBODY, Access, Caller, OpenAiPort
 from hf_triton.tritonserver.listen import Listen
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/every-task.yaml"
@@ -32,8 +32,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("key", [None, "secret"])
 def test_each_task_has_its_path_and_others_none(repository: Path, key: str | None) -> None:
-    port = OpenAiPort(9000, "", caller=Caller("openai", key) if key else None)
-    api = api_of(port, Listen("127.0.0.1", 8000, 8001, 8002), EVERYBODY)
+    access = Access((Caller("openai", key),)) if key else EVERYBODY
+    api = api_of(OpenAiPort(9000, ""), Listen("127.0.0.1", 8000, 8001, 8002), access)
     for model in ("text", "embedding", "translate", "classifier", "image"):
         lines = api.curl_lines(model, repository / model / "config.pbtxt")
         assert len(lines) == (model in EXPECTED)
@@ -42,7 +42,7 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
             path, field = EXPECTED[model]
             assert words[1] == f"http://127.0.0.1:9000{path}"
             assert set(json.loads(words[-1])) == {"model", field}
-            assert ("$HF_TRITON_OPENAI_KEY" in line) == (key is not None)
+            assert ("$HF_TRITON_API_KEY" in line) == (key is not None)
             assert "secret" not in line
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError, UsageError
-from hf_triton.ports.openai.curl_lines import take_key
 from hf_triton.tritonserver.admin_key import VARIABLE, new_admin_key, take_admin_key
 from hf_triton.tritonserver.log import mask, secrets_of
 from hf_triton.tritonserver.restrictions import refuse_clashes
@@ -49,12 +48,6 @@ def test_an_admin_key_that_can_not_be_one_is_refused_unquoted(key: str) -> None:
     with pytest.raises(ServerError, match=f"{VARIABLE}: expected one word of 16 to 256") as caught:
         take_admin_key(None, {VARIABLE: key})
     assert not key.strip() or key not in str(caught.value)
-
-
-@pytest.mark.parametrize("key", ["", "two words", "é"])
-def test_a_key_of_openais_api_that_protects_nothing_is_refused(key: str) -> None:
-    with pytest.raises(ServerError, match="HF_TRITON_OPENAI_KEY: expected one word"):
-        take_key(None, {"HF_TRITON_OPENAI_KEY": key})
 
 
 def test_an_admin_key_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import difflib
 import functools
 import gc
 import json
-import logging
 import re
 import sys
 from collections import Counter
@@ -26,8 +25,6 @@ _STRUCTURE = (b"[", b"{", b":")
 _MOST_STRUCTURE = 250_000
 # So is one that is all elements: no prompt of token ids has more.
 _MOST_ELEMENTS = 2**20 + 2**18
-_LOG = logging.getLogger(__name__)
-_MOST = 20  # names in a line of the log
 _LIKE, _VERY_LIKE = 0.6, 0.8  # difflib's own, and of what is taken for misspelt
 # Nothing in Triton holds a larger number.
 _MOST_INTEGER = 2**64
@@ -229,7 +226,6 @@ def within(place: str, name: str) -> str:
 
 def _check_fields(kind: type[Struct], given: Any, place: str) -> None:
     """Checks names, and values as far as msgspec has no types for them."""
-    left_out = []
     known, is_strict = fields_of(kind), kind.__struct_config__.forbid_unknown_fields
     for name, value in given.items() if isinstance(given, dict) else ():
         where = within(place, short(name))
@@ -241,10 +237,6 @@ def _check_fields(kind: type[Struct], given: Any, place: str) -> None:
                 raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
         elif value is not None:
             _check_value(known[name], value, where)
-        if name not in known or "ignored" in known[name].rules:
-            left_out.append(short(name))
-    if left_out:
-        _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
 
 
 def _check_value(field: _Field, value: Any, where: str) -> None:
