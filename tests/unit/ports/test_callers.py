@@ -150,10 +150,10 @@ def test_a_file_of_keys_has_a_line_for_each() -> None:
 @pytest.mark.parametrize(
     "line, expected",
     [
-        ("alice", "alice: expected a key of 16 to 256"),
-        ("alice short", "alice: expected a key of 16 to 256"),
-        (f"-alice {ALICE}", "expected a name first"),
-        (f"alice {ALICE} {BOB}", "expected requests_per_minute=N or concurrent_requests=N"),
+        ("alice", "expected a name of letters"),
+        ("alice short", "a key of 16 to 256"),
+        (f"-alice {ALICE}", "expected a name of letters"),
+        (f"alice {ALICE} {BOB}", "requests_per_minute=N and concurrent_requests=N"),
         (f"alice {ALICE} concurrent_requests=0", "from 1 to 1000000"),
         (f"alice {ALICE} concurrent_requests=many", "from 1 to 1000000"),
         (f"first {BOB}", "for the second time"),
