@@ -14,8 +14,8 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
-from operator import itemgetter
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -44,7 +44,7 @@ _SPARE_DESCRIPTORS = 64
 # A client's connection and one to tritonserver on each of two HTTP ports, on gRPC's the client's
 # and both ends of the one to its server, and on OpenAI's the client's.
 _DESCRIPTORS_EACH = 8
-_LOOKED_UP_AT_ONCE = 256
+_LOOKED_AT = 256
 
 
 class Connection(Protocol):
@@ -67,14 +67,13 @@ class Connection(Protocol):
 
 
 class Connections:
-    """At most ``most``. One more, and the idle one is closed whose time ends first, so that slow
-    senders keep nobody out.
+    """At most ``most``. One more, and an idle one is closed, so that slow senders keep nobody out:
+    of those that are open longest the one whose time ends first.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._open: set[Connection] = set()
-        self._next: list[tuple[float, Connection]] = []  # to be closed, the first one last
+        self._open: dict[Connection, None] = {}  # in order
 
     def __len__(self) -> int:
         return len(self._open)
@@ -83,26 +82,16 @@ class Connections:
         return iter(tuple(self._open))
 
     def add(self, connection: Connection) -> None:
-        closed = self._idle_one() or connection if len(self) >= self.most else None
-        self._open.add(connection)
-        if closed:
-            self._open.discard(closed)
+        self._open[connection] = None
+        if len(self) > self.most:
+            idle = (one for one in self._open if one.is_idle and one is not connection)
+            some = islice(idle, _LOOKED_AT)  # a flood of clients would have it do nothing else
+            closed = min(some, key=attrgetter("deadline"), default=connection)
+            del self._open[closed]
             closed.abort()
 
     def remove(self, connection: Connection) -> None:
-        self._open.discard(connection)
-
-    def _idle_one(self) -> Connection | None:
-        """Looks through all for some at once: a flood of clients would have it do nothing else."""
-        while True:
-            if not self._next:
-                idle = ((one.deadline, one) for one in self._open if one.is_idle)
-                self._next = nsmallest(_LOOKED_UP_AT_ONCE, idle, key=itemgetter(0))[::-1]
-            if not self._next:
-                return None
-            deadline, found = self._next.pop()
-            if found in self._open and found.is_idle and found.deadline == deadline:
-                return found
+        self._open.pop(connection, None)
 
 
 def max_connections() -> int:

@@ -28,7 +28,7 @@ class Client:
 
 
 @pytest.mark.threat("slow-http-clients", "slow-openai-clients")
-def test_the_idle_connection_goes_whose_time_ends_first_as_it_is_now() -> None:
+def test_the_idle_connection_goes_whose_time_ends_first() -> None:
     connections = Connections(4)
     busy, later, first, second = [Client(0, is_idle=False), *map(Client, (9, 1, 2))]
     for client in (busy, later, first, second, Client(99)):
