@@ -9,6 +9,9 @@ from hf_triton.ports.settings import MIB
 
 ALL_MIB = 512  # or the size of two of the largest requests, if that is more
 SMALL_BYTES = 65_536  # requests up to this size are never refused for lack of room
+# Of one message: Triton looks keys up one by one, and takes time with the square of some entries.
+# 60,000 keys kept its HTTP port busy for minutes.
+MAX_ENTRIES = 256
 ENCODINGS = (b"gzip", b"deflate")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 # Nobody else is served while a body expands, so one that grows beyond this size may grow by at most
@@ -51,6 +54,12 @@ class Bodies:
 
     def _too_large(self, got: str) -> RefusedError:
         return RefusedError(413, f"the body: got {got}, allowed: {self._allowed}")
+
+
+def check_count(count: int, where: str) -> None:
+    """Raises RefusedError for more entries than a message may have."""
+    if count > MAX_ENTRIES:
+        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_ENTRIES}")
 
 
 def expanded(data: bytes, max_bytes: int, what: str) -> bytes:

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from hf_triton.ports.bodies import MAX_ENTRIES, check_count
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.runtime.request.request_parameters import CALLER
 
-# As many as a body of JSON may have. Triton takes time with the square of some of them.
-MAX_ENTRIES = 256
 MAX_TEXTS = 16_384  # of one tensor outside raw_input_contents: each becomes 40 bytes of Triton's
 MAX_HEAD_BYTES = 1 << 20  # all but tensors' data
 # Each byte or two of a smaller message may be an entry of its own.
@@ -47,15 +46,15 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[str]]:
     except DecodeError:
         raise RefusedError(400, _NOT_ONE) from None
     for field in ("inputs", "outputs", "raw_input_contents", "parameters"):
-        _check_count(len(getattr(request, field)), field)
+        check_count(len(getattr(request, field)), field)
     _check_names(request)
     if CALLER in request.parameters and not may_name_caller:
         raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
     for index, tensor in enumerate(request.inputs):
-        _check_count(len(tensor.parameters), f"inputs[{index}].parameters")
+        check_count(len(tensor.parameters), f"inputs[{index}].parameters")
         _check_shape(tensor.shape, f"inputs[{index}].shape")
     for index, output in enumerate(request.outputs):
-        _check_count(len(output.parameters), f"outputs[{index}].parameters")
+        check_count(len(output.parameters), f"outputs[{index}].parameters")
     return request.model_name, [
         output.name for output in request.outputs if "classification" in output.parameters
     ]
@@ -83,13 +82,8 @@ def _check_names(request: service_pb2.ModelInferRequest) -> None:
         raise RefusedError(400, "got a name or a parameter with a zero byte in it")
 
 
-def _check_count(count: int, where: str) -> None:
-    if count > MAX_ENTRIES:
-        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_ENTRIES}")
-
-
 def _check_shape(shape: list[int], where: str) -> None:
-    _check_count(len(shape), where)
+    check_count(len(shape), where)
     if min(shape, default=0) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
         raise RefusedError(400, f"{where}: got {str(list(shape))[:100]}, no tensor's shape")
 

@@ -15,11 +15,10 @@ from urllib.parse import unquote
 
 import msgspec
 
+from hf_triton.ports.bodies import MAX_ENTRIES, check_count
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.runtime.request.request_parameters import CALL, CALLER
 
-# Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
-MAX_KEYS = 256
 # Each takes 16 bytes of Triton's parser; more is better sent as binary data.
 MAX_VALUES = 8_388_608
 # Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
@@ -37,7 +36,6 @@ _HUGE_EXPONENTS, _HUGE_DIGITS = (b"0e000", b"0e+000"), b"0" * 309
 _AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
-_ID = re.compile(rb'"id"\s*:\s*"([ -!#-\[\]-~]{1,128})"')
 
 Raw = msgspec.Raw
 Unset = msgspec.UnsetType
@@ -95,12 +93,6 @@ def timeout_s_of(request: bytes) -> float:
     return int(found[1]) / 1000 if found else math.inf
 
 
-def id_of(request: bytes) -> str:
-    """The id in a request that was written anew; "" where it is none to be shown."""
-    found = _ID.search(request)
-    return found[1].decode() if found else ""
-
-
 def checked_infer(
     head: bytes, num_bytes: int, alias: str = "", call: str = ""
 ) -> tuple[bytes, list[str]]:
@@ -119,15 +111,15 @@ def checked_infer(
             _check_texts(f"inputs[{index}]", texts)
         for index, output in enumerate(outputs):
             _check_texts(f"outputs[{index}]", [output.name, *_texts_of(output)])
-    _check_count(len(inputs), "inputs")
-    _check_count(len(outputs), "outputs")
-    _check_count(len(request.parameters or ()), "parameters")
+    check_count(len(inputs), "inputs")
+    check_count(len(outputs), "outputs")
+    check_count(len(request.parameters or ()), "parameters")
     for index, tensor in enumerate(inputs):
-        _check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
+        check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
         _check_shape(tensor, num_bytes)
         _check_binary(tensor, num_bytes)
     for index, output in enumerate(outputs):
-        _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
+        check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
     own, given = {CALLER: alias, CALL: call}, request.parameters or {}
     if any(own.values()) or own.keys() & given.keys():
         rest = {key: value for key, value in given.items() if key not in own}
@@ -174,7 +166,7 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
 
 def _check_fields(where: str, fields: dict[str, Raw], body: bytes) -> None:
     """Raises RefusedError for too many or wrong ones; those that only the proxy sends go."""
-    _check_count(len(fields), where)
+    check_count(len(fields), where)
     if _may_have_zero_byte(body):
         _check_texts(where, fields)
         for name, value in fields.items():
@@ -214,14 +206,9 @@ def _check_texts(where: str, texts: Iterable[object]) -> None:
         raise RefusedError(400, f"{where[:64]}: got a text with a zero byte in it")
 
 
-def _check_count(count: int, where: str) -> None:
-    if count > MAX_KEYS:
-        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_KEYS}")
-
-
 def _check_shape(tensor: Input, num_bytes: int) -> None:
     shape, name = tensor.shape, tensor.name[:64]
-    if len(shape) > MAX_KEYS or any(size < 0 for size in shape):
+    if len(shape) > MAX_ENTRIES or any(size < 0 for size in shape):
         raise RefusedError(400, f"input '{name}': got a shape that no tensor has")
     shared = tensor.parameters and _SHARED_MEMORY in tensor.parameters
     allowed = _MAX_SHARED_ELEMENTS if shared else num_bytes

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hf_triton.ports.bodies import MAX_ENTRIES
 from hf_triton.ports.http.json_bodies import (
-    MAX_KEYS,
     MAX_VALUES,
     checked_generate,
     checked_infer,
@@ -89,7 +89,7 @@ def test_a_key_that_comes_twice_means_what_was_checked(key: str) -> None:
         (tensor(data=0).replace(b": 0}", b": " + b"[" * 40_000 + b"]" * 40_000 + b"}"), "nested"),
         ('{"inputs": []}'.encode("utf-16"), "UTF-8"),
         (tensor(name="_").replace(b"_", b"\xff"), "UTF-8"),
-        (infer(inputs=[TENSOR] * (MAX_KEYS + 1)), f"inputs: got {MAX_KEYS + 1} entries"),
+        (infer(inputs=[TENSOR] * (MAX_ENTRIES + 1)), f"inputs: got {MAX_ENTRIES + 1} entries"),
         (infer(parameters={str(i): i for i in range(60_000)}), "parameters: got 60000 entries"),
         (infer(parameters={"nested": [[]]}), r"parameters"),
         (b'{"inputs": [' + b"1," * MAX_VALUES + b"1]}", "values in JSON"),
