@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from generator.render.model_config import LACKED_HERE
 
-# What the gRPC port says of a method that it does not have; Triton itself has no text for that.
-NO_METHOD = "got a method that this server does not have"
 # The headers with the admin key; gRPC's is as Triton's own restricted calls have it.
 HTTP_ADMIN_HEADER = "hf-triton-admin-key"
 GRPC_ADMIN_HEADER = f"triton-grpc-protocol-{HTTP_ADMIN_HEADER}"

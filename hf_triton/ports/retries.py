@@ -102,8 +102,8 @@ def demand_of(line: bytes) -> Demand:
 
 class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
-    with ``prefix``. Without one Triton is on another machine: no stream goes on in another process,
-    and no model is told of ``abandoned`` requests. ``say`` sends a line to the supervisor.
+    with ``prefix``; without one no stream goes on in another process, and no model is told of
+    ``abandoned`` requests. ``say`` sends a line to the supervisor.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
@@ -233,14 +233,14 @@ class InFlight:
         coordinator: RetryCoordinator,
         model: str,
         on_lost: Callable[[], None],
-        describe: Callable[[], tuple[float, str]] = lambda: (math.inf, ""),
+        timeout_s: Callable[[], float] = lambda: math.inf,
         stream: str = "",
     ) -> None:
-        """``describe`` returns the request's timeout in seconds and its id; it is called only when
-        the request has to wait. ``stream`` names a stream that another process may go on with.
+        """``timeout_s`` returns the request's own timeout, and is called only when the request has
+        to wait. ``stream`` names a stream that another process may go on with.
         """
         self.model, self.on_lost = model, on_lost
-        self._coordinator, self._describe, self._id = coordinator, describe, ""
+        self._coordinator, self._timeout_s = coordinator, timeout_s
         self._began_s = time.monotonic()
         self._deadline_s: float | None = None  # None until it had to wait
         self._ends_s = math.inf  # the time until which it may wait
@@ -288,8 +288,10 @@ class InFlight:
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
     def send_now(self) -> bool:
-        """Counts it as sent and returns True, or returns False if it has to wait first."""
-        if self._deadline_s is not None or self._told.is_coming:
+        """Counts it as sent and returns True, or returns False if it has to wait first, as one does
+        that was sent before.
+        """
+        if self.is_sent or self._told.is_coming:
             return False
         self._enter()
         return True
@@ -300,8 +302,7 @@ class InFlight:
         """
         self._leave()
         if self._deadline_s is None:
-            timeout_s, self._id = self._describe()
-            self._deadline_s = self._began_s + timeout_s
+            self._deadline_s = self._began_s + self._timeout_s()
         if self._ends_s == math.inf:
             self._ends_s = min(time.monotonic() + (self._told.wait_s or WAIT_S), self._deadline_s)
         self._coordinator.track(self, is_sent=False)
@@ -418,9 +419,8 @@ class InFlight:
         self._count_death()
         if self._suspicion > before and self._suspicion >= 2 * _SUSPECT:
             told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
-            refused = f"model '{self.model}': request {self._id or 'without an id'} is refused"
-            sys.stderr.write(f"hf-triton: {refused}: the model died {told}\n")
             text = f"model '{self.model}' died {told}: it is not sent again"
+            sys.stderr.write(f"hf-triton: a request is refused: {text}\n")
             raise RefusedError(500, text)
 
     def _too_late(self) -> RefusedError:

@@ -1,9 +1,8 @@
 """The calls by which tritonserver's models are asked over gRPC, bytes in and out.
 
 A call is asked again where its model dies or is away: until its answer begins, and a stream that
-can go on in another process until it ends. None is cancelled at a Triton itself. The model of a
-call to one on this machine is told that nobody waits for it any more; a call to the proxy of
-``serve`` elsewhere is cancelled there, which does the same. What still comes of a call is read.
+can go on in another process until it ends. None is cancelled at Triton: its model is told that
+nobody waits for it any more, and what still comes of it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.call_files import new_name
-from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
 from hf_triton.runtime.request.request_parameters import CALL
 
@@ -47,8 +46,6 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
-# The proxy of a gRPC port refuses it in words of its own.
-_NO_METHOD_OF_TRITONS = f"{SERVICE}AskProxy"
 # What gRPC itself says where nobody answers; anything else is the model's own text.
 _NO_CONNECTION = re.compile(
     r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
@@ -180,35 +177,23 @@ class TritonCalls:
     def _leave(self, name: str, call: Any, answer: Any) -> None:
         if self._retries.abandoned and name:
             self._retries.abandoned.tell(name)
-        self._let_end(name, call, answer, may_cancel=self._retries.abandoned is None)
+        self._let_end(name, call, answer)
 
-    def _let_end(self, name: str, call: Any, answer: Any, *, may_cancel: bool = False) -> None:
-        ending = asyncio.create_task(self._read_to_end(name, call, answer, may_cancel))
+    def _let_end(self, name: str, call: Any, answer: Any) -> None:
+        ending = asyncio.create_task(self._read_to_end(name, call, answer))
         for tasks in (self._ending, LEFT.get(set())):
             tasks.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _read_to_end(self, name: str, call: Any, answer: Any, may_cancel: bool) -> None:
-        """Reads on from the ``answer`` that is awaited, or cancels the call where it may."""
+    async def _read_to_end(self, name: str, call: Any, answer: Any) -> None:
+        """Reads on from the ``answer`` that is awaited."""
         try:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                if may_cancel and await self._asks_proxy():
-                    call.cancel()
-                else:
-                    while await answer is not grpc.aio.EOF and not call.done():
-                        answer = call.read()
+                while await answer is not grpc.aio.EOF and not call.done():
+                    answer = call.read()
         finally:
             if self._retries.abandoned:
                 self._retries.abandoned.forget(name)
-
-    async def _asks_proxy(self) -> bool:
-        """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
-        try:
-            ask = self._channel.unary_unary(_NO_METHOD_OF_TRITONS)
-            await ask(b"", timeout=QUESTION_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            return bool(error.details() == NO_METHOD)
-        return False
 
 
 class _LostError(Exception):
@@ -226,19 +211,17 @@ class _Tries:
         self._asked, self._is_named = asked, retries.abandoned is not None and asked.is_ours
         stream = new_name() if self._is_named and streams else ""
         self.name = ""
-        self.in_flight = InFlight(retries, asked.model, self._lose, self._describe, stream)
-        self._is_first, self._is_lost = True, False
+        self.in_flight = InFlight(retries, asked.model, self._lose, self._timeout_s, stream)
+        self._is_lost = False
         self._waiting: asyncio.Future[Any] | None = None
 
-    def _describe(self) -> tuple[float, str]:
-        request = service_pb2.ModelInferRequest.FromString(self._asked.message or b"")
-        return timeout_s_of(request), str(request.id)
+    def _timeout_s(self) -> float:
+        return timeout_s_of(service_pb2.ModelInferRequest.FromString(self._asked.message or b""))
 
     async def begin(self) -> bytes:
         """Waits until it may be asked; returns what is sent. Raises RefusedError."""
-        may_send = self._is_first and self.in_flight.send_now()
-        self._is_first = self._is_lost = False
-        if not may_send and self._asked.model:
+        self._is_lost = False
+        if not self.in_flight.send_now():
             await self.in_flight.wait_until_sendable()
         message = self._asked.message or b""
         if not self._asked.may_keep():

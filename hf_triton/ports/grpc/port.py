@@ -11,7 +11,7 @@ from hf_triton.ports.bodies import SMALL_BYTES, expanded
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.messages import checked, model_of
 from hf_triton.ports.port import Port, Shared
-from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, NO_METHOD, RefusedError
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, RefusedError
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 from hf_triton.runtime.request.request_parameters import CALLER
 
@@ -57,7 +57,7 @@ class GrpcPort(Port):
     def account(self, method: str, metadata: Metadata) -> Account | None:
         """Whose call it is by its key. Raises RefusedError."""
         if method not in _METHODS:
-            raise RefusedError(501, NO_METHOD)
+            raise RefusedError(501, "got a method that this server does not have")
         given = dict[str, Any](metadata)
         # Whoever reads another one than we do would be told another thing.
         for name in (_KEY, GRPC_ADMIN_HEADER):

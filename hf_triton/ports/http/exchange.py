@@ -14,7 +14,7 @@ from typing import Any
 
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
-from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
+from hf_triton.ports.http.json_bodies import timeout_s_of
 from hf_triton.ports.http.proxy import HttpProxy, Payload
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Asker, Upstream
@@ -68,7 +68,7 @@ class Exchange(Asker):
                 self._proxy.retries,
                 request.awaited_model,
                 self._lose_model,
-                self._describe,
+                self._timeout_s,
                 request.journal_name,
             )
             may_send = self._in_flight.send_now()
@@ -78,9 +78,8 @@ class Exchange(Asker):
         else:
             self._task = self._proxy.run(self._ask_later(payload, may_send=may_send))
 
-    def _describe(self) -> tuple[float, str]:
-        payload = self._payload if isinstance(self._payload, bytes) else b""
-        return timeout_s_of(payload), id_of(payload)
+    def _timeout_s(self) -> float:
+        return timeout_s_of(self._payload if isinstance(self._payload, bytes) else b"")
 
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self.upstream = upstream

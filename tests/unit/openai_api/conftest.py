@@ -201,31 +201,6 @@ class Starter:
         self.endings.append(server.stop(0))
         return fake, port
 
-    def proxy(self, fake: FakeTriton, folder: Path) -> str:
-        """The gRPC port of a ``serve`` in front of a fake; its address."""
-        fake.abandoned_requests = f"{folder}/left_"
-        return self.loop.run(self._proxy(fake, folder))
-
-    async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
-        server, listen = grpc.aio.server(), replace(free_ports(), sockets=str(folder))
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
-        server.add_insecure_port(listen.triton_grpc)
-        await server.start()
-        settings = ProxySettings(listen, None, fake.abandoned_requests)
-        stop, ready = asyncio.Event(), asyncio.Event()
-        retries = RetryCoordinator(settings.abandoned_requests)
-        retries.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
-        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
-        await ready.wait()
-
-        async def end() -> None:
-            stop.set()
-            await serving
-            await server.stop(0)
-
-        self.endings.append(end())
-        return listen.address(listen.grpc_port)
-
     async def _translator(
         self, triton: FakeTriton, settings: ProxySettings, port: int
     ) -> Translator:

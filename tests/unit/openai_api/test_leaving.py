@@ -98,17 +98,3 @@ def read_until(connection: socket.socket, mark: bytes) -> bytes:
         assert more, found
         found += more
     return found
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", ["echo", "whole"])
-def test_a_client_that_leaves_is_told_of_by_the_proxy_of_a_serve_elsewhere(
-    model: str, stream: bool, starter: Starter, tmp_path: Path
-) -> None:
-    fake, _ = starter.triton()
-    api = starter.translator(fake, starter.proxy(fake, tmp_path))
-    assert eventually(lambda: api.completion(model=model).status == 200 and fake.is_told)
-    with connect(api, model=model, prompt="a !waits", stream=stream):
-        assert eventually(lambda: fake.num_waiting == 1)
-    assert eventually(lambda: (fake.left, fake.num_waiting) == (["a !waits"], 0))
-    assert not fake.cancelled

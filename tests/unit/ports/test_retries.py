@@ -37,9 +37,7 @@ class Supervisor:
         self.tell(why)
 
 
-def held_of(
-    port: RetryCoordinator, timeout_s: float = 60.0, name: str = ""
-) -> tuple[InFlight, list[str]]:
+def held_of(port: RetryCoordinator, timeout_s: float = 60.0) -> tuple[InFlight, list[str]]:
     """A request that is sent again when it is lost; and how often it was lost."""
     losses: list[str] = []
 
@@ -47,7 +45,7 @@ def held_of(
         losses.append("lost")
         held.lost()
 
-    held = InFlight(port, "m", lose, lambda: (timeout_s, name))
+    held = InFlight(port, "m", lose, lambda: timeout_s)
     return held, losses
 
 
@@ -86,7 +84,7 @@ async def test_what_ends_its_process_alone_is_refused(
     capsys: pytest.CaptureFixture[str], why: str, deaths: int
 ) -> None:
     supervisor = Supervisor(port := RetryCoordinator())
-    held, losses = held_of(port, name="an-id")
+    held, losses = held_of(port)
     assert held.send_now()
 
     async def die_again() -> None:
@@ -99,7 +97,7 @@ async def test_what_ends_its_process_alone_is_refused(
     held.end()
     assert (refused.value.status, len(losses)) == (500, deaths)
     assert why in refused.value.text
-    assert "request an-id is refused" in capsys.readouterr().err
+    assert "a request is refused: model 'm' died" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("why, gets_on", [(KILLED, True), (KILLED, False), (CRASH, True)])
