@@ -5,7 +5,6 @@ one line what a method, or a checkpoint that was saved quantized, lacks on this 
 from __future__ import annotations
 
 import importlib.util
-import math
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError
@@ -28,7 +27,6 @@ _CHECKPOINTS = {
 _INT4_GROUP_SIZE = 128
 _INT4_CAPABILITY = (8, 0)  # of the GPU, for torch's _weight_int4pack_mm
 _GGUF = "gguf>=0.17,<0.20"
-_GIB = 2**30
 
 
 def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
@@ -158,26 +156,3 @@ def repair_quantized_model(model: Any) -> None:
         # A Linear that rounds between product and bias, by an operator that torchao lacks.
         if type(module).__name__ == "FalconLinear":
             module.__class__ = nn.Linear
-
-
-def weights_line(model: Any) -> str:
-    """A line for the log: the memory of a quantized model's weights, and what they would take in
-    bfloat16, if their parameters still have the original shapes.
-    """
-    method = model.hf_quantizer.quantization_config.quant_method
-    name = str(getattr(method, "value", method))
-    stored = sum(map(_num_bytes, [*model.parameters(), *model.buffers()])) / _GIB
-    line = f"weights quantized by {name}: {stored:.3f} GiB"
-    if model.hf_quantizer.pre_quantized:
-        return line
-    states = ((getattr(one, "quant_state", None), one) for one in model.parameters())
-    shapes = (getattr(state, "shape", None) or one.shape for state, one in states)
-    return f"{line}, {2 * sum(map(math.prod, shapes)) / _GIB:.3f} GiB in bfloat16"
-
-
-def _num_bytes(tensor: Any) -> int:
-    if hasattr(tensor, "tensor_data_names"):  # torchao's: numbers and their scales
-        return sum(_num_bytes(getattr(tensor, name)) for name in tensor.tensor_data_names)
-    scales = getattr(getattr(tensor, "quant_state", None), "absmax", None)
-    own = int(tensor.numel() * tensor.element_size())
-    return own if scales is None else own + _num_bytes(scales)

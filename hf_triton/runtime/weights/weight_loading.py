@@ -5,7 +5,6 @@ model_files.py gets the files.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +15,13 @@ from typing import Any
 from ..devices.device import Placement, choose_attention_kernels, fastest_dtype, slowness
 from ..errors import LoadError, is_panic
 from ..log import info, warn
-from ..tokenizing.chat_templates import render_in_sandbox
+from ..tokenizing.chat_templates import limit_rendering
 from .hub_files import error_line
 from .quantization import (
     is_of_a_package,
     quantization_config,
     repair_quantized_model,
     require_gguf,
-    weights_line,
 )
 from .served_model import ServedModel
 from .untrusted_files import FROM_PACKAGES, read_headers, weight_bytes, within_files
@@ -69,8 +67,7 @@ def load_tokenizer(
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
     check_words(served, tokenizer)
-    tell_dropped_tokens(served, files, tokenizer)
-    render_in_sandbox(tokenizer)
+    limit_rendering()
     return tokenizer
 
 
@@ -119,8 +116,6 @@ def load_model(
             vars(described).pop("quantization_config", None)
     elif "quantization_config" in options:
         repair_quantized_model(model)
-    if getattr(model, "hf_quantizer", None) is not None:
-        info(f"{served.name}: {weights_line(model)}")
     return model.eval()
 
 
@@ -217,33 +212,6 @@ def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
         raise LoadError(f"{served.source}: {part}{error_line(error)}") from error
 
 
-def tell_dropped_tokens(served: ServedModel, files: Path, tokenizer: Any) -> None:
-    """Logs a line for the tokens that the files ask for and no text gets, and how to add them.
-
-    Where there is a tokenizer.json, transformers 5 takes it as it is, whatever ``add_bos_token``
-    and ``add_eos_token`` of tokenizer_config.json say. A model that was trained with an end of
-    text, such as an embedder that pools it, answers something else without one.
-    """
-    path = files / "tokenizer_config.json"
-    if not path.is_file() or not getattr(tokenizer, "is_fast", False):
-        return
-    asked = json.loads(path.read_text(encoding="utf-8"))
-    ends = {
-        "add_bos_token": (0, tokenizer.bos_token_id),
-        "add_eos_token": (-1, tokenizer.eos_token_id),
-    }
-    wanted = {name: end for name, end in ends.items() if asked.get(name) is True}
-    made = tokenizer("a").input_ids if wanted else []
-    dropped = [n for n, (at, token) in wanted.items() if made and token not in (None, made[at])]
-    if dropped:
-        arguments = ", ".join(f"{name}=True" for name in dropped)
-        warn(
-            f"{served.name}: tokenizer_config.json asks for {' and '.join(dropped)}, but "
-            "tokenizer.json, which counts, adds no such token. To have it: AutoTokenizer."
-            f"from_pretrained(FOLDER, {arguments}).save_pretrained(FOLDER)"
-        )
-
-
 def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> None:
     """Refuses random weights, unless ``allow_missing_weights``; logs what the files have beside.
 
@@ -299,7 +267,7 @@ def load_processor(served: ServedModel, files: Path) -> Any:
     with without_videos():
         processor = load_part(served, AutoProcessor, files, part="its processor: ")
     check_words(served, getattr(processor, "tokenizer", None))
-    render_in_sandbox(processor)
+    limit_rendering()
     return processor
 
 

@@ -1,6 +1,4 @@
-"""Chats are rendered as transformers renders them, in a sandbox: a caller's that takes too long is
-refused.
-"""
+"""Chats are rendered as transformers renders them; a caller's that takes too long is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def tokenizer_of(template: str) -> Any:
     made = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", chat_template=template
     )
-    chat_templates.render_in_sandbox(made)
+    chat_templates.limit_rendering()
     return made
 
 
@@ -54,7 +52,7 @@ def test_a_chat_is_rendered_as_transformers_does() -> None:
 @pytest.mark.parametrize(
     "template, num_messages, tools",
     [(LOOKS_AHEAD, 20_000, None), (TOOLS_EACH_TIME, 2000, [{"about": "x" * 2**20}])],
-    ids=["time", "memory"],
+    ids=["time", "characters"],
 )
 def test_a_chat_that_takes_its_template_too_long_is_refused_and_others_are_rendered(
     template: str, num_messages: int, tools: list[Any] | None, monkeypatch: pytest.MonkeyPatch
@@ -64,7 +62,7 @@ def test_a_chat_that_takes_its_template_too_long_is_refused_and_others_are_rende
     for _ in range(2):
         with pytest.raises(
             RequestError,
-            match=r"^messages: this model's chat template takes more than 1 s, or too much memory",
+            match=r"^messages: this model's chat template takes more than 1 s to render them, or",
         ):
             chat.render([{"role": "user", "content": "x"}] * num_messages, tools, {})
         assert str(USER["content"]) in chat.render([USER], None, {})

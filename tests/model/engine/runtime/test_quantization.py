@@ -152,12 +152,10 @@ def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
     method: str,
     weights: Path,
     monkeypatch: pytest.MonkeyPatch,
-    log_lines: list[str],
 ) -> None:
     """Where products are not exact they stay torchao's."""
     monkeypatch.setattr(linear_layouts, "multiplies_exactly", lambda: is_exact)
     model = quantized(weights, method=method)
-    assert log_lines == ["I tiny: weights quantized by torchao: 0.000 GiB, 0.000 GiB in bfloat16"]
     mlp = model.model.layers[0].mlp
     assert type(mlp.down_proj.weight).__name__ == "Int8Tensor"
     prepack(model)
