@@ -1,4 +1,4 @@
-"""Checks a local model's folder for missing files; fingerprints it, to see it changed in place."""
+"""Fingerprints a local model's folder, to see it changed in place."""
 
 from __future__ import annotations
 
@@ -10,40 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.spec.model_spec import ModelSpec
-from hf_triton.runtime.request.sample_values import sample_values
-from hf_triton.runtime.weights.hub_files import (
-    NotServableError,
-    choose_adapter_files,
-    choose_model_files,
-)
-
-# Parts of the names of files that tokenizers are made of.
-_OF_TOKENIZERS = ("token", "vocab", "merges", "spiece", "sentencepiece", "tekken", "bpe")
-_OF_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-_WITH_MEDIA = ("image-text-to-text", "audio-text-to-text", "automatic-speech-recognition")
-
-
-def missing_file(spec: ModelSpec) -> str:
-    """A file without which a local model or adapter can't load; empty where none is missing."""
-    folder, is_ours = spec.source.folder, sample_values(spec.task, "", "") is not None
-    if folder is None or not is_ours or spec.gguf_file is not None:
-        return ""
-    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
-    try:
-        if spec.adapter is not None:
-            choose_adapter_files(names, spec.allow_pickle)
-            return ""
-        choose_model_files(names, spec.allow_pickle)
-    except NotServableError as error:
-        return str(error)
-    if "config.json" not in names:
-        return "has no config.json"
-    has_tokenizer = any(part in name for name in names for part in _OF_TOKENIZERS)
-    if spec.task != "pipeline" and not has_tokenizer:
-        return "has no tokenizer: neither tokenizer.json nor the files of a vocabulary"
-    if spec.task in _WITH_MEDIA and not set(_OF_PROCESSORS).intersection(names):
-        return f"has no processor: neither {' nor '.join(_OF_PROCESSORS)}"
-    return ""
 
 
 def fingerprint(spec: ModelSpec) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from generator.errors import SpecError
 from generator.models_yaml.reading import load
 from generator.render.model_folder import render
 from generator.repository.plan import track
-from generator.spec import local_files
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
-from generator.yaml_file.schema import Report
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,12 +17,6 @@ def run(args: argparse.Namespace) -> int:
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
     specs = load(config)
-    report = Report()
-    for part in (part for spec in specs for part in spec.parts):
-        if lack := local_files.missing_file(part):
-            report.add(part.places["model"], f"{part.source.folder} {lack}")
-    if report.problems:
-        raise SpecError(str(config), report.problems)
     for spec in track(specs, "checking"):
         for model in triton_models(spec):
             render(model, tasks[spec.task], repository)

@@ -224,44 +224,6 @@ def test_an_output_that_takes_nothing_is_no_bug(work: Path, output: str, code: i
     assert ("No space left on device" in done.stderr) == bool(code)
 
 
-@pytest.mark.parametrize(
-    "names, task, lack",
-    [
-        ((), "text-generation", "has no weights to serve: neither *.safetensors nor"),
-        (("pytorch_model.bin", "config.json"), "fill-mask", "has weights only as pickles"),
-        (("model.safetensors",), "text-generation", "has no config.json"),
-        (("model.safetensors", "config.json"), "feature-extraction", "has no tokenizer: neither"),
-        (
-            ("model.safetensors", "config.json", "tokenizer.json"),
-            "image-text-to-text",
-            "has no processor: neither preprocessor_config.json nor processor_config.json",
-        ),
-        (("model.safetensors", "config.json", "spiece.model"), "text2text-generation", ""),
-        (("adapter_config.json",), "text-generation", "is an adapter (adapter_config.json), not"),
-    ],
-)
-def test_validate_says_what_a_local_folder_lacks(
-    names: tuple[str, ...],
-    task: str,
-    lack: str,
-    work: Path,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()  # the real tasks
-    monkeypatch.chdir(work)
-    folder = work / "saved"
-    folder.mkdir()
-    for name in names:
-        (folder / name).touch()
-    (work / "models.yaml").write_text(
-        f"models:\n  - name: m\n    task: {task}\n    model: ./saved\n"
-    )
-    code, _, err = run("validate")
-    assert code == bool(lack)
-    assert f"models.yaml:4:12: models[0].model: {folder} {lack}" in err or not lack
-
-
 def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_time(
     work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
