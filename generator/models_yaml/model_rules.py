@@ -134,9 +134,6 @@ def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
 def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
     given, keys, task = entry.given, entry.keys, entry.task
     found = [key for key in ("adapters", "adapters_from") if getattr(keys, key)]
-    if keys.max_loaded_adapters and entry.options.get("engine") != "vllm":
-        reason = "only engine vllm takes it, the others keep all adapters in the device's memory"
-        yield given["max_loaded_adapters"], f"expected none: {reason}; leave it out"
     if task is None or not found:
         return
     if not task.has_adapters:

@@ -55,7 +55,7 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
 
 def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
     spec, added = model.spec, dict[str, object]()
-    for name in ("gguf_file", "allow_pickle", "allow_missing_weights", "max_loaded_adapters"):
+    for name in ("gguf_file", "allow_pickle", "allow_missing_weights"):
         if value := getattr(spec, name):
             added[name] = value
     if spec.ensemble is not None:

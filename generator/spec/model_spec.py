@@ -481,6 +481,7 @@ class ModelKeys(Keys):
     gone: ClassVar[Mapping[str, str]] = {
         "draft_model": "say speculative_method: ngram in options, or engine: vllm with its "
         "speculative_config",
+        "max_loaded_adapters": "say max_loras in options.vllm",
         "shadow": "let a gateway mirror requests to the other model, as Envoy, NGINX and "
         "Kubernetes' Gateway API do",
     }
@@ -564,9 +565,6 @@ class ModelKeys(Keys):
         None,
         "places from which requests with the admin key may load LoRA adapters: "
         "`[./folder, org/name, org/*]`",
-    )
-    max_loaded_adapters: Annotated[int, whole(1, MAX_ADAPTERS, "adapters")] | None = key(
-        None, "with engine: vllm, number of LoRA adapters on the device at once", "all"
     )
     served_names: (
         Annotated[tuple[Annotated[str, _SERVED_NAME], ...], listed("a list of names")] | None

@@ -49,8 +49,8 @@ class ServedModel:
     models.lock pins the model, ``revision`` is the locked commit and ``locked_files`` are all its
     files. ``is_adapter``: ``model`` is an adapter. ``quantization`` is a method and its arguments,
     or None for weights as they were saved. ``adapters_file`` has the adapters of a model that takes
-    others while it serves; at most ``max_loaded_adapters`` are on its device. ``gguf_file`` is the
-    one file that is loaded of the model; ``model`` is its path where it is local.
+    others while it serves. ``gguf_file`` is the one file that is loaded of the model; ``model`` is
+    its path where it is local.
     """
 
     folder: Path
@@ -78,7 +78,6 @@ class ServedModel:
     is_adapter: bool = False
     quantization: dict[str, Any] | None = None
     adapters_file: Path | None = None
-    max_loaded_adapters: int | None = None
     gguf_file: str | None = None
 
     def read_options(self, options_class: Callable[..., Options]) -> Options:

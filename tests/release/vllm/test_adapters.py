@@ -29,12 +29,11 @@ models:
     model: {model}
     adapters: [{{name: one, model: {folder}/a}}]
     adapters_from: [{folder}]
-    max_loaded_adapters: 1
     options:
       engine: vllm
       kv_cache_gib: 0.25
       max_model_len: 512
-      vllm: {{enforce_eager: true}}
+      vllm: {{enforce_eager: true, max_loras: 1}}
 """
 
 

@@ -145,18 +145,13 @@ def adapter_files(served: ServedModel, wanted: Sequence[ServedAdapter]) -> list[
     return [AdapterFile(one, folders[one.name]) for one in wanted]
 
 
-def adapter_arguments(
-    folders: Mapping[str, Path], given: Mapping[str, Any], max_loaded: int | None = None
-) -> dict[str, Any]:
-    """All adapters can be in one step, unless ``max_loaded`` or the user's arguments limit them,
-    and all stay in memory. ``folders`` is by name. Raises LoadError for an unreadable configuration
-    or a rank that is too large.
+def adapter_arguments(folders: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All adapters can be in one step, unless the user's arguments limit them, and all stay in
+    memory. ``folders`` is by name. Raises LoadError for an unreadable configuration or a rank that
+    is too large.
     """
-    if max_loaded is not None and "max_loras" in given:
-        got = f"options.vllm.max_loras: got {given['max_loras']}"
-        raise LoadError(f"{got}, but max_loaded_adapters is {max_loaded}: leave one out")
     ranks = (_rank(name, folder) for name, folder in folders.items())
-    at_once = given.get("max_loras", max_loaded or len(folders) or _PLACES)
+    at_once = given.get("max_loras", len(folders) or _PLACES)
     return {
         "enable_lora": True,
         "max_loras": at_once,

@@ -88,7 +88,7 @@ def make_engine(
     folders = {one.adapter.name: one.folder for one in adapters}
     takes_adapters = served.adapters_file or folders
     started = {
-        **(adapter_arguments(folders, given, served.max_loaded_adapters) if takes_adapters else {}),
+        **(adapter_arguments(folders, given) if takes_adapters else {}),
         **arguments.engine_arguments(served, options, files, dtype, cache),
     }
     setup = EngineSetup(
