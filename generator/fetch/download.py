@@ -19,7 +19,7 @@ from generator.fetch.hub_client import (
     WrongContentError,
     disk_error,
 )
-from generator.fetch.model_cache import ModelCache
+from generator.fetch.model_cache import CachedFile, ModelCache
 from hf_triton.runtime.weights.hub_files import is_stored
 
 BLOCK = 1 << 20
@@ -115,13 +115,17 @@ def part_size(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Download:
-    """One file of a commit, and the caches that lack it; it is downloaded into the first."""
+    """One file of a commit, and the cache that lacks it."""
 
-    repository: str
     commit: str
     path: str
     file: HubFile
-    caches: tuple[ModelCache, ...]
+    cache: ModelCache
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that are still to come."""
+        return max(0, self.file.size - part_size(self.cache.part(self.file)))
 
 
 @dataclass(frozen=True)
@@ -133,13 +137,12 @@ class DownloadEvents:
     on_wait: Callable[[BaseException, float], None]
 
 
-def download(wanted: Download, events: DownloadEvents) -> str:
-    """The file's SHA-256, once it is whole, right and in every cache. Raises FetchError, and
-    whatever the client raises of a source that refuses or stays out of reach.
+def download(wanted: Download, events: DownloadEvents) -> CachedFile:
+    """Raises FetchError, and whatever the client raises of a source that refuses or stays out of
+    reach.
     """
-    first, *others = wanted.caches
-    file = wanted.file
-    with contextlib.closing(PartialFile(first.part(file), file)) as part:
+    cache, file = wanted.cache, wanted.file
+    with contextlib.closing(PartialFile(cache.part(file), file)) as part:
         events.on_bytes(part.size)
         was_empty = part.size == 0
         came_whole = _complete(part, wanted, events) and was_empty
@@ -157,11 +160,8 @@ def download(wanted: Download, events: DownloadEvents) -> str:
                 f"{wanted.path} was downloaded, but is not the expected file ({kind} {expected}"
                 f"{got}); it was discarded"
             )
-        part.finish(first.blob(file))
-        found = first.note(file, part.sha256)
-    for other in others:
-        other.take(found, file)
-    return found.sha256
+        part.finish(cache.blob(file))
+        return cache.note(file, part.sha256)
 
 
 def _complete(part: PartialFile, wanted: Download, events: DownloadEvents) -> bool:
@@ -192,7 +192,7 @@ def _complete(part: PartialFile, wanted: Download, events: DownloadEvents) -> bo
 
 def _receive(part: PartialFile, wanted: Download, events: DownloadEvents) -> None:
     """Sends one request, from the end of the part, and receives until the connection ends."""
-    source, path, file = wanted.repository, wanted.path, wanted.file
+    source, path, file = wanted.cache.hub_id, wanted.path, wanted.file
     if is_stored(source):
         opened = object_store.open_file(source, path, part.size, file)
     else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import queue
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from generator.errors import FetchError, RepositoryError
 from generator.fetch import hub_client, object_store
 from generator.fetch.download import Download, DownloadEvents, download, part_size
 from generator.fetch.hub_client import InterruptedFetchError, Listing
-from generator.fetch.model_cache import CachedFile, caches_of
+from generator.fetch.model_cache import caches_of
 from generator.fetch.plan import ModelFetch, disk_spaces, downloads, hub_models, share
 from generator.fetch.progress import Progress, size
 from generator.models_yaml.models_lock import (
@@ -36,9 +36,6 @@ from hf_triton.runtime.weights.hub_files import is_stored
 
 Item = TypeVar("Item")
 
-_TICK_S = 0.1
-_STOP_WITHIN_S = 2.0
-
 
 class FetchRun:
     """Fetches models. A failed model has its ``error`` set; the others continue."""
@@ -55,8 +52,6 @@ class FetchRun:
         self._progress = Progress()
         self._listings: dict[Key, Listing] = {}
         self._listing: dict[Key, threading.Lock] = defaultdict(threading.Lock)
-        self._completing = threading.Lock()
-        self._began = 0.0
         self._last_wait = ""
 
     @property
@@ -81,16 +76,17 @@ class FetchRun:
             share(self._good)
 
     def _each(self, action: Callable[[ModelFetch], None]) -> None:
-        def guarded(fetch: ModelFetch) -> None:
-            try:
-                action(fetch)
-            except InterruptedFetchError:
-                pass
-            except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-                fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
-
+        guarded = partial(self._guard, action=action)
         run_all(self._good, guarded, self._num_workers, self._stop)
         self._progress.end_all()
+
+    def _guard(self, fetch: ModelFetch, action: Callable[[ModelFetch], None]) -> None:
+        try:
+            action(fetch)
+        except InterruptedFetchError:
+            pass
+        except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
+            self._fail(fetch, error)
 
     def _list(self, name: str, repository: str, revision: str) -> Listing:
         """Lists a revision's files once, so that models that share it get the same commit."""
@@ -124,7 +120,7 @@ class FetchRun:
             files = f"{count} file{'s' * (count != 1)}, {size(total)}"
             print(f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}")
         crowded = []
-        for folder, needed, free in disk_spaces(downloads(self._good)):
+        for folder, needed, free in disk_spaces(one for _, one in downloads(self._good)):
             print(f"{size(needed)} to fetch, {size(free)} free in {folder}")
             if needed > free:
                 has = f"needs {size(needed)} and has {size(free)} free"
@@ -138,46 +134,33 @@ class FetchRun:
             if fetch.missing:
                 done = _num_bytes_here(fetch)
                 self._progress.begin(fetch.spec.title, fetch.num_bytes, done)
+        began = time.monotonic()
         for fetch in [one for one in self._good if not one.missing]:
             self._complete(fetch)
-        self._began = time.monotonic()
-        run_all(downloads(self._good), self._download, self._num_workers, self._stop)
+        while wanted := downloads(self._good):  # again where a model failed that others share with
+            lacking = [fetch for fetch in self._good if fetch.missing]
+            try:
+                run_all(wanted, self._download, self._num_workers, self._stop)
+            finally:
+                share(self._good)
+                for fetch in [one for one in lacking if not one.missing and not one.error]:
+                    self._complete(fetch)
+                    took = f"{time.monotonic() - began:.0f} s"
+                    self._progress.say(f"{fetch.spec.title}: all of {fetch.source} is here, {took}")
         self._progress.end_all()
 
-    def _download(self, wanted: Download) -> None:
-        """Downloads one file for all models that need it; completes those that lack no other."""
-        takers = [
-            fetch
-            for fetch in self._good
-            if fetch.cache in wanted.caches and wanted.file in fetch.missing.values()
-        ]
-        if not takers:  # all of them failed with another file
-            return
+    def _download(self, work: tuple[ModelFetch, Download]) -> None:
+        self._guard(work[0], partial(self._take, work[1]))
 
-        def on_bytes(num_bytes: int) -> None:
-            for fetch in takers:
-                self._progress.add(fetch.spec.title, num_bytes)
-
-        on_wait = partial(self._on_wait, takers[0].spec.title)
-        try:
-            sha256 = download(wanted, DownloadEvents(self._stop, on_bytes, on_wait))
-        except InterruptedFetchError:
+    def _take(self, wanted: Download, fetch: ModelFetch) -> None:
+        if fetch.error:  # of another file
             return
-        except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-            for fetch in takers:
-                self._fail(fetch, error)
-            return
-        for fetch in takers:
-            found = CachedFile(sha256, fetch.cache.blob(wanted.file))
-            with self._progress.lock:  # two workers may finish the last two files at once
-                names = [path for path, file in fetch.missing.items() if file == wanted.file]
-                fetch.here.update(dict.fromkeys(names, found))
-                is_last = not fetch.missing and not fetch.error
-            if is_last:
-                self._complete(fetch)
-                self._progress.end(fetch.spec.title)
-                took = f"{time.monotonic() - self._began:.0f} s"
-                self._progress.say(f"{fetch.spec.title}: all of {fetch.source} is here, {took}")
+        on_bytes = partial(self._progress.add, fetch.spec.title)
+        on_wait = partial(self._on_wait, fetch.spec.title)
+        found = download(wanted, DownloadEvents(self._stop, on_bytes, on_wait))
+        with self._progress.lock:
+            same = [path for path, file in fetch.missing.items() if file == wanted.file]
+            fetch.here.update(dict.fromkeys(same, found))
 
     def _complete(self, fetch: ModelFetch) -> None:
         locked = fetch.locked_files
@@ -186,8 +169,7 @@ class FetchRun:
         beside = [one.files for one in self._fetches if (one.cache, one.commit) == place]
         revision = lock_key(fetch.spec)[1]
         try:
-            with self._completing:
-                fetch.cache.complete(fetch.commit, revision, files, chain(*beside))
+            fetch.cache.complete(fetch.commit, revision, files, chain(*beside))
         except FetchError as error:
             self._fail(fetch, error)
 
@@ -254,36 +236,12 @@ def run_all(
     stop: threading.Event,
 ) -> None:
     """Calls ``action`` for every item, on several threads; it handles its own failures. An
-    interrupt sets ``stop``; threads that have not ended two seconds later are abandoned.
+    interrupt sets ``stop`` and abandons the threads.
     """
-    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
-    for item in items:
-        waiting.put(item)
-    num_threads = min(num_workers, waiting.qsize())
-    escaped: list[BaseException] = []
-
-    def work() -> None:
+    work = list(items)
+    with ThreadPool(max(1, min(num_workers, len(work)))) as pool:
         try:
-            while not stop.is_set():
-                action(waiting.get_nowait())
-        except queue.Empty:
-            pass
-        except BaseException as error:  # noqa: BLE001, a bug of ours: raised below
-            escaped.append(error)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(num_threads)]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_TICK_S)
-    except BaseException:
-        stop.set()
-        deadline = time.monotonic() + _STOP_WITHIN_S
-        for thread in threads:
-            if thread.is_alive():  # one that an interrupt kept from starting can't be joined
-                thread.join(max(0.0, deadline - time.monotonic()))
-        raise
-    if escaped:
-        raise escaped[0]
+            pool.map(lambda item: None if stop.is_set() else action(item), work, chunksize=1)
+        except BaseException:
+            stop.set()
+            raise

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from generator.errors import RepositoryError
 from generator.fetch.hub_client import HubFile, disk_error
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.repository.writing import has_locked
 from generator.spec.model_spec import ModelSpec
 from hf_triton.runtime.weights.locked_files import (
     FileHashes,
@@ -89,8 +90,7 @@ class ModelCache:
     def note(self, file: HubFile, sha256: str) -> CachedFile:
         """Records the hash of a blob that was just written."""
         self.hashes.add(self.blob(file), sha256)
-        if file.version is not None:  # its store reports no hash to check it by later
-            self.hashes.save()
+        self.hashes.save()
         return CachedFile(sha256, self.blob(file))
 
     def take(self, found: CachedFile, file: HubFile) -> CachedFile:
@@ -174,12 +174,9 @@ class ModelCache:
         except OSError as error:
             raise RepositoryError(f"{self.folder}: can't be written: {error.strerror}") from None
         try:
-            with contextlib.suppress(OSError):  # no locks there, as on some NFS mounts
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    on_busy(f"{self.folder}: another hf-triton is fetching {self.name}")
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not has_locked(descriptor):
+                on_busy(f"{self.folder}: another hf-triton is fetching {self.name}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 
 from generator.errors import FetchError
-from generator.fetch.download import Download, part_size
+from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, ModelCache
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
@@ -109,38 +109,31 @@ def share(fetches: Sequence[ModelFetch]) -> None:
             for other in fetches:
                 same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
                 if same and path in other.here:
-                    fetch.here[path] = fetch.cache.take(other.here[path], file)
+                    found, is_own = other.here[path], other.cache is fetch.cache
+                    fetch.here[path] = found if is_own else fetch.cache.take(found, file)
                     break
 
 
-def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
-    wanted: dict[tuple[str, str], list[tuple[ModelFetch, str, HubFile]]] = defaultdict(list)
+def downloads(fetches: Iterable[ModelFetch]) -> list[tuple[ModelFetch, Download]]:
+    """Each file once, the largest first, with one of the models that lack it."""
+    wanted: dict[tuple[str, str], tuple[ModelFetch, Download]] = {}
     for fetch in fetches:
         for path, file in fetch.missing.items():
-            wanted[fetch.cache.hub_id, file.name].append((fetch, path, file))
-    found = []
-    for (repository, _), places in wanted.items():
-        fetch, path, file = places[0]
-        caches = tuple(dict.fromkeys(place[0].cache for place in places))
-        found.append(Download(repository, fetch.commit, path, file, caches))
-    return sorted(found, key=lambda one: (-one.file.size, one.path))
+            one = Download(fetch.commit, path, file, fetch.cache)
+            wanted.setdefault((fetch.cache.hub_id, file.name), (fetch, one))
+    return sorted(wanted.values(), key=lambda each: (-each[1].file.size, each[1].path))
 
 
 def disk_spaces(wanted: Iterable[Download]) -> list[tuple[Path, int, int]]:
-    """A folder, needed and free bytes on each file system; a shared file counts once there."""
+    """A folder, needed and free bytes on each file system."""
     folders: dict[int, Path] = {}
     needed: dict[int, int] = defaultdict(int)
     for one in wanted:
-        devices: dict[int, ModelCache] = {}
-        for cache in one.caches:
-            # Not there yet: its nearest parent is.
-            paths = (cache.folder, *cache.folder.absolute().parents)
-            folder = next(path for path in paths if path.exists())
-            device = folder.stat().st_dev
-            folders.setdefault(device, folder)
-            devices.setdefault(device, cache)
-        for device, cache in devices.items():
-            needed[device] += max(0, one.file.size - part_size(cache.part(one.file)))
+        cache = one.cache.folder  # not there yet: its nearest parent is
+        folder = next(path for path in (cache, *cache.absolute().parents) if path.exists())
+        device = folder.stat().st_dev
+        folders.setdefault(device, folder)
+        needed[device] += one.num_bytes
     return [(folder, needed[key], free(folder)) for key, folder in folders.items()]
 
 

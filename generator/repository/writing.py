@@ -57,7 +57,7 @@ def _locked(folder: Path, timeout_s: float, *busy: str) -> Iterator[None]:
     descriptor = _opened(folder)
     try:
         deadline = time.monotonic() + timeout_s
-        while not _has_locked(descriptor):
+        while not has_locked(descriptor):
             if time.monotonic() >= deadline:
                 raise RepositoryError(lock_holder(descriptor).join(busy))
             time.sleep(_POLL_S)
@@ -79,7 +79,7 @@ def finish_interrupted(repository: Path) -> None:
                     finish(stage.parent)
 
 
-def _has_locked(descriptor: int) -> bool:
+def has_locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -7,12 +7,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
-from types import SimpleNamespace
 
 import pytest
 
-from generator.fetch import fetching
 from tests.support.fake_hub import FakeHub
 from tests.support.triton import ROOT, eventually
 from tests.unit.fetch.workplace import Workplace
@@ -133,26 +130,3 @@ def assert_goes_on(work: Workplace, hub: FakeHub) -> None:
     work.fetch()
     assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
     assert work.files() == BIG
-
-
-def test_an_interrupt_before_all_workers_have_started_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stop = threading.Event()
-    begun: list[threading.Thread] = []
-
-    class Worker(threading.Thread):
-        def start(self) -> None:
-            if begun:
-                raise KeyboardInterrupt
-            begun.append(self)
-            super().start()
-
-    def work(_: int) -> None:
-        stop.wait(60)
-
-    monkeypatch.setattr(fetching, "threading", SimpleNamespace(Thread=Worker))
-    with pytest.raises(KeyboardInterrupt):
-        fetching.run_all([1, 2], work, 2, stop)
-    assert stop.is_set()
-    begun[0].join()
