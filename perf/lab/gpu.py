@@ -1,5 +1,5 @@
 """Checks and times models on an NVIDIA GPU, with random weights that are made on the spot:
-``python -m perf.lab.gpu [check|time]``, in a checkout.
+``hf-triton perf gpu`` or, where there is torch and little else, ``python -m perf.lab.gpu``.
 
 ``check``: greedy tokens of each kind of decoder beside the CPU's ``generate``, decodes captured and
 eager, over pages full of NaN, and after a step that failed. ``time``: tokens/s of two Llamas
@@ -278,7 +278,9 @@ def _took_s(engine: InFlightEngine, prompts: Items[list[int]], num_tokens: int) 
 
 def main(arguments: Items[str] | None = None) -> int:
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("perf.lab.gpu", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        "hf-triton perf gpu", description=__doc__, formatter_class=form
+    )
     parser.add_argument("command", nargs="?", choices=("check", "time"), default="check")
     parser.add_argument("--only", default="", metavar="REGEX", help="models that this is found in")
     parser.add_argument(

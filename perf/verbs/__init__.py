@@ -15,16 +15,17 @@ from generator.errors import PerfError, UsageError
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
-if find_spec("perf.lab"):
-    VERBS["baselines"] = "perf.lab.verbs.baselines"
 # Of earlier releases; what to use instead.
 _GONE = {
     "report": "whatever measures writes run.html and run.md at its end; `perf tune --max-p99-ms` "
     "looks for the best within a bound",
-    "roofline": "`perf sweep` measures a server; `python -m perf.lab.gpu time` in a checkout shows "
-    "the share of what a GPU's bandwidth allows",
-    "gpu": "`python -m perf.lab.gpu` in a checkout",
+    "roofline": "`perf sweep` measures a server; `perf gpu time` shows the share of what a GPU's "
+    "bandwidth allows",
 }
+if find_spec("perf.lab"):
+    VERBS["baselines"] = "perf.lab.verbs.baselines"
+else:
+    _GONE["baselines"] = _GONE["gpu"] = "a checkout of hf-triton has it"
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 
@@ -38,19 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_arguments(verb)
-    for name in _GONE:  # accepts and ignores all arguments
-        gone = verbs.add_parser(name, prefix_chars="\0", add_help=False)
-        gone.add_argument("rest", nargs="*")
+    others = [verbs.add_parser(name, prefix_chars="\0", add_help=False) for name in _GONE]
+    if "gpu" not in _GONE:
+        about = "on a GPU: is all of it right, how fast"
+        others.append(verbs.add_parser("gpu", help=about, prefix_chars="\0", add_help=False))
+    for other in others:  # takes all arguments
+        other.add_argument("rest", nargs="*")
 
 
 def run(args: argparse.Namespace) -> int:
     """Raises UsageError for a verb that is gone, PerfError where a package is not installed."""
     if args.perf_verb in _GONE:
         raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
-    module = importlib.import_module(VERBS[args.perf_verb])
     try:
         with _signals_as_interrupts():
-            code: int = module.run(args)
+            if args.perf_verb == "gpu":
+                return int(importlib.import_module("perf.lab.gpu").main(args.rest))
+            code: int = importlib.import_module(VERBS[args.perf_verb]).run(args)
     except ModuleNotFoundError as error:
         raise PerfError(_missing(f"hf-triton perf {args.perf_verb}", error)) from error
     return code

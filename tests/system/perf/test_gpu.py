@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from hf_triton.cli import main as cli
 from perf.lab import gpu
 
 CPU = torch.device("cpu")
@@ -56,5 +57,5 @@ def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str])
 
 
 def test_without_a_model_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main(["check", "--device", "cpu", "--only", "no such family"]) == 0
+    assert cli.main(["perf", "gpu", "check", "--device", "cpu", "--only", "no such family"]) == 0
     assert capsys.readouterr().out == "0 of 0 are right\n"

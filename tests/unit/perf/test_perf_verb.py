@@ -61,10 +61,6 @@ def test_without_the_package_the_verb_is_refused(
         (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` measures"),
         (["tune", "demo", "--model-analyzer", "f.yaml"], "--model-analyzer is gone: leave it out "),
         (["tune", "demo", "--minutes", "5"], "--minutes is gone: --trials bounds a search"),
-        (
-            ["gpu", "check", "--only", "x"],
-            "perf gpu is gone: `python -m perf.lab.gpu` in a checkout",
-        ),
         (["sweep", "--sdk-image", "i"], "--sdk-image is gone: --dry-run prints the commands"),
         (
             ["report", "a", "--p99-ms", "5"],
