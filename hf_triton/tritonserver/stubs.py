@@ -64,17 +64,6 @@ def still_alive(stubs: Iterable[Stub]) -> frozenset[Stub]:
     return frozenset(found)
 
 
-def cpu_seconds(group: int) -> dict[int, float]:
-    """What each process of the group has used of the processor so far, in seconds."""
-    found = {}
-    with contextlib.suppress(OSError):  # the rest is not known now
-        for process in _processes(group):
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                found[process.pid] = times.user + times.system
-    return found
-
-
 def server_process(guard: int) -> int | None:
     """The tritonserver that a guard has started; None where one of them has ended."""
     with contextlib.suppress(psutil.Error):

@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -28,13 +28,9 @@ from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S
 from hf_triton.tritonserver.model_state import State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
-from hf_triton.tritonserver.stubs import cpu_seconds
 
-_LOOK_EVERY_S = 1.0
-# An idle process wakes up once a second; one that computes uses a core.
-_BUSY_SHARE = 0.1
-_IDLE_S = 5.0
 _ONLY_LOADS_S = 3.0
+_UNLOADED_WITHIN_S = 10.0
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -161,17 +157,16 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
         ports.begin_stop()
         only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)
         ends_s = time.monotonic() + _ONLY_LOADS_S if only_loads else math.inf
-        idleness = IdleTime(server.pid)
 
         def waits_in_vain() -> bool:
             """Triton 24.10 waits for every load, and for every request; those that a process took
-            with it when it died are never answered. All others have been once nothing computes and
-            the process through which they came has ended.
+            with it when it died are never answered. All others have been once the process through
+            which they came has ended: models are to be unloaded soon then.
             """
-            nonlocal is_stuck
-            is_idle = idleness.seconds() > _IDLE_S
-            is_stuck = is_idle and (loader.has_deaths or ports.has_ended)
-            return is_stuck or time.monotonic() > ends_s
+            nonlocal ends_s, is_stuck
+            if ports.has_ended and not is_stuck:
+                is_stuck, ends_s = True, min(ends_s, time.monotonic() + _UNLOADED_WITHIN_S)
+            return time.monotonic() > ends_s
 
         code = server.stop(waits_in_vain)
         ports.end(time.monotonic() + STOP_TIMEOUT_S)
@@ -188,29 +183,3 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
         say(f"exit code {EXIT_INPUT}, because models were given up: {', '.join(given_up)}")
         return EXIT_INPUT
     return EXIT_OK if is_graceful else EXIT_INTERRUPTED
-
-
-class IdleTime:
-    """Measures for how long no process of a group has used the processor."""
-
-    def __init__(
-        self,
-        group: int,
-        cpu: Callable[[int], Mapping[int, float]] = cpu_seconds,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._group, self._cpu, self._clock = group, cpu, clock
-        self._before = cpu(group)
-        self._looked_at_s = self._busy_at_s = clock()
-
-    def seconds(self) -> float:
-        """Seconds since a process last computed; to be called often."""
-        now = self._clock()
-        elapsed_s = now - self._looked_at_s
-        if elapsed_s >= _LOOK_EVERY_S:
-            used = self._cpu(self._group)
-            limit_s = elapsed_s * _BUSY_SHARE
-            if any(value - self._before.get(pid, 0.0) > limit_s for pid, value in used.items()):
-                self._busy_at_s = now
-            self._before, self._looked_at_s = used, now
-        return now - self._busy_at_s
