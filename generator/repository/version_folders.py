@@ -11,7 +11,7 @@ from typing import Any
 
 from generator.errors import RepositoryError
 from generator.render import manifest
-from generator.render.manifest import CONFIG_FILE, MODEL_FILE, ROUTING_FILE
+from generator.render.manifest import CONFIG_FILE, ROUTING_FILE
 from generator.repository.compare import (
     ModelPlan,
     NotAFileError,
@@ -94,26 +94,6 @@ def replace_config(folder: Path, config: bytes) -> None:
     """Writes another config.pbtxt, for a while, beside the same files. Raises RepositoryError."""
     files = read_manifest(folder)
     install(folder, {CONFIG_FILE: config}, {**files, CONFIG_FILE: manifest.digest(config)})
-
-
-def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
-    """An older version's files under the paths of a rendering; None where it is not whole."""
-    known = read_manifest(folder)
-    prefix = f"{version}/"
-    found: dict[str, bytes] = {}
-    for path in known:
-        if path.startswith(prefix):
-            content = _read_or_none(folder / path)
-            rendered = renumbered_path(path, RENDERED_VERSION)
-            if content is None or not (
-                known.get(path) == manifest.digest(content) or rendered == MODEL_FILE
-            ):
-                return None
-            is_config = path == f"{prefix}{CONFIG_FILE}"
-            found[CONFIG_FILE if is_config else rendered] = content
-    if needs_launcher(found):
-        found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)
-    return found if CONFIG_FILE in found else None
 
 
 def current_files(folder: Path) -> dict[str, bytes]:

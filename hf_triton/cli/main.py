@@ -54,6 +54,9 @@ GONE = {
 
 # Options of earlier releases, each with what to use instead.
 _GONE = {
+    "--prune": "run hf-triton prune after the apply",
+    "--rollback": "change models.yaml back, as by git revert, and apply that",
+    "--watch": "run hf-triton apply --wait when the file changes, as by entr or a path unit",
     "--url": "run apply where the server runs, such as docker exec CONTAINER hf-triton apply",
 }
 

@@ -72,10 +72,9 @@ def change_list(folder: Path, model: str, edit: Callable[[Any], Any]) -> None:
     change(plan, model)
 
 
-def change(plan: ModelPlan, model: str) -> str:
-    """Writes the folder's files and waits until ``model`` serves what they say; returns its
-    adapters.json from before. Raises ServerError after what was there was put back, an
-    AdaptersRefusedError where a process can't serve them.
+def change(plan: ModelPlan, model: str) -> None:
+    """Writes the folder's files and waits until ``model`` serves what they say. Raises ServerError
+    after what was there was put back, an AdaptersRefusedError where a process can't serve them.
     """
     before = current_files(plan.folder)
     writer.apply(plan)
@@ -87,7 +86,6 @@ def change(plan: ModelPlan, model: str) -> str:
         with contextlib.suppress(ServerError):
             _wait_served(plan, model)  # until every process is back at them
         raise type(error)(f"{error}; the previous adapters stay in use") from None
-    return before[ADAPTERS_FILE].decode()
 
 
 def _wait_served(plan: ModelPlan, model: str) -> None:

@@ -97,7 +97,7 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
         generate(Path("models.yaml"), Bench.repository)
         for name in ("a", "s_stream", "s"):
             assert found.api.load(name) is None
-        served_record.write_models(Bench.repository, ["a", "s"])
+        served_record.write(Bench.repository, ["a", "s"])
         if found.fake:
             found.fake.events.clear()
         yield found

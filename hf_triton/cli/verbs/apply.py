@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from generator.errors import ServerError, UsageError
+from generator.errors import ServerError
 from generator.flag_values import port, zero_or_more
 
 
@@ -20,11 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run",
         action="store_true",
         help="print the changes without making them; exit 1 if any",
-    )
-    parser.add_argument(
-        "--rollback",
-        action="store_true",
-        help="undo the last apply; models.yaml is not read",
     )
     parser.add_argument(
         "--http-port",
@@ -47,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one is loaded: its callers get errors meanwhile (default: change nothing)",
     )
     parser.add_argument(
-        "--prune",
-        action="store_true",
-        help="also remove the folders of models that models.yaml no longer names",
-    )
-    parser.add_argument(
         "--drain-timeout-s",
         type=zero_or_more,
         default=60.0,
@@ -72,34 +62,27 @@ without --allow-gap: then the old copy is unloaded first, and loaded again if th
 
   hf-triton apply --dry-run                 # what would be done?
   hf-triton apply                           # do it
-  hf-triton apply --rollback                # undo it
   docker exec CONTAINER hf-triton apply     # of a server in a container
-  hf-triton serve --watch                   # does it by itself whenever models.yaml is saved
 """
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises UsageError, and GeneratorError where the change could not begin."""
-    if args.rollback and (args.force or args.prune):
-        raise UsageError("--rollback takes neither --force nor --prune")
+    """Raises GeneratorError where the change could not begin."""
     # Imported here: --help needs none of it.
     from generator.models_yaml.reading import load
     from hf_triton.serving.apply.session import ApplyOptions, Session
     from hf_triton.serving.apply.target import running_target
 
     repository = Path(args.repository)
-    if not args.rollback:
-        load(Path(args.config))  # report all mistakes in it first
+    load(Path(args.config))  # report all mistakes in it first
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     target = running_target(repository, args.http_port)
     options = ApplyOptions(
         dry_run=args.dry_run,
         force=args.force,
-        prune=args.prune,
         wait=args.wait,
         drain_timeout_s=args.drain_timeout_s,
         allow_gap=args.allow_gap,
     )
-    session = Session(repository, target, options)
-    return session.roll_back() if args.rollback else session.apply(Path(args.config))
+    return Session(repository, target, options).apply(Path(args.config))

@@ -35,7 +35,7 @@ HEALTH_PORT = 8003  # used if it is free
 # Options of a tritonserver that is started here, and so refused with --triton-url.
 _OF_OWN_SERVER = (
     *("http_port", "grpc_port", "metrics_port", "health_port", "load_timeout_s", "max_restarts"),
-    *("drain_s", "watch", "verbose", "admin_key_file", "open_admin_apis"),
+    *("drain_s", "verbose", "admin_key_file", "open_admin_apis"),
     *("given_repository", "arguments"),
 )
 _FLAGS = {"given_repository": "--repository", "arguments": "arguments for tritonserver"}
@@ -66,11 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=LOG_FORMATS,
         help="format of stderr; json: one object per line (default: log_format in the server: "
         "block of models.yaml, else text)",
-    )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="apply models.yaml, without losing a request, whenever it is saved",
     )
     parser.add_argument(
         "--verbose",
@@ -203,7 +198,6 @@ def run(args: argparse.Namespace) -> int:
     _refuse_ignored(args)
     # Imported here: --help needs no processes.
     from hf_triton.ports.child_process import proxy
-    from hf_triton.serving.apply.file_watch import WatchedFiles
     from hf_triton.serving.supervision.lifecycle import serve, stop_signals
     from hf_triton.serving.supervision.loop import ServeOptions
     from hf_triton.serving.supervision.public_ports import PublicPorts
@@ -230,7 +224,6 @@ def run(args: argparse.Namespace) -> int:
     given_key = take_admin_key(args.admin_key_file, os.environ)
     admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
     listen = addresses_of(args)  # checked before files are written
-    watched = WatchedFiles(config) if args.watch else None
     outcome = generate(config, repository)
     settings = _settings(config, args)
     _report(outcome, args.repository)
@@ -239,9 +232,7 @@ def run(args: argparse.Namespace) -> int:
     for name, reason in ensure_environments(outcome.plan.specs).items():
         print(f"hf-triton: {name}: {reason}", file=sys.stderr)
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    options = ServeOptions(
-        config, args.load_timeout_s, policy, args.drain_s, watched, settings.on_demand
-    )
+    options = ServeOptions(config, args.load_timeout_s, policy, args.drain_s, settings.on_demand)
     access = _access(settings, callers, config)
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)

@@ -60,10 +60,8 @@ class UpdateSettings:
 
 @dataclass
 class Outcome:
-    """How a model's update ended. ``failure`` is the reason in one line, ``written`` are folders
-    that have a new version and are not loaded, ``before`` is the version that each folder with a
-    new one had, ``draining`` the versions that still had requests at the timeout; with a ``gap``
-    what it replaced was unloaded first.
+    """How a model's update ended. ``failure`` is the reason in one line, ``draining`` the versions
+    that still had requests at the timeout; with a ``gap`` what it replaced was unloaded first.
     """
 
     model: str
@@ -71,8 +69,6 @@ class Outcome:
     is_removal: bool = False
     failure: str = ""
     loaded: dict[str, int] = field(default_factory=dict)
-    written: list[str] = field(default_factory=list)
-    before: dict[str, int] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
     draining: list[str] = field(default_factory=list)
     ready_s: float = 0.0
@@ -81,7 +77,11 @@ class Outcome:
 
     @property
     def is_change(self) -> bool:
-        return bool(self.loaded or self.written or self.unloaded)
+        return bool(self.loaded or self.unloaded)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_removal and not self.failure
 
 
 def update_model(
@@ -200,18 +200,14 @@ class _Update:
         except (GeneratorError, OSError) as error:
             lost = self._load_before(group) if has_gap else ""
             raise ServerError(_failure_text(error, replaced, outcome.gap, lost)) from error
-        outcome.loaded = {folder.name: folder.number for folder in group.updates if folder.is_load}
-        outcome.written = [folder.name for folder in group.updates if not folder.is_load]
-        renewed = (folder for folder in group.updates if folder.is_new_version)
-        outcome.before = {folder.name: folder.before for folder in renewed}
+        outcome.loaded = {folder.name: folder.number for folder in group.updates}
 
     def _load_each(self, group: GroupChange) -> None:
         try:
             for folder in group.updates:  # a front is not written before its engine is there
                 self._write(group, folder)
-                if folder.is_load:
-                    self._load(folder, folder.number)
-                    self.outcome.loaded[folder.name] = folder.number
+                self._load(folder, folder.number)
+                self.outcome.loaded[folder.name] = folder.number
         except (GeneratorError, OSError):
             self._restore(group)
             raise
@@ -347,10 +343,7 @@ def write_folder(folder: FolderChange) -> None:
     if plan.version not in served.active and is_served:
         drop_version(plan.folder)  # begun once, and never served
         plan = compare_again(plan)
-    versions = _versions(plan)
-    # What ran before the last change stays, should this one fail.
-    before = {max((one for one in versions if one < plan.version), default=plan.version)}
-    keep = served_by(folder.config, {folder.number, *versions}) | served.active | before
+    keep = served_by(folder.config, {folder.number, *_versions(plan)}) | served.active
     add_version(plan, folder.number, keep)
 
 

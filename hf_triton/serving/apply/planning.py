@@ -1,5 +1,4 @@
-"""Decides what has to be done so that a server runs what models.yaml says, or what it ran before
-the last apply. Reads only.
+"""Decides what has to be done so that a server runs what models.yaml says. Reads only.
 
 An entry of models.yaml becomes one Triton model (a folder), or several that belong together. Each
 folder's wanted digest is compared with the one that the server runs, its wanted files with those on
@@ -14,20 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from generator.errors import RepositoryError
-from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE, ROUTING_FILE, digest_in
-from generator.repository import served_record
-from generator.repository.compare import (
-    Action,
-    ModelPlan,
-    compare,
-    edited_hash,
-    folder_version,
-    owned_folders,
-)
+from generator.render.manifest import CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.repository.compare import Action, ModelPlan, owned_folders
 from generator.repository.plan import Plan
-from generator.repository.served_record import LastChange, ServedRecord
-from generator.repository.version_folders import current_files, files_of_version, next_version
+from generator.repository.version_folders import next_version
 from generator.repository.versions import version_of
 from generator.spec.triton_models import ENGINE_SUFFIX, LOAD_PARAMETER, STEP_SUFFIXES
 from hf_triton.serving.apply.target import ServedFolder, Target
@@ -45,7 +34,6 @@ class FolderAction(enum.Enum):
     WRITE = "write"  # the server already runs the same
     LOAD = "load"  # none of its versions answers
     REPLACE = "replace"  # a new version beside the one that answers
-    RENEW = "renew"  # a new version of a model that is not loaded, and stays so
 
 
 @dataclass(frozen=True)
@@ -62,17 +50,12 @@ class FolderChange:
         return self.plan.name
 
     @property
-    def before(self) -> int:
-        """The version that answers, or would if it were loaded."""
-        return max(self.served.ready, default=self.plan.version)
-
-    @property
     def is_load(self) -> bool:
         return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
 
     @property
     def is_new_version(self) -> bool:
-        return self.action in (FolderAction.REPLACE, FolderAction.RENEW)
+        return self.action is FolderAction.REPLACE
 
     @property
     def config(self) -> bytes:
@@ -105,9 +88,9 @@ class GroupChange:
 
     @property
     def updates(self) -> list[FolderChange]:
-        """What to load or write anew, in order: engine before front, steps before ensemble."""
+        """What to load, in order: engine before front, steps before ensemble."""
         ordered = (*self.folders[1:], *self.folders[:1])
-        return [folder for folder in ordered if folder.is_load or folder.is_new_version]
+        return [folder for folder in ordered if folder.is_load]
 
     @property
     def is_loaded_later(self) -> bool:
@@ -213,78 +196,18 @@ def plan_apply(plan: Plan, repository: Path, target: Target, *, force: bool) -> 
         and (name in ours or (served[name].digest and not (repository / name).exists()))
     ]
     groups = {group[0].name: group for group in plan.groups}
-    return _decide_all(groups, unwanted, served, force=force)
-
-
-def plan_rollback(repository: Path, target: Target) -> ApplyPlan:
-    """Folders that the last apply changed get their previous version again, models that it added
-    are removed, models that it removed are loaded again. Raises RepositoryError if there is nothing
-    to undo, or its files are gone.
-    """
-    record = served_record.read(repository) or ServedRecord()
-    last = record.last
-    if last.is_empty:
-        raise RepositoryError(
-            f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
-            "is rolled back already"
-        )
-    known = {*target.active_folders(), *record.models} - set(last.added)
-    touched = {*last.changed, *last.routing, *last.adapters, *last.removed}
-    folders = touched | {name for name in known if (repository / name).is_dir()}
-    models = sorted({_model_of(name, folders) for name in touched})
-    parts = {
-        model: sorted(name for name in folders if _model_of(name, folders) == model)
-        for model in models
-    }
-    groups = {
-        model: [_plan_before(repository / name, last) for name in _whole_first(model, names)]
-        for model, names in parts.items()
-    }
-    served = target.served({name for names in parts.values() for name in names})
-    return _decide_all(groups, last.added, served, force=True)
-
-
-def _plan_before(folder: Path, last: LastChange) -> ModelPlan:
-    """The plan that puts a folder back to what it was before the last apply."""
-    files, version = current_files(folder), folder_version(folder)
-    routing = files.pop(ROUTING_FILE, None)
-    if folder.name in last.changed:
-        version = last.changed[folder.name]
-        before = files_of_version(folder, version)
-        if before is None:
-            raise RepositoryError(
-                f"{folder}: version {version}, which ran before the last apply, is not there any "
-                "more as it was: change models.yaml back instead, and apply that"
-            )
-        files = before
-    if folder.name in last.routing:
-        text = last.routing[folder.name]
-        routing = None if text is None else text.encode()
-    if folder.name in last.adapters:
-        files = {**files, ADAPTERS_FILE: last.adapters[folder.name].encode()}
-    files = files if routing is None else {**files, ROUTING_FILE: routing}
-    return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))
-
-
-def _decide_all(
-    groups: Mapping[str, Iterable[ModelPlan]],
-    unwanted: Iterable[str],
-    served: Mapping[str, ServedFolder],
-    *,
-    force: bool,
-) -> ApplyPlan:
-    """``unwanted`` folders are served: some are parts that one of the models no longer has, the
-    others models that are removed entirely.
-    """
-    names = {*unwanted}
-    parts: dict[str, list[str]] = {}
-    for name in sorted(names):
-        parts.setdefault(_model_of(name, {*names, *groups}), []).append(name)
+    parts: dict[str, list[str]] = {}  # of the models of these groups, or models that go entirely
+    for name in sorted(unwanted):
+        parts.setdefault(_model_of(name, {*unwanted, *groups}), []).append(name)
     decided = tuple(
         decide_group(plans, served, parts.pop(model, ()), force=force)
         for model, plans in groups.items()
     )
-    removed = {model: _whole_first(model, folders) for model, folders in parts.items()}
+    removed = {
+        # The front or ensemble first: it is unloaded before the folders that it needs.
+        model: tuple(sorted(folders, key=lambda folder: folder != model))
+        for model, folders in parts.items()
+    }
     return ApplyPlan(decided, removed)
 
 
@@ -301,9 +224,10 @@ def decide_group(
     stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
     refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
     change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
-    if change.is_loaded_later and not any(folder.served.ready for folder in folders):
-        return replace(change, folders=tuple(map(_without_load, folders)))
-    return change
+    if not change.is_loaded_later or any(folder.served.ready for folder in folders):
+        return change
+    written = (replace(one, action=_write_or_nothing(one.plan)) for one in folders)
+    return replace(change, folders=tuple(written))
 
 
 def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
@@ -311,22 +235,8 @@ def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
         return FolderChange(plan, served, FolderAction.LOAD, plan.version)
     if served.digest == digest_in(content_of(plan, CONFIG_FILE)):
         return FolderChange(plan, served, _write_or_nothing(plan), plan.version)
-    return FolderChange(plan, served, FolderAction.REPLACE, _next_number(plan, served))
-
-
-def _without_load(folder: FolderChange) -> FolderChange:
-    """The change of a folder that is not loaded. Other contents are a new version, as of one that
-    is, so that a rollback finds the one before.
-    """
-    number = _next_number(folder.plan, folder.served)
-    before = digest_in(folder.config_before)
-    if before in ("", digest_in(folder.config)):
-        return replace(folder, action=_write_or_nothing(folder.plan))
-    return replace(folder, action=FolderAction.RENEW, number=number)
-
-
-def _next_number(plan: ModelPlan, served: ServedFolder) -> int:
-    return max(next_version(plan.folder), 1 + max(served.active, default=0))
+    number = max(next_version(plan.folder), 1 + max(served.active, default=0))
+    return FolderChange(plan, served, FolderAction.REPLACE, number)
 
 
 def _write_or_nothing(plan: ModelPlan) -> FolderAction:
@@ -339,11 +249,6 @@ def _model_of(name: str, others: Collection[str]) -> str:
     return next((base for base in bases if base in others), name)
 
 
-def _whole_first(model: str, folders: Iterable[str]) -> tuple[str, ...]:
-    """The front or ensemble first: it is unloaded before the folders that it needs."""
-    return tuple(sorted(folders, key=lambda folder: folder != model))
-
-
 def _details(folder: FolderChange) -> str:
     paths = [one.path for one in folder.plan.changes if one.action is not Action.IDENTICAL]
     changed = {path.partition("/")[2] if version_of(path) else path for path in paths}
@@ -351,6 +256,6 @@ def _details(folder: FolderChange) -> str:
     loaded = ", ".join(taken_away(folder.plan))
     gone = f"; without what requests have loaded: {loaded}" if loaded else ""
     if folder.is_new_version:
-        versions = f": version {folder.before} -> {folder.number}"
+        versions = f": version {max(folder.served.ready)} -> {folder.number}"
         return f"{versions} ({listed or 'as it lies on disk'}){gone}"
     return f": {listed}{gone}" if listed else ""

@@ -1,6 +1,6 @@
-"""One apply or rollback, from models.yaml to the record of what is served: locks the repository,
-plans, changes several models at once, then writes routing, then unloads removed models. Prints a
-line for each model; a model that fails does not stop the others.
+"""One apply, from models.yaml to the record of what is served: locks the repository, plans, changes
+several models at once, then writes routing, then unloads removed models. Prints a line for each
+model; a model that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -11,32 +11,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, NoRoomError
 from generator.models_yaml.reading import load
-from generator.render.manifest import ADAPTERS_FILE, ROUTING_FILE
+from generator.render.manifest import ROUTING_FILE
 from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.native_model import place_models
-from generator.repository.plan import Plan, make_plan
-from generator.repository.served_record import LastApply, LastChange, ServedRecord
-from generator.repository.version_folders import current_files
+from generator.repository.plan import make_plan
+from generator.repository.served_record import LastApply
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again
-from hf_triton.serving.apply.planning import ApplyPlan, GroupChange, plan_apply, plan_rollback
+from hf_triton.serving.apply.planning import ApplyPlan, GroupChange, plan_apply
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import adapters
 from hf_triton.tritonserver.http_api import NUM_LOADERS
 from hf_triton.tritonserver.system_calls import start_threads
 
-Say = Callable[[str], None]
 _Job = Callable[[], Outcome]  # a model's change or removal
 
 _POLL_S = 0.25
@@ -59,7 +56,6 @@ class ApplyOptions:
 
     dry_run: bool = False
     force: bool = False
-    prune: bool = False
     wait: bool = False
     drain_timeout_s: float = 60.0
     allow_gap: bool = False
@@ -75,88 +71,62 @@ def warn(line: str) -> None:
 
 
 class Session:
-    """One apply, or rollback, of a server. Both return the exit code, and raise GeneratorError
-    before anything is changed. ``tell`` gets a line for each model that is done, ``warn`` for each
-    that failed.
-    """
+    """One apply of a server. Prints a line for each model that is done or failed."""
 
-    def __init__(
-        self,
-        repository: Path,
-        target: Target,
-        options: ApplyOptions,
-        tell: Say = tell,
-        warn: Say = warn,
-    ) -> None:
+    def __init__(self, repository: Path, target: Target, options: ApplyOptions) -> None:
         self._repository, self._target, self._options = repository, target, options
-        self._tell, self._warn = tell, warn
         self._stopping = threading.Event()  # set: the apply is interrupted
         self._outcomes: list[Outcome] = []
         self._failures: dict[str, str] = {}
-        self._routing: dict[str, str | None] = {}  # what each file was before
-        self._adapters: dict[str, str] = {}
+        self._num_routed = self._num_with_adapters = 0
 
     def apply(self, config: Path) -> int:
+        """Returns the exit code. Raises GeneratorError before anything is changed."""
         options, repository = self._options, self._repository
         if not options.dry_run:
             # It takes minutes: others may generate meanwhile. A model whose environment can't be
             # built fails to load later, and its old version goes on serving.
             for name, reason in ensure_environments(load(config)).items():
-                self._warn(f"{name}: {reason}")
-        if not options.dry_run:
+                warn(f"{name}: {reason}")
             writer.finish_interrupted(repository)
-        with self._locked():
+        with writer.locked(repository, math.inf if options.wait else 0.0):
             plan = make_plan(config, repository, keep_edits=not options.force)
             wanted = plan_apply(plan, repository, self._target, force=options.force)
             wanted = self._look_for_room(wanted)
             if wanted.is_nothing and not options.dry_run:
-                self._record(wanted, (), is_whole=True)
+                self._record(wanted, ())
             if wanted.is_nothing or options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             specs = {spec.name: spec for spec in plan.specs}
 
             def place(model: str) -> None:
                 for note in place_models([specs[model]], repository):
-                    self._warn(note)
+                    warn(note)
 
-            settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)
-            self._carry_out(wanted, settings, is_whole=True)
-            self._report_orphans(plan)
-        return self._end(wanted)
-
-    def roll_back(self) -> int:
-        with self._locked():
-            wanted = self._look_for_room(plan_rollback(self._repository, self._target))
-            if self._options.dry_run:
-                return EXIT_INPUT
-            timeout_s = self._options.drain_timeout_s
-            settings = UpdateSettings(timeout_s, force=True, say=self._tell)
-            self._carry_out(wanted, settings, is_whole=False)
-        self._warn(
-            "models.yaml still asks for the newer state: change it too, or apply brings that back"
-        )
+            settings = UpdateSettings(options.drain_timeout_s, options.force, place, tell)
+            self._carry_out(wanted, settings)
+            for orphan in plan.orphans:
+                message = "is no longer in models.yaml; hf-triton prune removes it"
+                warn(f"{orphan.folder}: {message}")
         return self._end(wanted)
 
     def stop(self) -> None:
-        """Starts no further model; the apply counts as interrupted. From any thread."""
+        """Starts no further model; the apply counts as interrupted."""
         self._stopping.set()
-
-    def _locked(self) -> AbstractContextManager[None]:
-        return writer.locked(self._repository, math.inf if self._options.wait else 0.0)
 
     def _look_for_room(self, plan: ApplyPlan) -> ApplyPlan:
         """The plan with what memory lacks, shown. Raises NoRoomError where that is not allowed."""
         if plan.replaces:
             plan = with_shortages(plan, self._target.api.metrics())
         for line in plan.lines():
-            self._tell(line)
+            tell(line)
         if plan.is_nothing:
-            self._tell(f"{self._target.name} is up to date: nothing to do")
+            tell(f"{self._target.name} is up to date: nothing to do")
         if plan.shortages and not (self._options.allow_gap or self._options.dry_run):
             raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
         return plan
 
-    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool) -> None:
+    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings) -> None:
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
@@ -181,15 +151,14 @@ class Session:
                     self._write_rest(group)
             if plan.removed and not self._stopping.is_set():
                 # Else the supervisor would load again what is unloaded.
-                self._record(plan, plan.removed, is_whole=is_whole)
-                if self._routing:  # else requests would be routed to a model being unloaded
+                self._record(plan, plan.removed)
+                if self._num_routed:  # else requests would be routed to a model being unloaded
                     self._stopping.wait(ROUTING_IS_READ_S)
                 common = (self._repository, self._target, settings)
                 removed = plan.removed.values()
                 self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
         finally:
-            gone = [one.model for one in self._outcomes if one.is_removal]
-            self._record(plan, gone, is_whole=is_whole)
+            self._record(plan, [one.model for one in self._outcomes if one.is_gone])
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
@@ -211,7 +180,7 @@ class Session:
             self._collect(threads, done)
         except KeyboardInterrupt:
             self.stop()
-            self._warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
+            warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
             self._collect(threads, done)
 
     def _collect(
@@ -224,7 +193,7 @@ class Session:
             except queue.Empty:
                 if time.monotonic() > remind_at:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
-                    self._warn("still working: models load, or answer their last requests")
+                    warn("still working: models load, or answer their last requests")
                 continue
             if isinstance(outcome, Exception):
                 self.stop()
@@ -232,16 +201,14 @@ class Session:
             self._outcomes.append(outcome)
             if outcome.failure:
                 self._fail(outcome.model, outcome.failure)
-            elif not outcome.written:
-                self._tell(_result_line(outcome))
-            for name in outcome.written:
-                self._tell(f"{name}: written, nothing to load")
+            else:
+                tell(_result_line(outcome))
             for draining in outcome.draining:
-                self._tell(f"{draining} still answers requests and is unloaded after them")
+                tell(f"{draining} still answers requests and is unloaded after them")
 
     def _fail(self, model: str, reason: str) -> None:
         self._failures[model] = reason
-        self._warn(f"model '{model}' failed: {reason}")
+        warn(f"model '{model}' failed: {reason}")
 
     def _write_rest(self, group: GroupChange) -> None:
         """Writes files that need no load: a routing.json or adapters.json, which the running model
@@ -262,28 +229,18 @@ class Session:
             return
         if adapters.changes_adapters(plan):
             served = self._target.served([one.name for one in group.folders])
+            self._num_with_adapters += 1
             if any(one.ready for one in served.values()):
-                self._adapters[folder.name] = adapters.change(plan, group.name)
-                self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
+                adapters.change(plan, group.name)
+                tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
                 return
-            self._adapters[folder.name] = current_files(folder)[ADAPTERS_FILE].decode()
         before = read_file(folder / ROUTING_FILE)
         writer.apply(plan)
         if before == read_file(folder / ROUTING_FILE):
-            self._tell(f"{folder.name}: written, nothing to load")
+            tell(f"{folder.name}: written, nothing to load")
         else:
-            self._routing[folder.name] = None if before is None else before.decode()
-            self._tell(f"{folder.name}: routing written; the running model reads it")
-
-    def _report_orphans(self, plan: Plan) -> None:
-        """Prunes or reports the folders on disk that no model needs any more."""
-        for orphan in plan.orphans:
-            if self._options.prune and self._is_good:
-                writer.remove(orphan)
-                self._tell(f"{orphan.folder}: pruned")
-            else:
-                message = "is no longer in models.yaml; hf-triton prune removes it"
-                self._warn(f"{orphan.folder}: {message}")
+            self._num_routed += 1
+            tell(f"{folder.name}: routing written; the running model reads it")
 
     def _end(self, plan: ApplyPlan) -> int:
         good = [one for one in self._outcomes if one.is_change and not one.failure]
@@ -292,13 +249,13 @@ class Session:
             "changed": sum(not one.is_addition for one in kept),
             "added": sum(one.is_addition for one in good),
             "removed": len(good) - len(kept),
-            "routed": len(self._routing),
-            "with other adapters": len(self._adapters),
+            "routed": self._num_routed,
+            "with other adapters": self._num_with_adapters,
             "unchanged": sum(group.is_nothing for group in plan.groups),
             "failed": len(self._failures),
         }
         summary = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        self._tell(f"{self._target.name}: {summary or 'nothing done'}")
+        tell(f"{self._target.name}: {summary or 'nothing done'}")
         if self._stopping.is_set():
             return EXIT_INTERRUPTED
         return EXIT_INPUT if self._failures else EXIT_OK
@@ -308,56 +265,32 @@ class Session:
         return not (self._failures or self._stopping.is_set())
 
     @cached_property
-    def _before(self) -> ServedRecord:
-        """The record as this apply has found it."""
-        return served_record.read(self._repository) or ServedRecord()
+    def _models_before(self) -> set[str]:
+        """Those of the record as this apply has found it."""
+        found = served_record.read(self._repository)
+        return set(found.models if found else ())
 
-    def _record(self, plan: ApplyPlan, removed: Collection[str], *, is_whole: bool) -> None:
-        """Writes what is served now, and what a rollback undoes: one that undid everything can't be
-        undone itself. ``removed``: models that go, or have gone; an interrupt leaves others of the
-        plan's loaded. ``is_whole``: the plan names every wanted model; otherwise models that it
-        does not name stay in the record.
+    def _record(self, plan: ApplyPlan, removed: Collection[str]) -> None:
+        """Writes what is served now. ``removed``: models that go, or have gone; an interrupt leaves
+        others of the plan's loaded.
         """
-        models = self._served_now(plan, is_whole=is_whole) - set(removed)
-        last = self._before.last
-        if is_whole:
-            change = self._last_change(plan, models)
-            last = last if change.is_empty else change
-        elif self._is_good:
-            last = LastChange()
+        models = self._served_now(plan) - set(removed)
         applied = LastApply(self._is_good, round(time.time(), 3))
-        found = ServedRecord(tuple(sorted(models)), last, applied)
         try:
-            served_record.write(self._repository, found)
+            served_record.write(self._repository, models, applied)
         except GeneratorError as error:  # such as a full disk
-            self._warn(f"{error}: a rollback can't undo this")
+            warn(f"what is served could not be noted: {error}")
 
-    def _served_now(self, plan: ApplyPlan, *, is_whole: bool) -> set[str]:
+    def _served_now(self, plan: ApplyPlan) -> set[str]:
         loaded = {name for outcome in self._outcomes for name in outcome.loaded}
         groups = {group.name: group for group in plan.groups}
-        kept = set(self._before.models)
-        if is_whole:
-            kept &= groups.keys() | plan.removed.keys()
-        return kept | {
+        return self._models_before & (groups.keys() | plan.removed.keys()) | {
             name
             for name, group in groups.items()
             if name in loaded
             or group.folders[0].served.ready
             or (group.is_loaded_later and name not in self._failures)
         }
-
-    def _last_change(self, plan: ApplyPlan, models: set[str]) -> LastChange:
-        """What a rollback would undo, also of models that came and went without a load."""
-        good = [outcome for outcome in self._outcomes if not outcome.failure]
-        changed = {name: version for one in good for name, version in one.before.items()}
-        added = {name for one in good for name in one.loaded} - set(changed)
-        removed = {name for one in self._outcomes for name in one.unloaded}
-        known = set(self._before.models)
-        new = [one for one in plan.groups if one.name in models - known] if known else []
-        added |= {folder.name for one in new if one.is_loaded_later for folder in one.folders}
-        removed |= known - models - plan.removed.keys()
-        routing, adapters = dict(self._routing), dict(self._adapters)
-        return LastChange(changed, routing, adapters, tuple(sorted(added)), tuple(sorted(removed)))
 
 
 def _result_line(outcome: Outcome) -> str:

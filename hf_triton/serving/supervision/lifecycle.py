@@ -16,8 +16,6 @@ from types import FrameType
 from typing import NoReturn
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
-from hf_triton.serving.apply.file_watch import Watch
-from hf_triton.serving.apply.target import Target
 from hf_triton.serving.supervision import limits
 from hf_triton.serving.supervision.dead_process_memory import remove_of_dead_servers
 from hf_triton.serving.supervision.health import Health, health_port
@@ -116,20 +114,8 @@ def _serve_until_stopped(supervisor: Supervisor, options: ServeOptions) -> int:
     try:
         supervisor.begin_to_load()
         supervisor.ports.process.wait_until_it_listens()
-        with contextlib.ExitStack() as stack:
-            if options.watched:
-                watch = Watch(
-                    options.watched,
-                    server.repository,
-                    Target(server.api, server.listen.address(server.listen.http_port)),
-                    lambda: supervisor.has_served and server.exit_code() is None,
-                    say,
-                )
-                say(f"watching {options.watched.config}: it is applied whenever it is saved")
-                watch.start()
-                stack.callback(watch.stop)
-            while True:
-                supervisor.look()
+        while True:
+            supervisor.look()
     except StopRequested:
         code = _stop(supervisor, options.drain_s)
         return code if supervisor.has_served else EXIT_INTERRUPTED

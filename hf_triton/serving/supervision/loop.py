@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.retries import Model, demand_of, line_of
-from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
@@ -51,16 +50,14 @@ _RETRY_S = 60
 @dataclass(frozen=True)
 class ServeOptions:
     """How to serve. ``config`` is the path of models.yaml, for the state file. ``drain_s`` is the
-    time from the signal to the stop, during which the server is not ready. ``watched`` files are
-    applied whenever they change. ``on_demand`` says how models share memory that are not always
-    loaded.
+    time from the signal to the stop, during which the server is not ready. ``on_demand`` says how
+    models share memory that are not always loaded.
     """
 
     config: Path
     load_timeout_s: float | None = None
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     drain_s: float = 0.0
-    watched: WatchedFiles | None = None
     on_demand: OnDemand = field(default_factory=OnDemand)
 
 

@@ -55,7 +55,7 @@ class ServedModels:
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
-        served_record.write_models(self.repository, self._names)
+        served_record.write(self.repository, self._names)
         self._recorded_at_s = time.time()
 
     def names(self) -> list[str]:

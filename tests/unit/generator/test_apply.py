@@ -1,4 +1,4 @@
-"""What apply decides, undoes and refuses, on a server that loads in no time."""
+"""What apply decides and refuses, on a server that loads in no time."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ def test_a_model_that_is_not_ready_is_loaded(made: Bench) -> None:
     assert made.ready("a") == {1}
 
 
-def test_versions_before_the_last_go_and_the_last_is_kept(made: Bench) -> None:
+def test_versions_that_served_before_go_with_the_next_change(made: Bench) -> None:
     for answer_s in (0.01, 0.02, 0.03, 0.04):
         made.applied(f"- {{name: a, options: {{answer_s: {answer_s}}}}}\n")
     folders = {path.name for path in (made.repository / "a").iterdir() if path.is_dir()}
-    assert folders == {"3", "4", "5"}
+    assert folders == {"4", "5"}
     made.applied("- {name: a, version_policy: {all: {}}}\n")
-    assert made.ready("a") == {3, 4, 5, 6}
+    assert made.ready("a") == {4, 5, 6}
 
 
 def test_edited_files_are_not_overwritten_unless_forced(made: Bench) -> None:
@@ -159,12 +159,10 @@ def test_an_edited_model_py_is_loaded_and_goes_on_into_later_versions(made: Benc
     assert made.ready("a") == {2}
     made.applied(CHANGED)
     assert made.ready("a") == {3}
-    assert made.apply("--rollback").code == 0
-    assert made.run("generate").code == 0
     assert made.is_current()
-    assert all(model_at(made, version).endswith(EDITED) for version in (2, 3, 4))
+    assert all(model_at(made, version).endswith(EDITED) for version in (2, 3))
     assert made.apply("--force").code == 0
-    assert EDITED not in model_at(made, 5)
+    assert EDITED not in model_at(made, 4)
 
 
 def test_an_edited_model_py_that_is_no_python_is_not_tried(made: Bench) -> None:
@@ -293,23 +291,6 @@ def test_killed_after_a_version_was_written_the_next_apply_ends_it(
     assert (made.ready("a"), made.is_current()) == ({version}, True)
 
 
-def test_a_version_that_is_gone_from_the_disk_is_not_rolled_back_to(made: Bench) -> None:
-    made.applied(CHANGED)
-    shutil.rmtree(made.repository / "a" / "1")
-    ran = made.apply("--rollback")
-    assert ran.code == 1
-    assert "version 1, which ran before the last apply, is not there any more" in ran.err
-    assert made.ready("a") == {2}
-
-
-def test_a_failed_apply_does_not_forget_what_can_be_rolled_back(made: Bench) -> None:
-    made.applied(CHANGED)
-    made.say('- {name: a, options: {fail: "no"}}\n- {name: s, streaming: true}\n')
-    assert made.apply().code == 1
-    assert made.apply("--rollback").code == 0
-    assert '"answer_s": 0.0' in made.options("a")
-
-
 def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_there(
     made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,14 +318,10 @@ def test_weights_change_without_a_load_after_their_arms_are_there_and_before_the
     fake(made).events.clear()
     assert "1 routed" in made.applied(canary(50)).out
     assert '"weight": 50' in routing.read_text()
-    assert made.apply("--rollback").code == 0
-    assert '"weight": 10' in routing.read_text()
     assert not fake(made).events
     last = made.applied(BOTH).out
     assert last.index("a: routing written") < last.index("a_new: unloaded")
     assert not routing.exists()
-    assert made.apply("--rollback").code == 0
-    assert '"weight": 10' in routing.read_text()
 
 
 def test_without_a_server_there_is_a_word_on_how_to_start_one(made: Bench) -> None:
@@ -411,10 +388,6 @@ def test_two_applies_at_once_are_one_and_a_word(made: Bench) -> None:
     assert ran.code == 1
     assert f"another hf-triton (process {os.getpid()}) is writing to it" in ran.err
     assert made.apply("--wait").code == 0
-
-
-def test_options_that_would_be_ignored_are_refused(made: Bench) -> None:
-    assert made.apply("--rollback", "--prune").code == 2
 
 
 def test_a_full_disk_leaves_what_was_served(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,30 +472,11 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     for folder in ("later_stream", "later"):
         assert made.api.load(folder) is None
     made.applied(BOTH + later)
-    assert made.ready("later_stream") == {3}, "what is loaded is changed as ever"
+    assert made.ready("later_stream") == {2}, "what is loaded is changed as ever"
     made.applied(BOTH)
     assert made.ready("later") == set()
     made.applied(f"{BOTH}- {{name: hand}}\n")
     assert made.ready("hand") == {1}, "it is always loaded from now on"
-
-
-def test_a_rollback_of_what_is_not_loaded_loads_nothing(made: Bench) -> None:
-    later = "- {name: later, streaming: true, load: on_demand}\n"
-    gone = "- {name: gone, load: on_demand}\n"
-    made.applied(BOTH + later + gone)
-    made.applied(
-        BOTH + later.replace("on_demand", f"on_demand, {SLOWER}") + "- {name: new, load: manual}\n"
-    )
-    fake(made).events.clear()
-    made.say(BOTH + later + gone)
-    ran = made.apply("--rollback")
-    assert "change     later_stream: version 2 -> 3 (config.pbtxt, model.json)" in ran.out
-    assert "later_stream: written, nothing to load" in ran.out
-    assert not [event for event in fake(made).events if event.startswith("load")]
-    assert recorded(made).models == ("a", "gone", "later", "s")
-    made.run("prune")
-    assert made.is_current()
-    assert "nothing to roll back" in made.apply("--rollback").err
 
 
 def test_an_apply_ends_where_another_process_does_not_let_go_of_a_model(
@@ -560,12 +514,9 @@ def test_streaming_turned_off_and_on_again(made: Bench) -> None:
     made.say("- {name: a}\n- {name: s}\n")
     assert made.apply().code == 0
     assert (made.ready("s"), made.ready("s_stream")) == ({2}, set())
-    assert made.apply("--rollback").code == 0
-    assert (made.ready("s"), made.ready("s_stream")) == ({3}, {1})
-    assert made.apply().code == 0
     made.say("- {name: a}\n- {name: s, streaming: true}\n")
-    assert made.apply("--prune").code == 0
-    assert (made.ready("s"), made.ready("s_stream")) == ({5}, {1})
+    assert made.apply().code == 0
+    assert (made.ready("s"), made.ready("s_stream")) == ({3}, {1})
     assert made.is_current()
 
 

@@ -43,7 +43,7 @@ def test_every_process_that_runs_is_waited_for(tmp_path: Path, processes: list[P
     processes += [Process(tmp_path, number, fine) for number in range(3)]
     processes.append(dead := Process(tmp_path, 3, {b"[]": ""}.get))
     dead.end()
-    assert adapters.change(plan(tmp_path), "m") == "[]"
+    adapters.change(plan(tmp_path), "m")
     assert listed(tmp_path) == b"[1]"
 
 

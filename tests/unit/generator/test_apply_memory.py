@@ -273,7 +273,7 @@ def test_without_room_nothing_is_touched_and_the_numbers_are_told(full: Bench) -
     assert (full.ready("a"), full.ready("s_stream"), full.ready("new")) == ({1}, {1}, set())
 
 
-def test_with_a_gap_the_old_copy_goes_first_and_comes_back_with_a_rollback(full: Bench) -> None:
+def test_with_a_gap_the_old_copy_goes_first(full: Bench) -> None:
     full.say(f"- {{name: a, {SLOW}}}\n- {{name: s, streaming: true, {SLOW}}}\n")
     ran = full.apply("--allow-gap")
     assert ran.code == 0, ran
@@ -281,12 +281,9 @@ def test_with_a_gap_the_old_copy_goes_first_and_comes_back_with_a_rollback(full:
     assert "a: unloaded; nobody answers until it is loaded again" in ran.out
     assert "s: s_stream version 2 ready, after " in ran.out
     assert full.fake is not None
-    events = [event for event in full.fake.events if "probe" not in event]
-    assert events == ["unload a", "load a", "unload s_stream", "load s_stream"]  # one by one
+    one_by_one = ["unload a", "load a", "unload s_stream", "load s_stream"]
+    assert full.fake.events == one_by_one
     assert full.is_current()
-    back = full.apply("--rollback")  # the copy of version 2 publishes nothing here: as ever
-    assert back.code == 0
-    assert (full.ready("a"), full.ready("s_stream")) == ({3}, {3})
 
 
 def test_where_the_old_one_does_not_come_back_either_that_is_told(full: Bench) -> None:

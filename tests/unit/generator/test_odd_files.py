@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import nodes
 from hf_triton.runtime.regular_file import read_json, read_regular
-from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
     STATE_PREFIX,
@@ -23,7 +21,6 @@ from hf_triton.tritonserver.state_file import (
     write_state,
 )
 from tests.support.full_disk import files_of_at_most
-from tests.support.triton import eventually
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 
@@ -152,21 +149,3 @@ def test_a_record_or_a_state_that_is_nested_too_deep_is_none(tmp_path: Path) -> 
         (tmp_path / name).write_text('{"added": ' + "[" * 100_000)
     assert served_record.read(tmp_path) is None
     assert running_servers(tmp_path) == []
-
-
-@pytest.mark.threat("yaml-file-kinds")
-def test_a_pipe_in_place_of_the_file_is_not_waited_for_by_who_watches_it(tmp_path: Path) -> None:
-    config = tmp_path / "models.yaml"
-    config.write_text(ONE_MODEL)
-    files = WatchedFiles(config)
-    config.unlink()
-    missing = files.digest()
-    os.mkfifo(config)
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(files.digest()), daemon=True)
-    thread.start()
-    assert eventually(lambda: bool(found))
-    assert found[0] not in (missing, files.first), "it is applied, which says what stands there"
-    config.unlink()
-    config.write_text(ONE_MODEL)
-    assert files.digest() == files.first

@@ -90,15 +90,6 @@ def test_a_number_is_above_every_folder_whoever_made_it(folder: Path) -> None:
     assert version_folders.next_version(folder / "nothing") == 1
 
 
-def test_an_older_version_can_be_read_as_it_was_rendered(work: Path, folder: Path) -> None:
-    before = {path: text for path, text in snapshot(folder).items() if path[0] != "."}
-    add(work, HALF, 2)
-    assert version_folders.files_of_version(folder, 1) == before
-    (folder / "1" / "model.json").write_text("edited")
-    assert version_folders.files_of_version(folder, 1) is None
-    assert version_folders.files_of_version(folder, 9) is None
-
-
 def test_what_starts_an_environment_is_there_while_a_version_has_one(
     work: Path, folder: Path, run: Run
 ) -> None:
@@ -109,7 +100,6 @@ def test_what_starts_an_environment_is_there_while_a_version_has_one(
     add(work, WHOLE, 3)
     assert launcher.exists()
     assert run("diff")[0] == 0
-    assert LAUNCHER_FILE in (version_folders.files_of_version(folder, 2) or {})
     add(work, HALF, 4)
     assert not launcher.exists()
     assert run("diff")[0] == 0

@@ -92,7 +92,7 @@ def test_what_is_to_be_served_is_known_by_the_repositorys_record(
 ) -> None:
     fake, port = starter.triton()
     fake.loading.add("unloaded")
-    served_record.write_models(tmp_path, ["echo", "labels", "late"])
+    served_record.write(tmp_path, ["echo", "labels", "late"])
     api = starter.translator(fake, f"127.0.0.1:{port}", repository=tmp_path)
     assert api.completion(model="late").status == 503, "Triton is still to be told of it"
     assert api.completion(model="labels").status == 404, "is of another task"

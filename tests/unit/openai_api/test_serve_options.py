@@ -11,7 +11,7 @@ from hf_triton.cli import main as cli
 PORT = ("--openai-port", "9000")
 ELSEWHERE = (*PORT, "--triton-url", "x:1")
 IGNORED = (
-    *(("--verbose",), ("--watch",), ("--open-admin-apis",), ("--http-port", "8100")),
+    *(("--verbose",), ("--open-admin-apis",), ("--http-port", "8100")),
     *(("--drain-s", "1"), ("--max-restarts", "0"), ("--health-port", "0"), ("--repository", "x")),
     *(("--load-timeout-s", "9"), ("--admin-key-file", "x")),
 )

@@ -26,7 +26,7 @@ def test_a_record_is_read_once_until_it_is_written_again(
     assert served.names() == served.names() == ["b", "a"]
     assert served.last_apply() is None
     assert len(reads) == 1
-    served_record.write(tmp_path, ServedRecord(("a", "c")))
+    served_record.write(tmp_path, ["a", "c"])
     assert served.names() == served.names() == ["a", "c"]
     assert len(reads) == 2
 
@@ -38,5 +38,5 @@ def test_a_record_that_is_gone_or_broken_changes_no_names(tmp_path: Path) -> Non
     assert served.names() == ["a"]
     (tmp_path / RECORD_FILE).unlink()
     assert served.names() == ["a"]
-    served_record.write_models(tmp_path, ["b"])
+    served_record.write(tmp_path, ["b"])
     assert served.names() == ["b"]
