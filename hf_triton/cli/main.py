@@ -57,6 +57,7 @@ _GONE = {
     "--prune": "run hf-triton prune after the apply",
     "--rollback": "change models.yaml back, as by git revert, and apply that",
     "--watch": "run hf-triton apply --wait when the file changes, as by entr or a path unit",
+    "--triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
     "--url": "run apply where the server runs, such as docker exec CONTAINER hf-triton apply",
 }
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from generator.errors import ServerError, UsageError
-from generator.flag_values import address, port, positive, whole, zero_or_more
+from generator.flag_values import port, positive, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import LOG_FORMATS, ServerSettings
 from generator.spec.access import Tls
@@ -32,13 +32,6 @@ from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.restrictions import refuse_clashes
 
 HEALTH_PORT = 8003  # used if it is free
-# Options of a tritonserver that is started here, and so refused with --triton-url.
-_OF_OWN_SERVER = (
-    *("http_port", "grpc_port", "metrics_port", "health_port", "load_timeout_s", "max_restarts"),
-    *("drain_s", "verbose", "admin_key_file", "open_admin_apis"),
-    *("given_repository", "arguments"),
-)
-_FLAGS = {"given_repository": "--repository", "arguments": "arguments for tritonserver"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,14 +156,6 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         help="keep responses of /v1/responses in memory for this long after their last use, for "
         "previous_response_id; 0: not at all (default: 30)",
     )
-    group.add_argument(
-        "--triton-url",
-        type=address("Triton's gRPC, such as 127.0.0.1:8001"),
-        metavar="HOST:PORT",
-        help="serve only this API, for the Triton at this gRPC address; generate and start "
-        "nothing else. API keys apply, and max_body_mib, limits, cors and tls of models.yaml, if "
-        "there is one",
-    )
 
 
 def _add_admin(parser: argparse.ArgumentParser) -> None:
@@ -195,10 +180,11 @@ def run(args: argparse.Namespace) -> int:
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
-    _refuse_ignored(args)
+    if args.openai_media_hosts and args.openai_port is None:
+        raise UsageError("--openai-media-hosts needs --openai-port")
     # Imported here: --help needs no processes.
     from hf_triton.ports.child_process import proxy
-    from hf_triton.serving.supervision.lifecycle import serve, stop_signals
+    from hf_triton.serving.supervision.lifecycle import serve
     from hf_triton.serving.supervision.loop import ServeOptions
     from hf_triton.serving.supervision.public_ports import PublicPorts
     from hf_triton.tritonserver.process import TritonServer
@@ -207,19 +193,6 @@ def run(args: argparse.Namespace) -> int:
         json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     callers = take_api_keys(args.api_keys_file, os.environ)
-    if args.triton_url:
-        # Imported here: without --triton-url the ports' process alone needs OpenAI's API.
-        from hf_triton.serving.supervision.openai_only import serve_openai_only
-
-        # models.yaml is optional.
-        has_file = args.given_config is not None or config.is_file()
-        settings = _settings(config, args) if has_file else ServerSettings()
-        return serve_openai_only(
-            Listen(args.host, openai_port=args.openai_port),
-            _openai(args, args.triton_url),
-            _access(settings, callers, config),
-            stop_signals(),
-        )
     refuse_clashes(args.arguments)
     given_key = take_admin_key(args.admin_key_file, os.environ)
     admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
@@ -244,30 +217,21 @@ def run(args: argparse.Namespace) -> int:
         )
         openai = None
         if args.openai_port:
-            openai = _openai(args, listen.triton_grpc, repository, listen.metrics_socket)
+            openai = OpenAiPort(
+                args.openai_port,
+                listen.triton_grpc,
+                repository,
+                listen.metrics_socket,
+                tuple(args.openai_media_hosts),
+                args.playground,
+                args.openai_keep_minutes * 60,
+            )
         ports = PublicPorts(
             proxy(listen, access, policy, admin_key, openai, repository.absolute()),
             api_of(openai, listen, access) if openai else None,
             access,
         )
         return serve(server, [spec.name for spec in outcome.plan.specs], options, ports)
-
-
-def _openai(
-    args: argparse.Namespace,
-    triton_address: str,
-    repository: Path | None = None,
-    metrics_socket: str = "",
-) -> OpenAiPort:
-    return OpenAiPort(
-        args.openai_port,
-        triton_address,
-        repository,
-        metrics_socket,
-        tuple(args.openai_media_hosts),
-        args.playground,
-        args.openai_keep_minutes * 60,
-    )
 
 
 def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
@@ -318,28 +282,6 @@ def _report(outcome: Outcome, repository: str) -> None:
         print(f"hf-triton: generated in {repository}: {names}", file=sys.stderr)
     for note in outcome.notes:
         print(f"hf-triton: {note}", file=sys.stderr)
-
-
-def _refuse_ignored(args: argparse.Namespace) -> None:
-    """Raises UsageError for options that would be ignored."""
-    for flag, value in (
-        ("--triton-url", args.triton_url),
-        ("--openai-media-hosts", args.openai_media_hosts or None),
-    ):
-        if value is not None and args.openai_port is None:
-            raise UsageError(f"{flag} needs --openai-port")
-    if not args.triton_url:
-        return
-    usual = argparse.ArgumentParser()
-    add_arguments(usual)
-    given = [
-        _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        for name in _OF_OWN_SERVER
-        if getattr(args, name) not in (usual.get_default(name), [])
-    ]
-    if given:
-        flags = ", ".join(given)
-        raise UsageError(f"with --triton-url no tritonserver is started: leave out {flags}")
 
 
 def _hosts(text: str) -> tuple[str, ...]:

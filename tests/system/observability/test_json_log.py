@@ -72,10 +72,13 @@ def test_every_line_of_a_servers_life_is_json(tmp_path: Path) -> None:
 def test_an_error_that_ends_serve_is_json_too_and_the_flag_wins_over_the_yaml(
     tmp_path: Path, flag: tuple[str, ...], setting: str, is_json: bool
 ) -> None:
-    (tmp_path / "models.yaml").write_text(f"server: {setting}\n")
-    port, elsewhere = free_ports().http_port, "--triton-url=127.0.0.1:1"
+    models = "[{name: a, task: text-generation, model: org/a, streaming: false}]"
+    (tmp_path / "models.yaml").write_text(f"server: {setting}\nmodels: {models}\n")
+    (tmp_path / "model_repository").mkdir()
+    (tmp_path / "model_repository" / "a").write_text("a file of the user's own")
+    ports = (f"{flag}={port}" for flag, port in free_ports().triton_ports().items())
     done = subprocess.run(
-        [sys.executable, "-m", "generator", "serve", f"--openai-port={port}", elsewhere, *flag],
+        [sys.executable, "-m", "generator", "serve", *ports, *flag],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
@@ -84,7 +87,7 @@ def test_an_error_that_ends_serve_is_json_too_and_the_flag_wins_over_the_yaml(
     )
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    assert "no Triton answers" in lines[-1]
+    assert "move your edits away" in lines[-1]
     assert all(line.startswith("{") == is_json for line in lines), done.stderr
 
 

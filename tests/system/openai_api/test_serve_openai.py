@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import ssl
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +17,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get
-from tests.unit.openai_api.conftest import Starter
 
 API_KEY = "a-key-of-alice-123"
 KEY = {"HF_TRITON_API_KEYS": "a the-secret-key"}
@@ -39,72 +34,6 @@ def children(served: Served) -> list[int]:
         if int(parent) == served.process.pid and "hf_triton.ports" in line:
             found.append(int(folder.name))
     return found
-
-
-def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
-    port = free_ports().http_port
-    serve_it = (sys.executable, "-m", "generator", "serve", f"--openai-port={port}")
-    result = subprocess.run(
-        [*serve_it, "--triton-url=127.0.0.1:1"], capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 1
-    assert "no Triton answers at 127.0.0.1:1: " in result.stderr
-    assert "refused" in result.stderr
-
-
-def test_the_server_block_and_keys_hold_for_a_triton_elsewhere(
-    tmp_path: Path, starter: Starter
-) -> None:
-    if not shutil.which("openssl"):
-        pytest.skip("needs openssl to make a certificate")
-    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    files = ("-keyout", tmp_path / "key.pem", "-out", tmp_path / "certificate.pem")
-    make = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files)
-    subprocess.run(make, check=True, capture_output=True)
-    (tmp_path / "models.yaml").write_text(
-        "server: {tls: {certificate: certificate.pem, key: key.pem}, max_body_mib: 1,\n"
-        "  limits: {requests_per_minute: 2}, cors: [https://chat.example.com]}\n"
-    )
-    trusted = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
-    headers = {"Authorization": f"Bearer {API_KEY}", "Origin": "https://chat.example.com"}
-
-    def status(url: str, headers: dict[str, str], body: bytes | None = None) -> int:
-        request = urllib.request.Request(url, body, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10, context=trusted) as found:
-                allowed.append(found.headers["Access-Control-Allow-Origin"])
-                return int(found.status)
-        except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
-
-    allowed: list[str] = []
-    port = free_ports().http_port
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-m", "generator", "serve", f"--openai-port={port}"),
-            f"--triton-url=127.0.0.1:{starter.triton()[1]}",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "HF_TRITON_API_KEYS": f"alice {API_KEY}"},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout
-            url = f"https://127.0.0.1:{port}/v1"
-            line = process.stdout.readline()
-            assert line.startswith(
-                f'curl {url}/completions -H "Authorization: Bearer $HF_TRITON_API_KEY"'
-            )
-            assert status(f"{url}/models", {}) == 401
-            assert status(f"{url}/models", headers) == 200
-            assert allowed == ["https://chat.example.com"]
-            assert status(f"{url}/completions", headers, b" " * (2**20 + 1)) == 413
-            assert status(f"{url}/models", headers) == 429
-        finally:
-            process.terminate()
-        assert process.wait(60) == 0
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
