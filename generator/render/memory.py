@@ -1,5 +1,5 @@
 """Estimates a model's memory before it is loaded: its processes, and its weights by their files, by
-models.lock, or by the Hub's sizes.
+models.lock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from generator.models_yaml.models_lock import DEFAULT_REVISION, Key
 from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.triton_models import WITHOUT_WEIGHTS
 from hf_triton.runtime.regular_file import read_json
-from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files, is_stored
+from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files
 from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
 
 _WHOLE = "model.safetensors"
@@ -28,15 +27,11 @@ PROCESS_BYTES = 250 * 2**20
 FRONT_BYTES = 60 * 2**20
 CPU = "cpu"
 
-Listed = Mapping[Key, Mapping[str, int]]
-"""The files of a source's revision, with their bytes."""
-
 
 def folder_bytes(
     folder: Path,
     values: Mapping[str, Any],
     gpus: Sequence[str] = (),
-    listed: Listed | None = None,
     groups: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, float]:
     """``groups`` are its instance groups, if they are not those of its config.pbtxt."""
@@ -46,7 +41,7 @@ def folder_bytes(
         groups = model_config.instance_groups(folder / "config.pbtxt")
     size: dict[str, float] = {CPU: 0.0}
     for device, count in copies(groups, gpus):
-        weights = weight_bytes(folder, values, listed, on_gpu=device != CPU)
+        weights = weight_bytes(folder, values, on_gpu=device != CPU)
         size[device] = size.get(device, 0.0) + weights * count
         size[CPU] += PROCESS_BYTES * max(1, round(count))
     return size
@@ -67,12 +62,11 @@ def copies(groups: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> Iterable
 def weight_bytes(
     folder: Path,
     values: Mapping[str, Any],
-    listed: Listed | None = None,
     *,
     on_gpu: bool = False,
 ) -> int:
     """Bytes of the weights in memory; 0 where that is not known: the files are not there yet and
-    not ``listed``, or the weights are quantized as they are loaded.
+    in no models.lock, or the weights are quantized as they are loaded.
     """
     if file := values.get("file"):  # of a step on a backend of Triton's own
         return max((path.stat().st_size for path in folder.glob(f"[1-9]*/{file}")), default=0)
@@ -85,8 +79,7 @@ def weight_bytes(
             names = set(read_json(files / _INDEX)["weight_map"].values())
         size = sum((files / name).stat().st_size for name in names)
         return int(size * _growth(files, values["dtype"]))
-    locked = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
-    sizes = locked or (listed or {}).get(_key(values), {})
+    sizes = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
     if values["local"]:
         path = _files(folder, values)
         found = [path] if path.is_file() else filter(Path.is_file, path.glob("*"))
@@ -97,21 +90,6 @@ def weight_bytes(
         chosen = choose_model_files(sizes, bool(values.get("allow_pickle")))
         return sum(sizes[name] for name in chosen if name.endswith(_ENDINGS))
     return 0
-
-
-def unknown_source(folder: Path, values: Mapping[str, Any]) -> Key | None:
-    """The source whose size the Hub alone says: its files are neither here nor in models.lock."""
-    if "file" in values or values["local"] or is_stored(values["model"]):
-        return None
-    if values.get("locked_files") or values.get("quantization"):
-        return None
-    if any(path.name.endswith(_ENDINGS) for path in _files(folder, values).rglob("*")):
-        return None
-    return _key(values)
-
-
-def _key(values: Mapping[str, Any]) -> Key:
-    return values["model"], values["revision"] or DEFAULT_REVISION
 
 
 def _files(folder: Path, values: Mapping[str, Any]) -> Path:

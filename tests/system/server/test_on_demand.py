@@ -26,7 +26,6 @@ from generator.repository.writing import locked_model
 from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.listen import Listen
 from tests.support.callers import asking
-from tests.support.fake_hub import FakeHub, Repository, running_hub
 from tests.support.served import Served, started
 from tests.support.triton import (
     DEMO_MODEL,
@@ -50,12 +49,9 @@ models:
   - {{name: by-hand, load: manual}}
   - {{name: bad, model: ./bad}}
   - {{name: huge, instance_group: [{{count: 4, kind: KIND_CPU}}]}}
-  - {{name: far, model: org/far}}
-  - {{name: near, model: org/near}}
 """
 PROMPT, NUM_TOKENS = "Once upon a time", 12
 NUM_CALLERS, NUM_APPLIES = 8, 2
-WEIGHTS = 240 * 2**20  # beside the processes too much
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class Made:
     served: Served
     openai_port: int
     folder: Path
-    hub: FakeHub
 
     @property
     def listen(self) -> Listen:
@@ -80,15 +75,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     weights = (folder / "bad/model.safetensors").read_bytes()
     (folder / "bad/model.safetensors").write_bytes(weights[: len(weights) // 2])
     options = (f"--openai-port={port}",)
-    with (
-        running_hub() as hub,
-        started(folder, ("generator",), options, free_ports(), {"HF_ENDPOINT": hub.url}) as running,
-    ):
-        hub.repositories["org/far"] = Repository({"model.safetensors": bytes(WEIGHTS)})
-        files = {path.name: path.read_bytes() for path in Path(DEMO_MODEL).iterdir()}
-        hub.repositories["org/near"] = Repository(files)
+    with started(folder, ("generator",), options, free_ports()) as running:
         running.wait_for("Ctrl-C stops")
-        yield Made(running, port, folder, hub)
+        yield Made(running, port, folder)
 
 
 def url(made: Made, path: str) -> str:
@@ -200,16 +189,6 @@ def test_what_cant_be_loaded_is_told_to_all_and_harms_no_other(made: Made) -> No
     assert refused.status == 503
     assert "may take 0.40 GiB together" in refused.body["error"]["message"]
     assert generate(made, "a") == expected
-
-
-def test_what_does_not_fit_is_refused_before_it_is_downloaded(made: Made) -> None:
-    answer = post(url(made, "far/generate"), {"text_input": "x"})
-    assert answer.status == 503
-    assert "'far' can't be loaded: it needs 0.5" in answer.body["error"]
-    assert "model 'far' is not downloaded yet; it takes 0.5" in made.served.err
-    assert not made.hub.sent
-    assert generate(made, "near") == generate(made, "hot")
-    assert "model 'near' is not downloaded yet; it takes 0.3" in made.served.err
 
 
 def test_who_loads_by_hand_does_so(made: Made) -> None:

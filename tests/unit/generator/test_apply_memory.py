@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from generator.render.memory import PROCESS_BYTES, unknown_source, weight_bytes
+from generator.render.memory import PROCESS_BYTES, weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.planning import (
@@ -199,7 +199,6 @@ def test_of_an_ensemble_the_model_step_alone_has_weights(tmp_path: Path) -> None
         (tmp_path / f"e_model/{version}/model.onnx").write_bytes(b"x" * size)
     native = {"name": "e_model", "file": "model.onnx"}
     assert weight_bytes(tmp_path / "e_model", native) == 500
-    assert unknown_source(tmp_path / "e_model", native) is None
 
 
 @pytest.fixture

@@ -146,13 +146,6 @@ class OnDemandModels:
         return self._entries[name].folders if name in self._entries else []
 
     def _load(self, name: str) -> None:
-        if self._sizes.unknown_sources(name):
-            pid = self._server.pid
-            try:
-                start_thread(self._ask_size, name, pid)
-            except OSError:  # it is asked, and waits, again
-                self._unloaded.put((name, pid))
-            return
         self._began_s[name] = time.monotonic()
         self._tell_budgets()
         self._loader.begin(self._entries[name].entries)
@@ -168,16 +161,6 @@ class OnDemandModels:
         if prefix := self._server.listen.abandoned_requests * any(found.values()):
             with contextlib.suppress(OSError):  # there is no room for it: a share of what is free
                 budgets_file(prefix).write_text(json.dumps(budgets), encoding="utf-8")
-
-    def _ask_size(self, name: str, pid: int) -> None:
-        """Asks for the weights' size, by which the model waits for memory or is refused."""
-        why = self._sizes.ask(name)
-        size = sum(self._sizes.of(name).values()) / 2**30
-        takes = (
-            f"how much memory it takes is not known: {why}" if why else f"it takes {size:.2f} GiB"
-        )
-        self._say(f"model '{name}' is not downloaded yet; {takes}")
-        self._unloaded.put((name, pid))
 
     def _evict(self, name: str) -> None:
         self._sizes.note_unloaded(name)

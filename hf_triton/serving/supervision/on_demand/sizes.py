@@ -18,10 +18,8 @@ from typing import Any
 import psutil
 
 from generator.errors import GeneratorError
-from generator.fetch import hub_client
-from generator.models_yaml.models_lock import Key
 from generator.models_yaml.server_settings import OnDemand
-from generator.render.memory import CPU, folder_bytes, unknown_source
+from generator.render.memory import CPU, folder_bytes
 from generator.repository.staging import write as write_file
 from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
@@ -60,27 +58,11 @@ class Sizes:
         self._running: dict[str, dict[str, float]] = {}
         self._published: dict[str, dict[str, float]] = {}  # of GPUs
         self._estimates: dict[str, tuple[object, dict[str, float]]] = {}
-        self._listed: dict[Key, dict[str, int]] = {}  # files of sources that were asked
         self._measured_at_s = self._ask_gpus_at_s = 0.0
         self._gpus: dict[str, tuple[float, float]] | None = None  # total and free bytes
 
     def of(self, name: str) -> Mapping[str, float]:
         return self._running.get(name) or self._last(name) or self._estimate(name)
-
-    def unknown_sources(self, name: str) -> list[Key]:
-        """The sources of an entry's weights that are not here, and whose size was not asked."""
-        found = ((path, _model_values(path)) for path in self._paths(name))
-        keys = (unknown_source(path, values) for path, values in found if values)
-        return [key for key in keys if key is not None and key not in self._listed]
-
-    def ask(self, name: str) -> str:
-        """Asks the Hub how large an entry's weights are; returns why it does not say, or ""."""
-        why = ""
-        for key in self.unknown_sources(name):
-            self._listed[key], refusal = _listed(*key)
-            why = why or refusal
-        self._estimates.pop(name, None)
-        return why
 
     def measure(self, loaded: Iterable[str]) -> None:
         """Looks at the processes of those that are loaded, every other second."""
@@ -181,7 +163,7 @@ class Sizes:
         known = self._estimates.get(name)
         if known is None or known[0] != changed_at:
             gpus = [device for device in self._devices() if device != CPU]
-            sizes = [folder_bytes(one, _model_values(one), gpus, self._listed) for one in paths]
+            sizes = [folder_bytes(one, _model_values(one), gpus) for one in paths]
             known = self._estimates[name] = (changed_at, _added(sizes))
         return known[1]
 
@@ -192,15 +174,6 @@ def _added(sizes: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for device, size in own.items():
             total[device] += size
     return dict(total)
-
-
-def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
-    """The files of a revision with their bytes, or why they are not known."""
-    try:
-        files = hub_client.list_files(source, revision).files
-    except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-        return {}, hub_client.explain(error, source)
-    return {path: file.size for path, file in files.items()}, ""
 
 
 def _model_values(folder: Path) -> dict[str, Any]:
