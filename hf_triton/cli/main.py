@@ -54,11 +54,12 @@ GONE = {
 
 # Options of earlier releases, each with what to use instead.
 _GONE = {
-    "--prune": "run hf-triton prune after the apply",
-    "--rollback": "change models.yaml back, as by git revert, and apply that",
-    "--watch": "run hf-triton apply --wait when the file changes, as by entr or a path unit",
-    "--triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
-    "--url": "run apply where the server runs, such as docker exec CONTAINER hf-triton apply",
+    "apply --prune": "run hf-triton prune after the apply",
+    "apply --rollback": "change models.yaml back, as by git revert, and apply that",
+    "apply --url": "run apply where the server runs, as by docker exec CONTAINER hf-triton apply",
+    "serve --triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
+    "serve --watch": "run hf-triton apply --wait when the file changes, as by entr",
+    "tasks --json": "use hf-triton schema",
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -139,8 +140,8 @@ class _Parser(argparse.ArgumentParser):
 
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
-            if given in _GONE:
-                self.error(f"{given} is gone: {_GONE[given]}")
+            if instead := _GONE.get(f"{self.prog} {given}".removeprefix("hf-triton ")):
+                self.error(f"{given} is gone: {instead}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
             hint = f"; use {GONE[given]}" if given in GONE else hint

@@ -19,7 +19,6 @@ class RestartPolicy:
     """
 
     max_restarts: int = 5
-    window_s: float = 600.0
     longest_delay_s: float = 60.0
     settled_after_s: float = 30.0
 
@@ -32,17 +31,15 @@ class Restarts:
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._clock = policy, clock
         self.num_failed, self._max_failed = 0, policy.max_restarts
-        self._deaths_s: list[float] = []
         self._num_in_a_row = 0
         self._living_since_s: float | None = None
 
     @property
     def count(self) -> str:
-        """How often it failed in a row to start, else how often it died lately; for messages."""
+        """How often it failed in a row to start, else how often it died so; for messages."""
         if self.num_failed:
             return f"{self.num_failed} of at most {self._max_failed}"
-        minutes = self._policy.window_s / 60
-        return f"{times(len(self._deaths_s), 'death')} within {minutes:g} minutes"
+        return f"{times(self._num_in_a_row, 'death')} in a row"
 
     def lives(self) -> None:
         """Notes that the process is ready; may be called again and again."""
@@ -73,7 +70,6 @@ class Restarts:
         if since is not None and now - since >= policy.settled_after_s:
             self._num_in_a_row = 0
         self._living_since_s = None
-        self._deaths_s = [at for at in self._deaths_s if now - at < policy.window_s] + [now]
         num, self._num_in_a_row = self._num_in_a_row, self._num_in_a_row + 1
         # 2 ** 1024 is no float.
         return min(2.0 ** min(num - 1, 64), policy.longest_delay_s) if num else 0.0

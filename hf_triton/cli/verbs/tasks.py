@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Iterator
 
 from generator.spec.task_folders import Option, Task, find_tasks
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def run(args: argparse.Namespace) -> int:
-    tasks = find_tasks()
-    if args.json:
-        print(json.dumps({tag: _as_json(task) for tag, task in tasks.items()}, indent=2))
-    else:
-        print("\n\n".join("\n".join(_as_text(task)) for task in tasks.values()))
+def run(_args: argparse.Namespace) -> int:
+    print("\n\n".join("\n".join(_as_text(task)) for task in find_tasks().values()))
     return 0
 
 
@@ -31,25 +22,6 @@ def _as_text(task: Task) -> Iterator[str]:
         yield from textwrap.wrap(
             option.help, 92, initial_indent="      ", subsequent_indent=" " * 6
         )
-
-
-def _as_json(task: Task) -> dict[str, object]:
-    options = {
-        option.name: {
-            "type": option.kind.__name__,
-            "choices": list(option.choices) or None,
-            "nullable": option.nullable,
-            "default": option.default,
-            "unit": option.unit,
-            "min": option.minimum,
-            "max": option.maximum,
-            "exclusive_min": option.exclusive_min,
-            "engines": list(option.engines) or None,
-            "help": option.help,
-        }
-        for option in task.options.values()
-    }
-    return {"streams": task.streams, "options": options}
 
 
 def describe_kind(option: Option) -> str:

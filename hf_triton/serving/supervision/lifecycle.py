@@ -58,9 +58,6 @@ def serve(
     """
     remove_of_dead_servers()
     limits.raise_all()
-    shortage = limits.shortage_of_memory()
-    if shortage:
-        say(f"warning: {shortage}")
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
     try:
@@ -74,9 +71,6 @@ def serve(
                     served.record()
                 supervisor = Supervisor(server, served, health, options, ports)
                 return _serve_until_stopped(supervisor, options)
-    except ServerError as error:
-        why = f"\n  perhaps for lack of memory: {shortage}" if shortage else ""
-        raise ServerError(f"{error}{why}") from None
     finally:
         ports.process.kill()
         server.listen.remove_abandoned_requests()

@@ -65,7 +65,7 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
 
         killed = [kill_api(served), kill_api(served)]
         assert (
-            "the ports' process died (exit code -9) and is started again in 1 s (2 deaths within"
+            "the ports' process died (exit code -9) and is started again in 1 s (2 deaths in"
             in served.err
         )
         assert not {*killed} & {*children(served)}

@@ -75,7 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     weights = (folder / "bad/model.safetensors").read_bytes()
     (folder / "bad/model.safetensors").write_bytes(weights[: len(weights) // 2])
     options = (f"--openai-port={port}",)
-    with started(folder, ("generator",), options, free_ports()) as running:
+    with started(folder, ("generator",), options, free_ports(), {}) as running:
         running.wait_for("Ctrl-C stops")
         yield Made(running, port, folder)
 

@@ -38,15 +38,14 @@ def unused_port() -> str:
     return str(free_ports().http_port)
 
 
-def test_the_supervisor_is_believed_before_triton() -> None:
-    with answering({"/ready": 503}) as health, answering({"/v2/health/live": 200}) as triton:
-        reason = why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
-    assert reason.endswith('/ready: 503 {"reason": "models are being loaded"}')
+def test_a_server_that_is_not_ready_says_why() -> None:
+    with answering({"/ready": 503}) as health:
+        assert why_unready(health).endswith('/ready: 503 {"reason": "models are being loaded"}')
 
 
 def test_ready_is_healthy() -> None:
     with answering({"/ready": 200}) as health:
-        assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": unused_port()}) == ""
+        assert why_unready(health) == ""
 
 
 @pytest.mark.threat("environment-proxy")
@@ -63,22 +62,14 @@ def test_no_proxy_of_the_environment_is_asked() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_triton_is_asked_where_it_runs_alone() -> None:
-    health = unused_port()
-    with answering({"/v2/health/live": 200}) as triton:
-        assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton}) == ""
-    with answering({"/v2/health/live": 400}) as triton:
-        assert "400" in why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
-
-
 def test_the_command_ends_with_1_where_nothing_answers() -> None:
-    health, triton = unused_port(), unused_port()
+    health = unused_port()
     done = subprocess.run(
         [sys.executable, "-m", "hf_triton.serving.healthcheck"],
-        env={"HEALTH_PORT": health, "HTTP_PORT": triton},
+        env={"HEALTH_PORT": health},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert done.stdout.startswith(f"neither port {health} nor {triton} answers")
+    assert done.stdout.startswith(f"http://127.0.0.1:{health}/ready: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -242,23 +241,3 @@ def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_tim
         assert config.read_bytes() == before
     assert run("generate")[0] == 0
     assert config.read_bytes() != before
-
-
-def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
-    told = json.loads(run("tasks", "--json")[1])
-    assert {tag: task["streams"] for tag, task in told.items()} == {
-        "fake-stream": True,
-        "fake-task": False,
-    }
-    assert told["fake-task"]["options"]["limit"] == {
-        "type": "int",
-        "choices": None,
-        "nullable": True,
-        "default": None,
-        "unit": "tokens",
-        "min": 1,
-        "max": 1024,
-        "exclusive_min": None,
-        "engines": None,
-        "help": "a limit",
-    }

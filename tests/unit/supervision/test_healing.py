@@ -193,7 +193,7 @@ def test_deaths_of_what_was_ready_are_never_too_many(
         clinic.heal()
     assert server.states["a"] == "READY"
     assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
-    assert clinic.said[-2].endswith("died; it is loaded again (8 deaths within 10 minutes)")
+    assert clinic.said[-2].endswith("died; it is loaded again (8 deaths in a row)")
     assert clinic.state("a") is State.READY
 
 

@@ -56,19 +56,6 @@ def test_what_was_ready_once_may_fail_as_often_again() -> None:
     assert restarts.failed() is None
 
 
-def test_messages_tell_of_the_deaths_of_ten_minutes() -> None:
-    clock = Clock()
-    restarts = Restarts(RestartPolicy(), clock)
-    restarts.died()
-    assert restarts.count == "1 death within 10 minutes"
-    clock.now_s += 599
-    restarts.died()
-    assert restarts.count == "2 deaths within 10 minutes"
-    clock.now_s += 1
-    restarts.died()
-    assert restarts.count == "2 deaths within 10 minutes"
-
-
 def test_a_folder_of_sockets_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "sockets"
     Listen(sockets=str(folder)).check_triton()
