@@ -46,17 +46,13 @@ VERBS = {
 }
 # Of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
-# Options that went, and what does it now.
-GONE = {
-    "--openai-cors": "cors in the server: block of models.yaml",
-    "--openai-key-file": "--api-keys-file, whose keys every port takes",
-}
-
 # Options of earlier releases, each with what to use instead.
 _GONE = {
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
     "apply --url": "run apply where the server runs, as by docker exec CONTAINER hf-triton apply",
+    "serve --openai-cors": "use cors in the server: block of models.yaml",
+    "serve --openai-key-file": "use --api-keys-file, whose keys every port takes",
     "serve --triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
     "serve --watch": "run hf-triton apply --wait when the file changes, as by entr",
     "tasks --json": "use hf-triton schema",
@@ -144,7 +140,6 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"{given} is gone: {instead}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
-            hint = f"; use {GONE[given]}" if given in GONE else hint
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 

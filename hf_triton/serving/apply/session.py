@@ -229,9 +229,9 @@ class Session:
             return
         if adapters.changes_adapters(plan):
             served = self._target.served([one.name for one in group.folders])
-            self._num_with_adapters += 1
             if any(one.ready for one in served.values()):
                 adapters.change(plan, group.name)
+                self._num_with_adapters += 1
                 tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
                 return
         before = read_file(folder / ROUTING_FILE)
