@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import flat_json
+import numpy as np
 import triton_checks
 import triton_python_backend_utils as pb_utils
 from google.protobuf import json_format
 from pending import Pending
-from wire import Reply, Request
+from wire import Array, Reply, Request, strings
 
 from generator.render import model_config
 
@@ -27,10 +27,12 @@ __all__ = ["Pending", "StubServer"]
 
 # 24.10's words for what a decoupled model can't be asked for.
 _NOT_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
-_EXACTLY_ONE = (
-    "generate expects model to produce exactly 1 response, use generate stream for model that "
-    "generates various number of responses"
-)
+_NUMPY_TYPES: dict[str, Any] = {
+    "TYPE_INT32": np.int32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_FP32": np.float32,
+    "TYPE_BOOL": np.bool_,
+}
 
 
 class StubServer:
@@ -103,32 +105,32 @@ class StubServer:
         for reply in self.send(request).replies():
             yield reply if reply.ok else Reply(400, reply.error)
 
-    def generate(self, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
-        """``/generate``: status and body.
+    def generate(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """``/generate``: status and body."""
+        status, [answer] = self.generate_stream(body)
+        return status, answer
 
-        Any error of a model is a 400 there (24.10). Other than one response of a decoupled model
-        is an error too, with the status of the first one.
-        """
-        status, answers = self.generate_stream(body)
-        if len(answers) == 1:
-            return status, answers[0]
-        return status, {"error": _EXACTLY_ONE}
-
-    def generate_stream(self, body: Mapping[str, Any] | bytes) -> tuple[int, list[dict[str, Any]]]:
+    def generate_stream(self, body: Mapping[str, Any]) -> tuple[int, list[dict[str, Any]]]:
         """``/generate_stream``: the status, which the first response decides, and the events.
 
-        A body that Triton can't read is answered without events: the list has its JSON then.
+        A key, also inside ``parameters``, that names an input is that tensor, any other a request
+        parameter. Any error of a model is a 400 there (24.10).
         """
-        try:
-            request = flat_json.read(self.config, flat_json.body_bytes(body))
-        except flat_json.FlatJsonError as error:
-            return error.status, [{"error": str(error)}]
-        replies = list(self.stream(request))
-        status = replies[0].status if replies else 200
-        return status, [
-            flat_json.write(self.config, reply) if reply.ok else {"error": reply.error}
-            for reply in replies
-        ]
+        given = {**body, **body.get("parameters", {})}
+        given.pop("parameters", None)
+        declared = {tensor.name: tensor for tensor in self.config.input}
+        names = declared.keys() & given.keys()
+        tensors = {name: self._tensor(declared[name], given.pop(name)) for name in names}
+        replies = list(self.stream(Request(tensors, given)))
+        return replies[0].status, [_event(reply) for reply in replies]
+
+    def _tensor(self, declared: Any, value: Any) -> Array:
+        """The values in the declared shape, whose last size takes all where it is -1."""
+        values = value if isinstance(value, list) else [value]
+        kind = _NUMPY_TYPES.get(model_config.type_word(declared))
+        array = np.array(values, kind) if kind else strings(*values)
+        shape = [*([1] if self.config.max_batch_size else []), *declared.dims]
+        return array.reshape(shape)
 
     def _execute(self, passed: list[tuple[Pending, pb_utils.InferenceRequest]]) -> None:
         with self._execute_lock:  # one thread calls an instance's execute
@@ -166,3 +168,14 @@ class StubServer:
             "model_version": "1",
             "model_name": self.config.name,
         }
+
+
+def _event(reply: Reply) -> dict[str, Any]:
+    """Outputs at the top level, lists of one element unwrapped."""
+    if not reply.ok:
+        return {"error": reply.error}
+    texts_or_numbers = {
+        name: [one.decode() if isinstance(one, bytes) else one for one in array.flatten().tolist()]
+        for name, array in reply.outputs.items()
+    }
+    return {name: one[0] if len(one) == 1 else one for name, one in texts_or_numbers.items()}
