@@ -133,8 +133,10 @@ def output_types(config_file: Path) -> dict[str, str]:
     return {tensor.name: type_word(tensor) for tensor in _read(config_file).output}
 
 
-def is_decoupled(config_file: Path) -> bool:
-    return bool(_read(config_file).model_transaction_policy.decoupled)
+def answers_once(config_file: Path) -> bool:
+    """Whether a model has one answer for each request; False where its config can't be read."""
+    config = _read(config_file)
+    return bool(config.ListFields()) and not config.model_transaction_policy.decoupled
 
 
 def steps_of(config_file: Path) -> list[str]:

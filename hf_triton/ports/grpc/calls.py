@@ -177,7 +177,6 @@ class _Call:
         self._method, self._context, self._metadata = method, context, metadata
         self._connection, self._account = connection, account
         self._writing = asyncio.Lock()
-        self._are_decoupled: dict[str, bool] = {}  # models
 
     async def answer(self, message: bytes) -> bytes:
         """Raises RefusedError, AioRpcError with Triton's status."""
@@ -221,7 +220,7 @@ class _Call:
         model = self._port.check(self._method, message)
         if before and _SEQUENCE in message:
             await asyncio.wait(before)
-        must_wait = before and not self._is_decoupled(model)
+        must_wait = before and model_config.answers_once(self._port.config_file(model))
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         with self._buffered(message, model) as asked:
@@ -240,13 +239,6 @@ class _Call:
     async def _write(self, response: bytes) -> None:
         async with self._writing:
             await self._context.write(response)
-
-    def _is_decoupled(self, model: str) -> bool:
-        """Whether a model may answer a request several times."""
-        if model not in self._are_decoupled:
-            file = self._port.config_file(model)
-            self._are_decoupled[model] = model_config.is_decoupled(file)
-        return self._are_decoupled[model]
 
     async def _read(self) -> bytes | None:
         message = await self._context.read()

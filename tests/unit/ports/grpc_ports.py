@@ -161,10 +161,6 @@ async def grpc_port(
     server, triton.abandoned_requests = grpc.aio.server(), f"{folder}/left_"
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     server.add_insecure_port(f"unix:{folder}/fake")
-    (folder / "m_stream").mkdir(exist_ok=True)
-    (folder / "m_stream" / "config.pbtxt").write_text(
-        "model_transaction_policy { decoupled: true }"
-    )
     await server.start()
     triton.relay = Relay(f"{folder}/fake")
     relaying = await asyncio.start_unix_server(triton.relay.serve, listen.grpc_socket)

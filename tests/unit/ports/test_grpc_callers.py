@@ -82,10 +82,19 @@ async def test_a_stopped_port_takes_no_call_and_finishes_those_in_flight(tmp_pat
         assert await call.read() is grpc.aio.EOF
 
 
-@pytest.mark.parametrize("model, order", [("m", ["1", "2"]), ("m_stream", ["2", "1"])])
+@pytest.mark.parametrize(
+    "model, config, order",
+    [
+        ("m", 'name: "m"', ["1", "2"]),
+        ("m_stream", "model_transaction_policy { decoupled: true }", ["2", "1"]),
+        ("m", "{", ["2", "1"]),  # not known: no answer waits for another
+    ],
+)
 async def test_requests_of_a_stream_are_answered_in_turn_where_each_has_one_answer(
-    model: str, order: list[str], tmp_path: Path
+    model: str, config: str, order: list[str], tmp_path: Path
 ) -> None:
+    (tmp_path / model).mkdir()
+    (tmp_path / model / "config.pbtxt").write_text(config)
     slow, other = (service_pb2.ModelInferRequest(model_name=model, id=one) for one in "12")
     slow.parameters["slow"].bool_param = True
     async with grpc_port(tmp_path) as (_, stub):
