@@ -6,20 +6,19 @@ plain LoRA are refused by name, never ignored.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.model_files import adapter_folders, adapters_at_load, model_files
+from hf_triton.runtime.weights.model_files import adapter_folders, adapters_at_load
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 
@@ -124,46 +123,8 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     config = PeftConfig.from_pretrained(str(folder))
     _check_fields(config)
     base = given.get("base_model_name_or_path") or "another model"
-    weights = {
-        key: tensor
-        for key, tensor in load_peft_weights(str(folder), device="cpu").items()
-        if ".lora_" in key or not _is_of_base(served, modules, _name_in_base(key), tensor)
-    }
-    return Adapter(
-        name, _low_rank_layers(config, weights, modules, f"{base}, not for {served.source}")
-    )
-
-
-def _name_in_base(key: str) -> str:
-    return key.removeprefix(_PREFIX).replace(".base_layer.", ".")
-
-
-def _is_of_base(served: ServedModel, modules: Any, name: str, tensor: torch.Tensor) -> bool:
-    """Whether a tensor equals the base's parameter of this name, in the file's dtype: PEFT saves
-    the base's head beside an adapter that changes it.
-    """
-    try:
-        asked = modules.get_parameter(name)
-    except AttributeError:
-        return False
-    # Where a head is tied to the embeddings, the files have these alone.
-    every = modules.named_parameters(remove_duplicate=False)
-    names = [known for known, parameter in every if parameter is asked]
-    found = next(_base_tensors(served, names), None)
-    return found is not None and torch.equal(found.to(tensor.dtype), tensor)
-
-
-def _base_tensors(served: ServedModel, names: Sequence[str]) -> Iterator[torch.Tensor]:
-    """The base's tensors of these names, with any prefix."""
-    try:
-        files = sorted(model_files(served).glob("*.safetensors"))
-    except LoadError:
-        return
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118, it is no dictionary
-                if any(f".{key}".endswith(f".{n}") or f".{n}".endswith(f".{key}") for n in names):
-                    yield file.get_tensor(key)
+    weights, other = load_peft_weights(str(folder), "cpu"), f"{base}, not for {served.source}"
+    return Adapter(name, _low_rank_layers(config, weights, modules, other))
 
 
 def _check_fields(config: Any) -> None:
@@ -244,8 +205,8 @@ def _refuse_rest(left: dict[str, torch.Tensor], other: str) -> None:
         if ".lora_" in name:
             raise LoadError(f"weights for {name}, which this model lacks: it was made for {other}")
         raise LoadError(
-            f"whole weights of {_name_in_base(key)}, which are not the base's, and only low-rank "
-            "changes are served"
+            f"whole weights of {name.replace('.base_layer.', '.')}, and only low-rank changes are "
+            "served; save it by PEFT with save_embedding_layers=False"
         )
 
 
