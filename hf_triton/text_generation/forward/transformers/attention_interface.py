@@ -50,6 +50,7 @@ def _forward(
     """hidden_states (batch, tokens, size) -> the same shape; FalconAttention's arguments."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.falcon import modeling_falcon as falcon
+    from transformers.models.llama.modeling_llama import eager_attention_forward
 
     query, key, value = _heads(module, module.query_key_value(hidden_states))
     assert position_embeddings is not None
@@ -57,7 +58,7 @@ def _forward(
     if layer_past is not None:
         key, value = layer_past.update(key, value, module.layer_idx)
     name = module.config._attn_implementation  # noqa: SLF001
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, _plain)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
     out, weights = attend(
         module, query, key, value, attention_mask, scaling=module.inv_norm_factor, dropout=0.0
     )
@@ -75,24 +76,6 @@ def _heads(module: Any, fused: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
         groups[..., -2, :].transpose(1, 2),
         groups[..., -1, :].transpose(1, 2),
     )
-
-
-def _plain(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    **_: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The implementation ``eager``, which each model has to bring."""
-    key, value = (t.repeat_interleave(module.num_key_value_groups, dim=1) for t in (key, value))
-    scores = query @ key.transpose(2, 3) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value).transpose(1, 2), weights
 
 
 def _attend(
