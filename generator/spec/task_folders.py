@@ -115,6 +115,8 @@ class Task:
     quantizes = _Constant("QUANTIZES")  # whether its models load with quantized weights
     # Whether the same request always gets the same answer, which then may be kept.
     is_deterministic = _Constant("DETERMINISTIC")
+    # Options that were removed, and what to use instead.
+    gone = _Constant("GONE", {})
     # "hidden", "tokens" or "sequences", where a model of this task can be a step of an ensemble.
     output = _Constant("OUTPUT", None)
     # The packages of hf_triton that its own uses beside the shared one.
@@ -159,9 +161,9 @@ class Task:
             (one.name, one.annotation, keys.key(one.default, one.help))
             for one in self.options.values()
         ]
-        expected = {"expected": "a map of options"}
+        own = {"expected": "a map of options", "gone": self.gone}
         return dataclasses.make_dataclass(
-            "Options", fields, bases=(keys.Keys,), namespace=expected, frozen=True
+            "Options", fields, bases=(keys.Keys,), namespace=own, frozen=True
         )
 
 

@@ -6,8 +6,9 @@ to read ``model.json``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
 
@@ -38,6 +39,13 @@ class Options:
 
     # Read by generator/spec/task_folders.py.
     STREAMS = ADAPTERS = QUANTIZES = True
+    GONE: ClassVar[Mapping[str, str]] = {
+        "prefix_cache_gib": "raise kv_cache_gib, whose free pages keep prefixes",
+        **dict.fromkeys(
+            ("prompt_lookup_max", "prompt_lookup_min"),
+            "the last 2 to 4 tokens are looked up; leave it out",
+        ),
+    }
 
     engine: Literal["auto", "in_flight", "generate", "vllm"] = option(
         "auto",
@@ -98,14 +106,6 @@ class Options:
         "then reveals whether a prefix was cached",
         engines=("in_flight", "vllm"),
     )
-    prefix_cache_gib: float | None = option(
-        None,
-        "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
-        "pages of the KV cache that no sequence has",
-        unit="GiB",
-        above=0,
-        engines=("in_flight",),
-    )
     speculative_method: Literal["off", "ngram"] = option(
         "off",
         "how tokens are drafted that a step verifies, where that is faster; ngram: by "
@@ -118,22 +118,6 @@ class Options:
         unit="tokens",
         least=1,
         most=64,
-        engines=("in_flight",),
-    )
-    prompt_lookup_max: int = option(
-        4,
-        "with ngram, most tokens that are looked up",
-        unit="tokens",
-        least=1,
-        most=16,
-        engines=("in_flight",),
-    )
-    prompt_lookup_min: int = option(
-        2,
-        "with ngram, fewest tokens that are looked up",
-        unit="tokens",
-        least=1,
-        most=16,
         engines=("in_flight",),
     )
     default_max_tokens: int | None = option(
@@ -209,10 +193,6 @@ class Options:
                 f"({self.max_num_seqs}): a step computes one token for each running sequence"
             )
             found.append(("max_num_batched_tokens", message))
-        if self.prefix_cache_gib is not None and not self.prefix_cache:
-            message = f"got {self.prefix_cache_gib:g}, but prefix_cache is false"
-            found.append(("prefix_cache_gib", message))
-        found += above_limit(self, "prompt_lookup_min", "prompt_lookup_max")
         found += above_limit(self, "default_timeout_ms", "max_timeout_ms")
         if self.vllm is not None:
             found += [("vllm", message) for message in self._vllm_problems(self.vllm)]

@@ -107,8 +107,7 @@ def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     cached, cache = (copy.cache, copy.cache / FREE_SHARE["cuda"]) if gpus else (0.0, 0.0)
     options = new["options"]
     if options.get("kv_cache_gib") is not None:
-        gib = options["kv_cache_gib"] + (options.get("prefix_cache_gib") or 0)
-        cache = float(gib * _GIB * copy.num_instances)
+        cache = float(options["kv_cache_gib"] * _GIB * copy.num_instances)
     if any(old.get(key) != new.get(key) for key in _WEIGHT_KEYS):
         known = weight_bytes(folder.plan.folder, new) * copy.num_instances
         return {one: (known + cache) * copy.loaded[one] / total for one in devices}

@@ -20,12 +20,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
-from ..memory.pages import StateCopy
-from ..memory.state_pages import KVCacheManager
+from ..memory.pages import Pages, StateCopy
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
 
@@ -42,7 +40,7 @@ class Scheduler:
         self,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        space: KVCacheManager,
+        space: Pages,
         *,
         chunked_prefill: bool = True,
         cuts_sources: bool = True,
@@ -73,10 +71,6 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._short) + len(self._long)
-
-    @property
-    def waiting(self) -> Iterator[Sequence]:
-        return chain(self._short, self._long)
 
     @property
     def num_prompts(self) -> int:

@@ -2,7 +2,7 @@
 
 Per layer two tensors ``(pages, page size, kv_heads, dim)``, as vLLM and FlashAttention lay them
 out; on a CPU the numbers of a head lie together, so that consecutive pages are read as one. States,
-which don't grow with a sequence, lie in tables: a row for each that may run, and for prefixes.
+which don't grow with a sequence, lie in tables: a row for each that may run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class PagedSize:
     max_model_len: int
     max_num_seqs: int
     num_bytes: int
-    num_prefix_rows: int = 0  # more rows of states, with which no sequence runs
     page_size: int = PAGE_SIZES["cpu"]  # tokens
     most_kept: int | None = None  # pages that ended sequences leave known; None: all
 
@@ -80,14 +79,12 @@ def plan_pages(
     max_model_len: int | None,
     max_num_seqs: int | None,
     kv_cache_gib: float | None,
-    prefix_cache_gib: float | None,
     free_bytes: int,
 ) -> PagedSize:
     """Pages for ``kv_cache_gib``, else for ``max_num_seqs`` sequences of full length, at most a
-    share of ``free_bytes``; and ``prefix_cache_gib`` more. ``max_model_len`` is by default the
-    model's limit, or what the pages hold; ``max_num_seqs`` 512 (on a CPU 128), at most a sequence
-    for each page; with states, as many as find room with 4,096 tokens each. Raises LoadError where
-    it does not fit.
+    share of ``free_bytes``. ``max_model_len`` is by default the model's limit, or what the pages
+    hold; ``max_num_seqs`` 512 (on a CPU 128), at most a sequence for each page; with states, as
+    many as find room with 4,096 tokens each. Raises LoadError where it does not fit.
     """
     device = shapes[0].device
     page_size = PAGE_SIZES[device.type]
@@ -97,69 +94,47 @@ def plan_pages(
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
-    asked = {"kv_cache_gib": kv_cache_gib or 0.0, "prefix_cache_gib": prefix_cache_gib or 0.0}
-    if sum(asked.values()) * GIB > max(0, free_bytes):
-        got = " and ".join(f"{name}: got {gib:g}" for name, gib in asked.items() if gib)
-        raise LoadError(f"{got}, but {free_bytes / GIB:.2f} GiB are free on {device}")
+    if kv_cache_gib is not None and kv_cache_gib * GIB > max(0, free_bytes):
+        free = f"{free_bytes / GIB:.2f} GiB are free on {device}"
+        raise LoadError(f"kv_cache_gib: got {kv_cache_gib:g}, but {free}")
     share = FREE_SHARE[device.type]
     budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
-    more = int((prefix_cache_gib or 0) * GIB)
-    wanted, num_prefixes = max_num_seqs or _DEFAULT_NUM_SEQS[device.type], 0
+    wanted = max_num_seqs or _DEFAULT_NUM_SEQS[device.type]
     states, most_kept = sum(shape.state_bytes for shape in shapes), None
     if states:
-        whole = num_pages_of(length, page_size) * page_size
-        num_prefixes = more // sequence_bytes(shapes, whole)
         fair = sequence_bytes(shapes, min(length, _FAIR_LENGTH))
         wanted = max_num_seqs or max(1, min(wanted, (budget - states) // fair))
-    state_bytes = (1 + wanted + num_prefixes) * states  # row 0 is padding's
+    state_bytes = (1 + wanted) * states  # row 0 is padding's
     num_usable = wanted * num_pages_of(length, page_size)
     if per_page:
-        num_usable = max(0, budget + more - state_bytes) // per_page - 1  # page 0 is padding's
+        num_usable = max(0, budget - state_bytes) // per_page - 1  # page 0 is padding's
     if max_model_len is None:
         length = min(length, max(page_size, num_usable * page_size))
     num_needed = max(num_pages_of(length, page_size), max_num_seqs or 1)
-    if num_usable < num_needed or state_bytes > budget + more:
+    if num_usable < num_needed or state_bytes > budget:
+        wants = f"one sequence of {length} tokens (max_model_len) takes "
+        wants += str(num_pages_of(length, page_size))
+        if max_num_seqs:
+            wants += f" and max_num_seqs is {max_num_seqs}"
+        num_usable = max(0, num_usable)
+        source = "the free memory" if kv_cache_gib is None else f"kv_cache_gib {kv_cache_gib:g}"
+        beside = f" beside {states} bytes of states for each sequence" if states else ""
         raise LoadError(
-            _does_not_fit(
-                length, max_num_seqs, page_size, per_page, num_usable, kv_cache_gib, states
-            )
+            f"the KV cache does not fit: {wants}, but {source} holds {num_usable} pages of "
+            f"{page_size} tokens ({per_page} bytes each){beside}, {num_usable * page_size} tokens: "
+            "lower one of them or raise kv_cache_gib"
         )
     if kv_cache_gib is None and per_page:
-        spare = max(0, more - num_prefixes * states) // per_page
-        num_usable = min(num_usable, wanted * num_pages_of(length, page_size) + spare)
+        num_usable = min(num_usable, wanted * num_pages_of(length, page_size))
         if device.type == "cpu":
-            most_kept = spare + int((num_usable - spare) * _KEPT_SHARE)
+            most_kept = int(num_usable * _KEPT_SHARE)
     return PagedSize(
         num_pages=num_usable + 1,
         max_model_len=length,
         max_num_seqs=min(wanted, num_usable),
         num_bytes=(num_usable + 1) * per_page + state_bytes,
-        num_prefix_rows=num_prefixes,
         page_size=page_size,
         most_kept=most_kept,
-    )
-
-
-def _does_not_fit(
-    length: int,
-    max_num_seqs: int | None,
-    page_size: int,
-    per_page: int,
-    num_usable: int,
-    gib: float | None,
-    states: int,
-) -> str:
-    num_pages, num_usable = num_pages_of(length, page_size), max(0, num_usable)
-    source = "the free memory" if gib is None else f"kv_cache_gib {gib:g}"
-    held = f"{source} holds {num_usable} pages of {page_size} tokens ({per_page} bytes each)"
-    wants = f"one sequence of {length} tokens (max_model_len) takes {num_pages}"
-    if max_num_seqs:
-        wants += f" and max_num_seqs is {max_num_seqs}"
-    if states:
-        held += f" beside {states} bytes of states for each sequence"
-    return (
-        f"the KV cache does not fit: {wants}, but {held}, {num_usable * page_size} tokens: lower "
-        "one of them or raise kv_cache_gib"
     )
 
 
@@ -173,7 +148,7 @@ class PagedCache:
         self.size, self.shapes = size, shapes
         self.keys = [_pages(shape, size, shape.key_dim) for shape in shapes]
         self.values = [_pages(shape, size, shape.value_dim) for shape in shapes]
-        num_rows = 1 + size.max_num_seqs + size.num_prefix_rows
+        num_rows = 1 + size.max_num_seqs
         self.states = [
             [zeros((num_rows, *state.shape), shape, state.dtype) for state in shape.states]
             for shape in shapes

@@ -22,6 +22,8 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import attrgetter
 
 from ..sequence.sequence import Sequence
 
@@ -94,15 +96,19 @@ class FreePages:
 
 @dataclass(frozen=True)
 class SharedPages:
-    """What a prompt shares: full ``pages`` and the beginning of the ``begun`` one. ``num_ready``
-    tokens are computed; ``num_coming`` will be when running prompts are.
+    """What a prompt shares: full ``pages``, with their ``last`` content, and the beginning of the
+    ``begun`` one. ``num_ready`` tokens are computed; ``num_coming`` will be when running prompts
+    are. With states: the ``row`` of the last token's (0: none), and the last content that is
+    ``known``, with a state or without.
     """
 
     pages: list[int]
-    last_content: object  # of the last of them
+    last: Content | None
     num_ready: int
     num_coming: int
-    begun: _Content | None = None
+    begun: Content | None = None
+    row: int = 0
+    known: Content | None = None
 
     @property
     def is_worth_waiting_for(self) -> bool:
@@ -110,9 +116,10 @@ class SharedPages:
 
 
 @dataclass(eq=False)
-class _Content:
+class Content:
     """What a page holds up to token ``end``. ``is_ready``: this step computes its tokens;
-    ``is_written``: an earlier one did.
+    ``is_written``: an earlier one did. ``row`` has the state after them (0: none), or is to have it
+    once the sequence that is ``awaited`` has passed them.
     """
 
     key: _Key
@@ -121,6 +128,9 @@ class _Content:
     end: int
     is_ready: bool
     is_written: bool
+    row: int = 0
+    awaited: Sequence | None = None
+    is_snapshot: bool = False
 
 
 @dataclass
@@ -130,9 +140,9 @@ class _Held:
     """
 
     num_known: int
-    last_content: object
-    begun: _Content | None = None
-    coming: deque[_Content] = field(default_factory=deque)
+    last: Content | None
+    begun: Content | None = None
+    coming: deque[Content] = field(default_factory=deque)
 
 
 class Pages:
@@ -170,10 +180,10 @@ class Pages:
         self._free = FreePages(self.num_pages)
         self._num_holders = [0] * self.num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently used first
-        self._contents: dict[_Key, _Content] = {}
-        self._content_of: dict[int, _Content] = {}  # by page
-        self._unwritten: list[_Content] = []
-        self._beginning: dict[_Start, list[_Content]] = {}
+        self._contents: dict[_Key, Content] = {}
+        self._content_of: dict[int, Content] = {}  # by page
+        self._unwritten: list[Content] = []
+        self._beginning: dict[_Start, list[Content]] = {}
         self._num_contents = 0  # that ever were
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
@@ -195,7 +205,9 @@ class Pages:
 
     def allocate(self, sequence: Sequence) -> list[StateCopy]:
         """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
-        shared = self.find(sequence)
+        return self._allocate(sequence, self.find(sequence))
+
+    def _allocate(self, sequence: Sequence, shared: SharedPages) -> list[StateCopy]:
         for page in shared.pages:
             self._hold(page)
         num_own = self._num_pages(sequence.num_prefill_tokens) - len(shared.pages)
@@ -203,9 +215,10 @@ class Pages:
         self._extend(sequence, num_own)
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
         num_full, begun = len(shared.pages), shared.begun
-        held = self._held[sequence] = _Held(num_full, shared.last_content, begun)
+        held = self._held[sequence] = _Held(num_full, shared.last, begun)
         self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
-        return [] if begun is None else [StateCopy(0, 0, (begun.page, sequence.pages[num_full]))]
+        page = None if begun is None else (begun.page, sequence.pages[num_full])
+        return [StateCopy(shared.row, sequence.slot, page)] if page or shared.row else []
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds pages until ``num_tokens`` fit; returns False if too few are free."""
@@ -273,30 +286,34 @@ class Pages:
     def _num_free(self) -> int:
         return len(self._free) + len(self._idle)
 
-    def _find(self, sequence: Sequence) -> SharedPages:
-        pages: list[int] = []
-        start: object = sequence.cache_start
-        last_ready, num_coming, size = start, 0, self.page_size
-        for end in range(size, sequence.num_shareable_tokens + 1, size):
-            content = self._contents.get(_key(sequence, start, end - size, end))
+    def _known(self, sequence: Sequence, num_tokens: int) -> list[Content]:
+        """The full pages of a sequence's first ``num_tokens`` that are known, from its first on."""
+        found: list[Content] = []
+        for end in range(self.page_size, num_tokens + 1, self.page_size):
+            key = key_of(sequence, found[-1] if found else None, end - self.page_size, end)
+            content = self._contents.get(key)
             if content is None:
                 break
-            start, num_coming = content.number, end
-            if content.is_ready and (len(pages) + 1) * size == end:
-                pages.append(content.page)
-                last_ready = start
-        num_full = len(pages) * size
-        begun, num_common = self._begun(sequence, last_ready, num_full)
-        num_ready = num_full + num_common
-        return SharedPages(pages, last_ready, num_ready, max(num_ready, num_coming), begun)
+            found.append(content)
+        return found
+
+    def _find(self, sequence: Sequence) -> SharedPages:
+        known = self._known(sequence, sequence.num_shareable_tokens)
+        ready = list(takewhile(attrgetter("is_ready"), known))
+        last = ready[-1] if ready else None
+        begun, num_common = self._begun(sequence, last, len(ready) * self.page_size)
+        num_ready = len(ready) * self.page_size + num_common
+        num_coming = max(num_ready, len(known) * self.page_size)
+        return SharedPages([one.page for one in ready], last, num_ready, num_coming, begun)
 
     def _begun(
-        self, sequence: Sequence, start: object, num_full: int
-    ) -> tuple[_Content | None, int]:
+        self, sequence: Sequence, last: Content | None, num_full: int
+    ) -> tuple[Content | None, int]:
         """The written page that continues most like the sequence, and with how many tokens."""
         end = min(num_full + self.page_size, sequence.num_shareable_tokens)
         best, most = None, self.page_size // _LEAST_SHARE
         token_ids = sequence.keys(num_full, end) if end > num_full + most else []
+        start = start_after(sequence, last)
         for content in self._beginning.get((start, token_ids[0]), ()) if token_ids else ():
             pairs = enumerate(zip(token_ids, content.key[1], strict=False))
             num_common = next((at for at, (one, other) in pairs if one != other), len(token_ids))
@@ -310,21 +327,24 @@ class Pages:
         """Makes full pages of the first ``num_tokens`` known."""
         num_full = num_tokens // self.page_size if self._shares else 0
         for index in range(held.num_known, num_full):
-            end = (index + 1) * self.page_size
-            key = _key(sequence, held.last_content, end - self.page_size, end)
+            start, end = index * self.page_size, (index + 1) * self.page_size
+            key = key_of(sequence, held.last, start, end)
             content = self._contents.get(key)
             if content is None:
-                self._num_contents += 1
-                page = sequence.pages[index]
-                content = _Content(key, self._num_contents, page, end, is_ready, is_ready)
-                self._contents[key] = self._content_of[page] = content
-                self._beginning.setdefault(_start(key), []).append(content)
-                self._found.clear()
+                content = self._note(key, sequence.pages[index], end, is_ready=is_ready)
                 if not is_ready:
                     held.coming.append(content)
-            held.num_known, held.last_content = index + 1, content.number
+            held.num_known, held.last = index + 1, content
 
-    def _forget(self, content: _Content) -> None:
+    def _note(self, key: _Key, page: int, end: int, *, is_ready: bool) -> Content:
+        self._num_contents += 1
+        content = Content(key, self._num_contents, page, end, is_ready, is_ready)
+        self._contents[key] = self._content_of[page] = content
+        self._beginning.setdefault(_start(key), []).append(content)
+        self._found.clear()
+        return content
+
+    def _forget(self, content: Content) -> None:
         del self._contents[content.key]
         del self._content_of[content.page]
         start = _start(content.key)
@@ -368,5 +388,9 @@ def _start(key: _Key) -> _Start:
     return key[0], key[1][0]
 
 
-def _key(sequence: Sequence, start: object, first: int, end: int) -> _Key:
-    return start, tuple(sequence.keys(first, end))
+def start_after(sequence: Sequence, last: Content | None) -> object:
+    return sequence.cache_start if last is None else last.number
+
+
+def key_of(sequence: Sequence, last: Content | None, first: int, end: int) -> _Key:
+    return start_after(sequence, last), tuple(sequence.keys(first, end))

@@ -16,6 +16,8 @@ from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
+# How many of the last tokens are looked up: fewest and most.
+_LEAST, _MOST = 2, 4
 _LEAST_COST = 0.02
 _MOST_PLACES = 8  # that are compared
 _FIRST_RATE = 0.5
@@ -23,20 +25,14 @@ _WEIGHT, _WEIGHT_OF_ALL = 1 / 8, 1 / 64  # of the last token, in rates
 
 
 class Drafter:
-    """Looks up ``least`` to ``most`` tokens and drafts at most ``num_speculative_tokens`` of a
-    sequence, in steps of at most ``max_num_rows`` rows of logits.
+    """Drafts at most ``num_speculative_tokens`` of a sequence, in steps of at most ``max_num_rows``
+    rows of logits.
     """
 
     def __init__(
-        self,
-        least: int,
-        most: int,
-        step_times: StepTimes,
-        num_speculative_tokens: int,
-        max_num_rows: int,
+        self, step_times: StepTimes, num_speculative_tokens: int, max_num_rows: int
     ) -> None:
-        self._ngram_sizes, self._step_times = (least, most), step_times
-        self._num_speculative_tokens = num_speculative_tokens
+        self._step_times, self._num_speculative_tokens = step_times, num_speculative_tokens
         self._max_num_rows = max_num_rows
         self._usual_rate = _FIRST_RATE  # a new sequence's
 
@@ -67,7 +63,7 @@ class Drafter:
         ngrams = sequence.kept.get(Ngrams)
         if ngrams is None:
             known = sequence.prompt_token_ids + sequence.token_ids
-            sequence.kept[Ngrams] = Ngrams(*self._ngram_sizes, known, self._usual_rate)
+            sequence.kept[Ngrams] = Ngrams(known, self._usual_rate)
             return
         for token in tokens:
             was_right = ngrams.append(token.id)
@@ -131,21 +127,20 @@ def accepted_tokens(
 
 
 class Ngrams:
-    """Finds where the last ``least`` tokens of a text stood before, and prefers the place with most
-    of the last ``most``. A token costs one look-up, however long the text is. ``rate`` is how often
-    a proposed token is right.
+    """Finds where the last two tokens of a text stood before, and prefers the place with most of
+    the last four. A token costs one look-up, however long the text is. ``rate`` is how often a
+    proposed token is right.
     """
 
-    def __init__(self, least: int, most: int, token_ids: Items[int], rate: float = 0.0) -> None:
-        self._least, self._most, self.rate = least, most, rate
-        self._tokens = list(token_ids)
-        # From an n-gram of ``least`` tokens to the index after it, where it stood last.
+    def __init__(self, token_ids: Items[int], rate: float = 0.0) -> None:
+        self._tokens, self.rate = list(token_ids), rate
+        # From an n-gram of ``_LEAST`` tokens to the index after it, where it stood last.
         self._last: dict[tuple[int, ...], int] = {}
         # From that index to the one where it stood before; 0: nowhere.
-        self._earlier = array("i", bytes(4 * min(least, len(self._tokens) + 1)))
+        self._earlier = array("i", bytes(4 * min(_LEAST, len(self._tokens) + 1)))
         self._next = 0  # the index of the token that followed; 0: none
-        starts = (self._tokens[first:] for first in range(least))
-        for end, gram in enumerate(zip(*starts, strict=False), least):
+        starts = (self._tokens[first:] for first in range(_LEAST))
+        for end, gram in enumerate(zip(*starts, strict=False), _LEAST):
             self._note(gram, end)
         self._look_up()
 
@@ -156,10 +151,10 @@ class Ngrams:
             found = tokens[self._next] == token_id
             self._next = self._next + 1 if found else 0
         tokens.append(token_id)
-        if len(tokens) < self._least:
+        if len(tokens) < _LEAST:
             self._earlier.append(0)
             return found
-        self._note(tuple(tokens[-self._least :]), len(tokens))
+        self._note(tuple(tokens[-_LEAST:]), len(tokens))
         if not self._next:
             self._look_up()
         return found
@@ -191,14 +186,14 @@ class Ngrams:
             length = self._num_equal(place)
             if length > best:
                 best, self._next = length, place
-            if best == self._most:
+            if best == _MOST:
                 return
             place = self._earlier[place]
 
     def _num_equal(self, place: int) -> int:
-        """How many tokens before ``place`` are those at the end, ``most`` at most."""
-        tokens, length = self._tokens, self._least
-        while length < self._most and length < place:
+        """How many tokens before ``place`` are those at the end, ``_MOST`` at most."""
+        tokens, length = self._tokens, _LEAST
+        while length < _MOST and length < place:
             if tokens[place - length - 1] != tokens[-length - 1]:
                 break
             length += 1

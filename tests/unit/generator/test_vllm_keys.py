@@ -45,7 +45,7 @@ def test_engines_take_other_adapters_while_they_serve(tmp_path: Path, engine: st
 
 
 def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
-    defaults = "defaults:\n  options: {prefix_cache_gib: 1, kv_cache_gib: 2}\n"
+    defaults = "defaults:\n  options: {max_step_ms: 9, kv_cache_gib: 2}\n"
     model = (
         f"{{name: m, task: text-generation, model: {DEMO_MODEL}, options: {{engine: generate}}}}"
     )
@@ -53,7 +53,7 @@ def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
     [spec] = load(tmp_path / "models.yaml")
     assert spec.options["engine"] == "generate"
     assert read(tmp_path, "{engine: generate, prefix_cache: false}").name == "m"
-    assert read(tmp_path, "{engine: auto, prefix_cache_gib: 1}").name == "m"
+    assert read(tmp_path, "{engine: auto, max_step_ms: 9}").name == "m"
 
 
 def test_vllms_own_arguments_are_passed_on_as_they_are(tmp_path: Path) -> None:
@@ -74,10 +74,11 @@ REFUSED = {
     "{engine: vllm}, quantization: int8": (
         "quantization: expected null: vLLM quantizes by its own arguments"
     ),
-    "{engine: vllm, prefix_cache_gib: 1}": (
-        "prefix_cache_gib: got 1, but engine is vllm: only engine in_flight knows it"
+    "{engine: vllm, max_step_ms: 9}": (
+        "max_step_ms: got 9, but engine is vllm: only engine in_flight knows it"
     ),
-    "{prompt_lookup_min: 5}": "prompt_lookup_min: got 5, expected at most prompt_lookup_max (4)",
+    "{prompt_lookup_min: 5}": "prompt_lookup_min: is no key any more: the last 2 to 4 tokens",
+    "{prefix_cache_gib: 1}": "prefix_cache_gib: is no key any more: raise kv_cache_gib",
     "{engine: generate, kv_cache_gib: 0.5}": (
         "kv_cache_gib: got 0.5, but engine is generate: only engine in_flight or vllm"
     ),

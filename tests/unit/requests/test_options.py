@@ -22,8 +22,3 @@ def test_a_step_smaller_than_the_running_sequences_is_named() -> None:
     )
     options = Options(max_num_seqs=9, max_num_batched_tokens=8)
     assert options.problems() == [("max_num_batched_tokens", message)]
-
-
-def test_memory_for_prefixes_that_are_not_shared_is_a_mistake() -> None:
-    options = Options(prefix_cache=False, prefix_cache_gib=2)
-    assert options.problems() == [("prefix_cache_gib", "got 2, but prefix_cache is false")]

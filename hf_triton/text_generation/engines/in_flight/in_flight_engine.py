@@ -28,7 +28,6 @@ from hf_triton.text_generation.forward.transformers.transformers_runner import R
 from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.prefix_index import KnownPrompts
 from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.drafter import Drafter, accepted_tokens
 from hf_triton.text_generation.sampling.random_sampling import load_loops
@@ -40,7 +39,7 @@ from hf_triton.text_generation.structured.grammar import wait_for_masks
 
 from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
-from .plan import make_plan, planned_runner
+from .plan import make_plan
 from .runner_selection import UnsupportedModelError
 from .trial import computes_drafts, warm_up
 
@@ -93,7 +92,7 @@ class InFlightEngine(Engine):
             raise LoadError(
                 f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
             ) from error
-        self._plan, runner = planned_runner(setup, self._plan, cache)
+        runner = self._plan.make_runner(setup.model, cache, setup.device)
         self._takes_snapshots = runner.takes_snapshots
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)
@@ -148,19 +147,13 @@ class InFlightEngine(Engine):
             self._scheduler, self._space, self.runner, self.setup.model
         ):
             return None
-        options, device = self.setup.options, self.setup.device.type
-        num_rows = max(_DRAFTED_ROWS[device] * self.max_num_seqs, _FEWEST_DRAFTED_ROWS)
-        return Drafter(
-            options.prompt_lookup_min,
-            options.prompt_lookup_max,
-            self._step_times,
-            options.num_speculative_tokens,
-            min(num_rows, self._max_num_batched_tokens),
-        )
+        num_rows = _DRAFTED_ROWS[self.setup.device.type] * self.max_num_seqs
+        num_rows = min(max(num_rows, _FEWEST_DRAFTED_ROWS), self._max_num_batched_tokens)
+        num_tokens = self.setup.options.num_speculative_tokens
+        return Drafter(self._step_times, num_tokens, num_rows)
 
     def _use_new_space(self, *, shares: bool) -> None:
         plan = self._plan
-        self._shares, self._known_prompts = shares, KnownPrompts()
         self._space = new_space(
             plan.shapes, plan.size, shares=shares, snapshots=self._takes_snapshots
         )
@@ -230,10 +223,7 @@ class InFlightEngine(Engine):
         for sequence in sequences:
             if sequence.begins_with:
                 self._resume(sequence)
-        going = [sequence for sequence in sequences if sequence.finish_reason is None]
-        for sequence in going if self._shares else ():
-            self._known_prompts.fill(sequence)
-        self._scheduler.add(going)
+        self._scheduler.add([one for one in sequences if one.finish_reason is None])
 
     def _resume(self, sequence: Sequence) -> None:
         """Continues an output whose beginning another process has generated."""
@@ -296,7 +286,7 @@ class InFlightEngine(Engine):
         """Gives the step's sequences what it ``scored`` of their prompts, in logits (rows, vocab).
         Waits for the device.
         """
-        first, complete = 0, []
+        first = 0
         for chunk in step.prefills:
             positions, sequence = chunk.scored, chunk.sequence
             if not positions:
@@ -307,15 +297,8 @@ class InFlightEngine(Engine):
             found = prompt_logprobs(rows, token_ids, sequence.params.num_prompt_logprobs or 0)
             if any(math.isnan(one.logprob) for one in found):
                 self._nan_sequences.add(sequence)
-                continue
-            sequence.prompt_logprobs += found
-            if not sequence.lacks_prompt_logprobs:
-                complete.append(sequence)
-        if complete and self._shares:
-            for sequence in complete:
-                self._known_prompts.add(sequence)
-            for sequence in self._scheduler.waiting:
-                self._known_prompts.fill(sequence)  # it may need fewer now
+            else:
+                sequence.prompt_logprobs += found
 
     def _end_prompts(self, step: Step) -> None:
         """Ends sequences that want their prompts' log-probabilities and no output."""

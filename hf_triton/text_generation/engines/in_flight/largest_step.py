@@ -75,7 +75,7 @@ def free_beside_steps(
         ) from error
     try:
         # A few pages, which are given out again and again.
-        few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_rows=0, num_bytes=0)
+        few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_bytes=0)
         runner = make_runner(model, PagedCache(shapes, few), device)
         taken = _taken(model, partial(_run, runner, step or largest_step(size, num_tokens)))
     except torch.OutOfMemoryError as error:

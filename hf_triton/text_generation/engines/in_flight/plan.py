@@ -9,22 +9,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
-from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, context_length, layer_shapes
 from hf_triton.text_generation.memory.paged_cache import (
     LEN_WITHOUT_LIMIT,
-    PagedCache,
     PagedSize,
     plan_pages,
     spread_free_bytes,
@@ -75,53 +71,21 @@ def make_plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
-    plan = _planned(setup, shapes, size, entry)
-    settle_rotary(model, size.max_model_len)
-    setup.prepare(model)
+    setup.prepare(model)  # before the trials, which try what will run
     if setup.adapters is not None:
         attach(model, setup.adapters)
+    longest, compiled = size.max_model_len, setup.runs_compiled
+    found = select_runner(model, shapes, device, compiled=compiled, max_model_len=longest)
+    plan = Plan(found, shapes, size)
+    if entry is not None:
+        found, cuts, shares = select_with_media(setup, shapes, found, entry)
+        plan = Plan(found, shapes, size, entry, cuts, shares)
+    settle_rotary(model, longest)
     if device.type == "cuda":
         encode = partial(encode_largest, setup, entry, size)
         free = free_beside_steps(setup, shapes, plan.make_runner, size, encode=encode)
         plan = replace(plan, size=_decoder_size(replace(setup, free_bytes=free), shapes))
     return plan
-
-
-def _planned(
-    setup: EngineSetup,
-    shapes: list[LayerShape],
-    size: PagedSize,
-    entry: DecoderEntry | None,
-    *,
-    fuses: bool = True,
-) -> Plan:
-    """A decoder's, with the runner that trials select."""
-    found = select_runner(
-        setup.model,
-        shapes,
-        setup.device,
-        compiled=setup.runs_compiled,
-        max_model_len=size.max_model_len,
-        fuses=fuses,
-    )
-    if entry is None:
-        return Plan(found, shapes, size)
-    found, cuts, shares = select_with_media(setup, shapes, found, entry)
-    return Plan(found, shapes, size, entry, cuts, shares)
-
-
-def planned_runner(setup: EngineSetup, plan: Plan, cache: PagedCache) -> tuple[Plan, Runner]:
-    """The plan and its runner; with the next one where the prepared layers can't be read, which
-    no trial has seen.
-    """
-    try:
-        return plan, plan.make_runner(setup.model, cache, setup.device)
-    except UnsupportedLayersError as error:
-        log.info(f"not run by {plan.make_runner.name}: {reason(error)}")
-    if plan.entry is not None:
-        plan.entry.own_attention.restore()
-    plan = _planned(setup, plan.shapes, plan.size, plan.entry, fuses=False)
-    return plan, plan.make_runner(setup.model, cache, setup.device)
 
 
 def _encoder_decoder_plan(setup: EngineSetup) -> Plan:
@@ -154,7 +118,6 @@ def _planned_size(
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
         kv_cache_gib=options.kv_cache_gib,
-        prefix_cache_gib=options.prefix_cache_gib,
         free_bytes=spread_free_bytes(shapes, length, setup.free_bytes),
     )
 

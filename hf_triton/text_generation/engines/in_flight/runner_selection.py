@@ -82,12 +82,11 @@ def select_runner(
     *,
     compiled: bool,
     max_model_len: int = 0,
-    fuses: bool = True,
 ) -> RunnerSpec:
     """The first runner whose logits agree with the model's own, one of ``compiled`` loops or of
-    attention over pages on a GPU; the fused one, which reads layers at the last position of
-    ``max_model_len``, only if it ``fuses``. Leaves the model as the runner needs it. Raises
-    UnsupportedModelError where none agrees, LoadError for NaN logits.
+    attention over pages on a GPU; the fused one reads layers at the last position of
+    ``max_model_len``. Leaves the model as the runner needs it. Raises UnsupportedModelError where
+    none agrees, LoadError for NaN logits.
     """
     if device.type == "cpu":
         choose_experts(model)
@@ -98,10 +97,9 @@ def select_runner(
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
-        candidates = _candidates(model, shapes, device, compiled=compiled)
         found = trial.select(
             expected,
-            [spec for spec in candidates if fuses or spec is not FUSED],
+            _candidates(model, shapes, device, compiled=compiled),
             shapes,
             refusals,
             unfit=UnsupportedLayersError,

@@ -22,8 +22,8 @@ from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
-from hf_triton.text_generation.memory.state_pages import KVCacheManager, new_space
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, Pages, num_pages_of
+from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -232,9 +232,7 @@ def logits_after(
     )
 
 
-def computes_drafts(
-    scheduler: Scheduler, space: KVCacheManager, runner: Runner, model: Any
-) -> bool:
+def computes_drafts(scheduler: Scheduler, space: Pages, runner: Runner, model: Any) -> bool:
     """Whether drafts get the logits of the same tokens one by one; logs the difference.
     ``scheduler`` and ``space`` are empty before and after.
     """

@@ -19,8 +19,7 @@ from hf_triton.text_generation.engines.generate.generate_engine import GenerateE
 from hf_triton.text_generation.engines.in_flight import in_flight_engine, plan
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, WHOLE_PROMPTS
-from hf_triton.text_generation.memory.prefix_index import KnownPrompts
-from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import (
     LATENT,
@@ -187,50 +186,16 @@ def test_they_are_the_models_own_on_the_generate_engine(make: Any) -> None:
     check_engine(GenerateEngine(setup(make(), max_num_seqs=4)), make())
 
 
-def test_a_shared_beginning_is_computed_for_those_alone_that_ask() -> None:
+def test_a_shared_beginning_is_computed_for_those_that_ask() -> None:
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     prompt = asked()[1].prompt
     with running(engine):
-        for number, num in enumerate((None, 0, None, 0, 1)):
+        for number, num in enumerate((None, 0, None, 1)):
             answers = Answers()
             sequence = answers.sequence(number, prompt, max_tokens=1, num_prompt_logprobs=num)
             engine.submit([sequence])
             answers.completion(number)
-            assert (sequence.num_reused_tokens > 0) == (number in (2, 3))
-
-
-@pytest.mark.parametrize("storage_kind", ["compiled", "pages"], indirect=True)
-@pytest.mark.usefixtures("storage_kind", "few_scored")
-def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
-    model, rnd = tiny_model("llama"), random.Random(7)
-    engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
-    common = [rnd.randrange(1, VOCAB_SIZE) for _ in range(50)]
-    with running(engine):
-        rows = most_rows(engine)
-        for number in range(4):
-            prompt = [*common, *(rnd.randrange(1, VOCAB_SIZE) for _ in range(number * 3 + 1))]
-            answers = Answers()
-            sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=NUM_TOP)
-            sequence.cache_salt = "another" if number == 3 else None
-            engine.submit([sequence])
-            answers.completion(0)
-            check(sequence, expected_of(model, prompt))
-            assert (sequence.num_reused_tokens > 40) == (number in (1, 2))
-    assert sum(rows) == 50 + 4 + 7 + 59
-
-
-def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.memory.prefix_index.MOST_KNOWN", 100)
-    known, answers = KnownPrompts(), Answers()
-    prompts = [[one] * 40 for one in (5, 6, 7)]
-    for prompt in prompts:
-        sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=0)
-        sequence.prompt_logprobs += [TokenLogprobs(-1.0, 1)] * 39
-        known.add(sequence)
-    for prompt, expected in zip(prompts, (0, 39, 39), strict=True):
-        sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=0)
-        known.fill(sequence)
-        assert len(sequence.prompt_logprobs) == expected
+            assert (sequence.num_reused_tokens > 0) == (number == 2)
 
 
 def test_what_can_not_be_told_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,8 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE
-from hf_triton.text_generation.memory import prefix_index, state_pages
-from tests.support import driving
-from tests.support.driving import GIB, Answers, generate_all, running, setup
+from hf_triton.text_generation.memory import state_pages
+from tests.support.driving import Answers, generate_all, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
 
 SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
@@ -25,8 +24,7 @@ SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
 
 @pytest.fixture(autouse=True)
 def four_tokens_are_worth_sharing(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
-    for module in (prefix_index, state_pages):
-        monkeypatch.setattr(module, "MIN_TOKENS", 4)
+    monkeypatch.setattr(state_pages, "MIN_TOKENS", 4)
 
 
 def conversations(model: Any, count: int) -> tuple[list[Asked], list[tuple[int, ...]]]:
@@ -84,25 +82,6 @@ def test_every_runner_shares(
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")
     for engine in (packed, cached):
         assert engine.metrics.num_reused_prompt_tokens > 50
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_with_room_of_their_own_more_prefixes_are_kept(
-    compiled: bool, small_pages: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60}
-    monkeypatch.setattr(driving, "COMPILED", compiled)
-    asked, expected = conversations(tiny_model("llama"), 6)
-    asked, expected = asked * 2, expected * 2
-    reused = []
-    for gib in (None, 0.001):
-        options = {**SMALL, "max_num_seqs": 2, **sizes, "prefix_cache_gib": gib}
-        engine = InFlightEngine(setup(tiny_model("llama"), **options))
-        # All at once, so that they come in one order and the numbers can be compared.
-        assert tokens_of(engine, asked, at_first=len(asked)) == expected
-        reused.append(engine.metrics.num_reused_prompt_tokens)
-    assert reused[0] < reused[1]
-    assert "1063 pages of 4 tokens, at most 2 sequences of 60" in engine.description
 
 
 @pytest.mark.usefixtures("storage_kind")

@@ -46,7 +46,7 @@ class Knowing(Drafter):
     """Proposes what each sequence will say, with a wrong token now and then."""
 
     def __init__(self, outputs: list[tuple[int, ...]]) -> None:
-        super().__init__(2, 4, StepTimes(), 5, 32)
+        super().__init__(StepTimes(), 5, 32)
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
         self._random = random.Random(0)
 

@@ -19,7 +19,7 @@ from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFligh
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from hf_triton.text_generation.generation_loading import start_from_setup
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
-from hf_triton.text_generation.memory import prefix_index, state_pages
+from hf_triton.text_generation.memory import state_pages
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 from tests.support.architectures.configurations import tiny_config
@@ -94,8 +94,7 @@ def engine_of(made: Images, **options: Any) -> InFlightEngine:
 
 @pytest.fixture
 def short_prefixes(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
-    for module in (prefix_index, state_pages):
-        monkeypatch.setattr(module, "MIN_TOKENS", 4)
+    monkeypatch.setattr(state_pages, "MIN_TOKENS", 4)
 
 
 @pytest.mark.usefixtures("short_prefixes", "storage_kind")

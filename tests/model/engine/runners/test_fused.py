@@ -262,23 +262,6 @@ def test_layers_are_tried_at_the_positions_that_are_served(max_model_len: int, n
         assert engine.runner.name == name
 
 
-def test_prepared_layers_that_cannot_be_read_are_packed(log_lines: list[str]) -> None:
-    class Strided(torch.nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x).repeat_interleave(2, dim=-1)[..., ::2]
-
-    def prepare(model: Any) -> None:
-        model.model.layers[1].self_attn.o_proj.__class__ = Strided
-
-    model, asked = tiny_model("llama"), mixed_load(4)
-    expected = reference(model, asked)
-    engine = InFlightEngine(replace(setup(model, max_num_seqs=2), prepare=prepare))
-    with running(engine):
-        assert engine.runner.name == "packed"
-        assert generate_all(engine, asked, at_first=2) == expected
-    assert "not run by fused: a linear layer gives" in log_lines[0]
-
-
 def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     for rope_parameters in (rope, {"rope_type": "linear", "factor": 4.0}):

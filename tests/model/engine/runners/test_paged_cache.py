@@ -21,7 +21,6 @@ ASKS_NOTHING: dict[str, Any] = {
     "max_model_len": None,
     "max_num_seqs": None,
     "kv_cache_gib": None,
-    "prefix_cache_gib": None,
     "free_bytes": 20 * GIB,
 }
 
@@ -44,7 +43,6 @@ def numbers(size: PagedSize) -> tuple[int, int, int]:
         # What 512 sequences of the model's length need.
         ({"model_limit": 1024}, (512 * 4, 1024, 512)),
         ({"model_limit": 1000}, (512 * 4, 1000, 512)),
-        ({"model_limit": 1024, "prefix_cache_gib": 1}, (512 * 4 + 4096, 1024, 512)),
         # 18 of 20 GiB, less page 0.
         ({"model_limit": 131072}, (18 * 4096 - 1, 131072, 512)),
         ({}, (512 * 8, 2048, 512)),  # no limit of its own
@@ -71,28 +69,25 @@ STATES: dict[str, Any] = {"model_limit": 131072, "free_bytes": 10 * GIB, "kv_cac
     "asked, expected",
     [
         # As many as have room with 4,096 tokens each, 4 + 1 MiB; pages get what states leave.
-        ({**STATES, "kv_cache_gib": 1}, ((1024 - 205) * 4 - 1, 131072, 204, 0)),
-        (STATES, ((4096 - 513) * 4 - 1, 131072, 512, 0)),
-        ({**STATES, "max_num_seqs": 9}, ((4096 - 10) * 4 - 1, 131072, 9, 0)),
-        # 128 + 1 MiB for each prefix of full length.
-        ({**STATES, "prefix_cache_gib": 0.5}, ((4608 - 513 - 3) * 4 - 1, 131072, 512, 3)),
+        ({**STATES, "kv_cache_gib": 1}, ((1024 - 205) * 4 - 1, 131072, 204)),
+        (STATES, ((4096 - 513) * 4 - 1, 131072, 512)),
+        ({**STATES, "max_num_seqs": 9}, ((4096 - 10) * 4 - 1, 131072, 9)),
         (
             {**STATES, "kv_cache_gib": None, "max_model_len": 2560, "max_num_seqs": 9},
-            (90, 2560, 9, 0),
+            (90, 2560, 9),
         ),
     ],
 )
 def test_states_have_a_row_each_beside_the_pages(
-    asked: dict[str, Any], expected: tuple[int, int, int, int]
+    asked: dict[str, Any], expected: tuple[int, int, int]
 ) -> None:
     layers = [
         LayerShape(2, 32, 32, torch.float32, GPU),
         LayerShape(2, 32, 32, torch.float32, GPU, states=(STATE,)),
     ]
     size = plan_pages(layers, **{**ASKS_NOTHING, **asked})
-    assert (*numbers(size), size.num_prefix_rows) == expected
-    rows = 1 + size.max_num_seqs + size.num_prefix_rows
-    assert size.num_bytes == size.num_pages * 256 * 1024 + rows * MIB
+    assert numbers(size) == expected
+    assert size.num_bytes == size.num_pages * 256 * 1024 + (1 + size.max_num_seqs) * MIB
 
 
 def test_a_model_of_states_alone_has_as_many_rows_as_fit() -> None:
@@ -131,10 +126,6 @@ LOWER = "lower one of them or raise kv_cache_gib"
             "max_model_len: got 513, the model's own limit is 512 tokens",
         ),
         ({"kv_cache_gib": 20.5}, "kv_cache_gib: got 20.5, but 20.00 GiB are free on cuda:0"),
-        (
-            {"kv_cache_gib": 15, "prefix_cache_gib": 6},
-            "kv_cache_gib: got 15 and prefix_cache_gib: got 6, but 20.00 GiB are free on cuda:0",
-        ),
         (
             {"max_model_len": 4096, "kv_cache_gib": 0.002},
             "one sequence of 4096 tokens (max_model_len) takes 16, but kv_cache_gib 0.002 "

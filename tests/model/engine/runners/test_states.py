@@ -156,7 +156,7 @@ def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: i
     engine = InFlightEngine(setup(model, max_num_seqs=8, max_num_batched_tokens=28))
     with running(engine):
         assert generate_all(engine, asked, at_first=at_first) == expected
-        assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
+        assert engine.metrics.num_reused_prompt_tokens == 2 * 32  # whole pages
 
 
 @pytest.mark.parametrize("storage_kind", WAYS, indirect=True)
@@ -193,7 +193,7 @@ def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> N
     first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
     for sequence in (first, second):
         space.allocate(sequence)
-    assert second.snapshot == Snapshot(60, 4)
+    assert second.snapshot == Snapshot(48, 4)
     assert space.find(third).is_worth_waiting_for
     space.note_computed(second, 40)
     space.finish_step()
@@ -206,10 +206,10 @@ def test_a_row_that_a_sequence_needs_takes_no_snapshot() -> None:
     made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
     for sequence in made:
         space.allocate(sequence)
-    assert made[1].snapshot == Snapshot(60, 3)
+    assert made[1].snapshot == Snapshot(48, 3)
     space.allocate(dummy_sequence([7] * 40, SamplingParams(1)))
     assert made[1].snapshot is None
-    assert space.num_kept == 0
+    assert not space.kept
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
