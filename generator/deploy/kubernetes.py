@@ -73,7 +73,7 @@ def _steps(servers: Sequence[Server]) -> list[str]:
 
 
 def _shared_files(servers: Sequence[Server]) -> dict[str, bytes]:
-    """What all servers have in common and is sent."""
+    """The files that all servers have in common and that are sent."""
     asked, shared = servers[0].asked, dict[str, bytes]()
     if asked.host:
         shared["ingress.yaml"] = render("ingress.yaml.j2", servers=servers, s=asked)

@@ -1,5 +1,6 @@
-"""What ``hf-triton deploy`` can be asked for: each field of Options is a flag, and what templates
-print. What values mean together is for targets.py and servers.py.
+"""The options of ``hf-triton deploy``: each field of Options is a flag, and a value for templates.
+
+What values mean together is for targets.py and servers.py.
 """
 
 from __future__ import annotations

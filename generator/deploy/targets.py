@@ -39,7 +39,7 @@ def render(args: argparse.Namespace) -> Deployment:
 
 
 def _notes(servers: Sequence[Server]) -> Iterator[str]:
-    """What was assumed, where it may be wrong."""
+    """Yields assumptions that may be wrong."""
     specs = [spec for server in servers for spec in server.specs]
     built = [spec.name for spec in specs if spec.python_env and not spec.python_env.folder]
     if built:

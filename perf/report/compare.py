@@ -112,10 +112,11 @@ def failures(found: Comparison, bound: float) -> list[str]:
     tests = [("all loads together", each) for each in found.overall]
     tests += [(pair.words, each) for pair in found.pairs for each in pair.compared]
     tests = [(where, each) for where, each in tests if each.difference.is_judged]
+    one_sided = 1 - 2 * (1 - CONFIDENCE) / max(1, len(tests))
     slower = [
         f"slower: {where}: {each.metric.label}: {each}"
         for where, each in tests
-        if each.slowdown.chance_of_more_than(1 + bound) <= (1 - CONFIDENCE) / len(tests)
+        if (interval := each.slowdown.interval(one_sided)) and interval[0] > 1 + bound
     ]
     anew = [pair.words for pair in found.pairs if pair.starts_to_fail]
     return slower + [f"fails in B only: {words}" for words in anew]

@@ -31,11 +31,11 @@ class Difference:
     def is_judged(self) -> bool:
         return self.freedom > 0
 
-    def interval(self) -> tuple[float, float] | None:
-        """The ratio's 95 % confidence interval; None where it can't be estimated."""
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+        """The ratio's confidence interval, or None where it can't be estimated."""
         if not self.is_judged:
             return None
-        reach = t_quantile((1 + CONFIDENCE) / 2, self.freedom) * self.standard_error
+        reach = t_quantile((1 + confidence) / 2, self.freedom) * self.standard_error
         return math.exp(self.log_ratio - reach), math.exp(self.log_ratio + reach)
 
     @property
@@ -43,18 +43,9 @@ class Difference:
         interval = self.interval()
         return interval is None or interval[0] <= 1 <= interval[1]
 
-    def chance_of_more_than(self, factor: float) -> float:
-        """The p-value of "the ratio is at most ``factor``", one-sided."""
-        beyond = self.log_ratio - math.log(factor)
-        if not self.is_judged:
-            return 1.0
-        if self.standard_error == 0:
-            return 0.0 if beyond > 1e-12 else 1.0
-        return t_tail(beyond / self.standard_error, self.freedom)
-
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
-    """None where a set is empty or holds numbers that are not positive."""
+    """B against A, or None where a set is empty or holds numbers that are not positive."""
     if not a or not b or min(*a, *b) <= 0:
         return None
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]

@@ -114,7 +114,7 @@ class Point:
     repeats: tuple[Measurement, ...]
 
     def values(self, metric: Metric) -> list[float]:
-        """Of repeats with answers."""
+        """The figures of the repeats that have answers."""
         found = (metric.value(each) for each in self.repeats if each.num_requests)
         return [value for value in found if value is not None]
 

@@ -154,7 +154,7 @@ def _start(planned: Planned) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: ``said`` is its stderr, or why it was killed."""
+    """The end of a run: ``said`` is its stderr, or why it was killed."""
 
     code: int
     said: str

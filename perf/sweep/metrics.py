@@ -71,8 +71,8 @@ def server_figures(
 
 
 def _quotient(scrapes: Sequence[Sequence[Sample]], of: str, by: str) -> float | None:
-    """How much the counter ``of`` has grown for each 1 of ``by``, over all instances; None where
-    that has not grown, or the server was started again.
+    """The growth of the counter ``of`` for each 1 of ``by``, over all instances, or None where that
+    has not grown or the server was started again.
     """
     first, last = scrapes[0], scrapes[-1]
     grown = [_total(last, name) - _total(first, name) for name in (of, by)]

@@ -48,7 +48,7 @@ class Goal:
         return measurement.latency.p99_ms if measurement.latency else math.nan
 
     def excess(self, measurement: Measurement) -> dict[str, float]:
-        """How far each broken bound is exceeded, as a share. Failed requests have the bound 0."""
+        """Returns by what share each broken bound is exceeded; failed requests have the bound 0."""
         sent = measurement.num_requests + measurement.num_errors
         found = {"errors": measurement.num_errors / sent if sent else _FAILED_EXCESS}
         for name, bound, times in (
@@ -65,7 +65,7 @@ class Goal:
         return not self.excess(measurement)
 
     def loss(self, measurement: Measurement) -> float:
-        """What the search minimises: a broken bound is worse than every setting that meets all."""
+        """The number to minimise: a broken bound is worse than every setting that meets all."""
         beyond, value = sum(self.excess(measurement).values()), self.value(measurement)
         if beyond or math.isnan(value):
             return _WORST * (1 + beyond)
