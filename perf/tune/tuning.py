@@ -103,10 +103,9 @@ class Tuning:
         if request.write and winner is not None and dict(winner) == dict(self.space.current):
             print(f"{request.config} stays as it is")
         elif request.write and winner is not None:
-            config, current = request.config, self.space.current
-            changes = write_settings(config, request.model, current, winner)
-            print(changes or f"{config} says so already")
-            print(f"hf-triton apply brings a running server to {config}")
+            changes = write_settings(request.config, request.model, winner)
+            print(changes or f"{request.config} says so already")
+            print(f"hf-triton apply brings a running server to {request.config}")
         return EXIT_INPUT if winner is None else EXIT_OK
 
     def _say_trial(self, outcome: Outcome) -> None:

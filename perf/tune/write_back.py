@@ -25,18 +25,15 @@ class EditError(Exception):
     """The change would touch other parts of the file; the text says where."""
 
 
-def write_settings(config: Path, name: str, now: Settings, wanted: Settings) -> str:
-    """Returns the diff; empty without changes. Raises PerfError where the file no longer says
-    ``now``, these keys can't be changed alone, or it can't be written; SpecError.
+def write_settings(config: Path, name: str, wanted: Settings) -> str:
+    """Returns the diff; empty without changes. Raises PerfError where these keys can't be changed
+    alone or the file can't be written, SpecError.
     """
     before = {spec.name: spec for spec in load(config)}
     if name not in before:
         raise PerfError(f"{config}: model '{name}' is gone; nothing was written")
-    if current(before[name], now) != dict(now):
-        raise PerfError(
-            f"{config}: model '{name}' was changed since it was measured; nothing was written"
-        )
     old = config.read_bytes().decode("utf-8")
+    now = current(before[name], wanted)
     changes = {key: value for key, value in wanted.items() if value != now[key]}
     entry = entry_with({key: plain(node) for key, node in before[name].places.items()}, wanted)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from generator.errors import EXIT_INTERRUPTED
 from hf_triton.cli import main as cli
 from perf import verbs
-from tests.support.triton import DEMO_MODEL, ROOT
+from tests.support.triton import DEMO_MODEL
 
 
 @pytest.mark.parametrize("verb", verbs.VERBS)
@@ -109,8 +108,3 @@ def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.M
         assert cli.main(["perf", "sweep"]) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_generator_imports_nothing_of_perf() -> None:
-    for file in (ROOT / "generator").rglob("*.py"):
-        assert not re.search(r"^\s*(from|import) perf\b", file.read_text(), re.M), file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from perf.report import schema
@@ -45,39 +44,27 @@ def sweep(
 
 def measured(load: Load, repeat: int, drawn: random.Random, slower: float = 1.0) -> Measurement:
     """A server that batches up to 16 callers and then makes them wait."""
-    callers = float(load.concurrency or 1 + (load.request_rate or 0.0) / 40)
-    is_stream = load.endpoint.endswith("stream")
-    base_ms = (90.0 if load.target == "demo" else 8.0) * slower * drawn.gauss(1.0, 0.02)
-    busy = 1 + 0.09 * min(callers, 16)
+    callers, streams = float(load.concurrency or 1), load.endpoint.endswith("stream")
     wait = max(1.0, callers / 16)
-    p50 = base_ms * busy * wait * (1.1 if is_stream else 1.0)
+    p50 = 90.0 * slower * drawn.gauss(1.0, 0.02) * (1 + 0.09 * min(callers, 16)) * wait
     latency = _percentiles(p50, drawn)
     rate = 1000 * callers / latency.mean_ms
-    at = f"2026-03-01T09:{30 + repeat:02d}:00Z"
-    queue = max(0.02, 1 - 1 / wait) * drawn.uniform(0.95, 1.0)
-    plain = Measurement(
+    return Measurement(
         load,
         repeat,
-        at,
-        10.0,
-        int(rate * 10),
-        0,
-        rate,
+        f"2026-03-01T09:{30 + repeat:02d}:00Z",
+        duration_s=10.0,
+        num_requests=int(rate * 10),
+        num_errors=0,
+        requests_per_s=rate,
         stable=callers < 64 or repeat > 0,
         latency=latency,
-        server={"queue_share": queue, "batch_occupancy": min(callers, 16) * 0.9, "queue_ms": 2.0},
+        time_to_first_token=_percentiles(p50 / 6, drawn) if streams else None,
+        inter_token_latency=_percentiles(p50 / 40, drawn) if streams else None,
+        output_tokens_per_s=rate * 32 if streams else None,
+        server={"queue_share": 1 - 1 / (1 + wait), "batch_occupancy": min(callers, 16) * 0.9},
         machine={"cpu_share": min(0.98, 0.4 + 0.1 * callers), "memory_gib": 1.25},
         command=f"perf_analyzer -m {load.target} --concurrency-range {load.concurrency}",
-    )
-    return _as_stream(plain, p50, rate, drawn) if is_stream else plain
-
-
-def _as_stream(plain: Measurement, p50: float, rate: float, drawn: random.Random) -> Measurement:
-    return replace(
-        plain,
-        time_to_first_token=_percentiles(p50 / 6, drawn),
-        inter_token_latency=_percentiles(p50 / 40, drawn),
-        output_tokens_per_s=rate * 32,
     )
 
 
