@@ -64,7 +64,8 @@ class Tensor(NamedTuple):
 
 
 class EnsembleTensors(NamedTuple):
-    """The tensors of an ensemble and of its steps, made of those that its task has in one model.
+    """The tensors of an ensemble, made of those that its task has in one model, and those between
+    its steps, ``tokens`` and ``computed``, without their rows.
 
     The tokenizer and the postprocessing step take a client's batch as it is, with its batch
     dimension as one of their own: a row can be several rows of tokens (a long context's windows, a
@@ -74,22 +75,14 @@ class EnsembleTensors(NamedTuple):
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    step_inputs: tuple[Tensor, ...]  # as the first and the last step take the ensemble's
-    step_outputs: tuple[Tensor, ...]
-    tokens: tuple[Tensor, ...]  # as the model step takes them
-    tokens_of_rows: tuple[Tensor, ...]  # (rows, longest row)
+    tokens: tuple[Tensor, ...]
     computed: Tensor
-    computed_of_rows: Tensor  # the postprocessing step's, whose name is none of the task's
-    max_batch_size: int
-    model_max_batch_size: int
-    native_file: str | None
 
 
 @functools.lru_cache(maxsize=4096)
-def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
+def _ensemble_tensors(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
     """``outer`` is the config of the task as a single model, ``output`` the task's OUTPUT."""
     single: Any = model_config.parse(outer)
-    largest = ensemble.model_max_batch_size if ensemble.is_native else 0
 
     def declared(tensors: Iterable[Any]) -> tuple[Tensor, ...]:
         return tuple(
@@ -102,26 +95,12 @@ def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTe
             for one in tensors
         )
 
-    def of_rows(tensor: Tensor) -> Tensor:
-        dims = (-1, *tensor.dims) if single.max_batch_size else tensor.dims
-        return tensor._replace(dims=dims)
-
-    inputs, outputs = declared(single.input), declared(single.output)
     names = ["input_ids", "attention_mask", *(["token_type_ids"] * ensemble.token_type_ids)]
-    rows = (-1, *_SIZES[output])
-    computed = Tensor(_COMPUTED, "TYPE_FP32", _SIZES[output] if largest else rows)
     return EnsembleTensors(
-        inputs=inputs,
-        outputs=outputs,
-        step_inputs=tuple(map(of_rows, inputs)),
-        step_outputs=tuple(map(of_rows, outputs)),
-        tokens=tuple(Tensor(name, "TYPE_INT64", (-1,) if largest else (-1, -1)) for name in names),
-        tokens_of_rows=tuple(Tensor(name, "TYPE_INT64", (-1, -1)) for name in names),
-        computed=computed,
-        computed_of_rows=computed._replace(name="model_output", dims=rows),
-        max_batch_size=single.max_batch_size,
-        model_max_batch_size=largest,
-        native_file=NATIVE_FILES.get(ensemble.backend),
+        inputs=declared(single.input),
+        outputs=declared(single.output),
+        tokens=tuple(Tensor(name, "TYPE_INT64", (-1,)) for name in names),
+        computed=Tensor(_COMPUTED, "TYPE_FP32", _SIZES[output]),
     )
 
 
@@ -181,9 +160,7 @@ def _config_form(model: TritonModel, task: Task) -> str:
 def _part_form(model: TritonModel, task: Task) -> str:
     single = TritonModel(model.spec.name, "whole", model.spec)
     outer = _config_form(single, task)
-    if model.spec.ensemble is None or task.output is None:
-        raise TemplateError(f"{task.options_file}: has no OUTPUT, which an ensemble needs")
-    tensors = _tensors_of_steps(outer, model.spec.ensemble, task.output)
+    tensors = _ensemble_tensors(outer, model.spec.ensemble or Ensemble(), task.output)
     return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model, tensors=tensors)
 
 
@@ -236,5 +213,5 @@ def tensor(name: str, data_type: str, dims: Iterable[int], *, optional: bool = F
 def template_environment(folder: Path) -> jinja2.Environment:
     filters: dict[str, Filter] = {"quote": quote, "word": word, "numbers": numbers}
     environment = strict_environment(folder, filters, "without quote, word or numbers")
-    environment.globals.update(tensor=tensor, options=OPTIONS)
+    environment.globals.update(tensor=tensor, options=OPTIONS, native_files=NATIVE_FILES)
     return environment

@@ -29,7 +29,6 @@ OPTIONS_FILE = "options.py"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
 VERSION_FOLDER = "1"
-_KINDS = (bool, int, float, str, dict)
 _SHARED = ("runtime", "python_env")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
@@ -57,6 +56,8 @@ def _digest(package: str) -> bytes:
 
 @dataclass(frozen=True)
 class Option:
+    """What hf_triton/runtime/option.py declares, with its type taken apart."""
+
     name: str
     kind: type
     choices: tuple[object, ...]
@@ -122,10 +123,6 @@ class Task:
     # The packages of hf_triton that its own uses beside the shared one.
     packages = _Constant("PACKAGES", ())
 
-    @property
-    def options_file(self) -> Path:
-        return Path(str(self.options_module.__file__))
-
     @cached_property
     def options_class(self) -> type[Any]:
         found: type[Any] = self.options_module.Options
@@ -151,9 +148,7 @@ class Task:
     def options(self) -> Mapping[str, Option]:
         hints = get_type_hints(self.options_class)
         fields = dataclasses.fields(self.options_class)
-        return {
-            field.name: _option(field, hints[field.name], self.options_file) for field in fields
-        }
+        return {field.name: _option(field, hints[field.name]) for field in fields}
 
     @cached_property
     def option_keys(self) -> type[keys.Keys]:
@@ -199,40 +194,22 @@ def _load_options(path: Path) -> types.ModuleType:
     return module
 
 
-def _option(field: dataclasses.Field[Any], hint: Any, path: Path) -> Option:
-    kind, choices, nullable = _kind(hint, f"{path}: {field.name}")
-    if field.default is dataclasses.MISSING:
-        raise TemplateError(f"{path}: {field.name}: an option needs a default")
-    known = {"help", "unit", "min", "max", "exclusive_min", "engines"}
-    if not field.metadata.get("help") or set(field.metadata) - known:
-        needs = f"metadata needs help and only {', '.join(sorted(known))}"
-        raise TemplateError(f"{path}: {field.name}: {needs}")
+def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
+    """``int | None``: an int, nullable; ``Literal["a", "b"]``: a str of these choices."""
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    [inner] = (member for member in members if member is not type(None))
+    choices = get_args(inner) if get_origin(inner) is Literal else ()
+    told = field.metadata
     return Option(
         name=field.name,
-        kind=kind,
+        kind=type(choices[0]) if choices else get_origin(inner) or inner,
         choices=choices,
-        nullable=nullable,
+        nullable=len(members) > 1,
         default=field.default,
-        help=field.metadata["help"],
-        unit=field.metadata.get("unit"),
-        minimum=field.metadata.get("min"),
-        maximum=field.metadata.get("max"),
-        exclusive_min=field.metadata.get("exclusive_min"),
-        engines=tuple(field.metadata.get("engines", ())),
-    )
-
-
-def _kind(hint: Any, where: str) -> tuple[type, tuple[object, ...], bool]:
-    """``int | None`` -> (int, (), True); ``Literal["a", "b"]`` -> (str, ("a", "b"), False)."""
-    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    inner = [member for member in members if member is not type(None)]
-    nullable = len(inner) < len(members)
-    if len(inner) == 1 and get_origin(inner[0]) is Literal:
-        choices = get_args(inner[0])
-        return type(choices[0]), choices, nullable
-    found = [get_origin(member) or member for member in inner]
-    if len(found) == 1 and found[0] in _KINDS:
-        return found[0], (), nullable
-    raise TemplateError(
-        f"{where}: an option is int, float, bool, str, dict or Literal, or one of them | None"
+        help=told["help"],
+        unit=told.get("unit"),
+        minimum=told.get("min"),
+        maximum=told.get("max"),
+        exclusive_min=told.get("exclusive_min"),
+        engines=told.get("engines", ()),
     )

@@ -12,13 +12,6 @@ from generator.spec.task_folders import find_tasks
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 
-HEAD = """\
-from __future__ import annotations
-from dataclasses import dataclass, field
-@dataclass(frozen=True)
-class Options:
-"""
-
 
 def test_a_folder_with_a_config_template_is_a_task(work: Path) -> None:
     templates = work.parent / "templates"
@@ -40,17 +33,6 @@ def test_no_task_at_all_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (None, "no such file; a task folder needs its options"),
         ("x = (", "can't be loaded: '\\(' was never closed"),
         ("import no_such_module", "can't be loaded: No module named 'no_such_module'"),
-        (HEAD + "    a: int\n", "a: an option needs a default"),
-        (HEAD + "    a: int = 3\n", "a: metadata needs help and only"),
-        (HEAD + "    a: int = field(default=3, metadata={'help': 'h', 'minimum': 1})\n", "a: meta"),
-        (
-            HEAD + "    a: list[int] = field(default=3, metadata={'help': 'h'})\n",
-            "an option is int",
-        ),
-        (
-            HEAD + "    a: int | str = field(default=3, metadata={'help': 'h'})\n",
-            "an option is int",
-        ),
     ],
 )
 def test_broken_options_are_named(source: str | None, message: str, work: Path) -> None:
