@@ -19,9 +19,8 @@ from markupsafe import Markup
 from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
-from generator.render.model_data import NATIVE_FILES, data_files
+from generator.render.model_data import NATIVE_FILES, data_files, fingerprint
 from generator.render.strict_jinja import Filter, rendered, strict_environment
-from generator.spec import local_files
 from generator.spec.model_spec import (
     DynamicBatching,
     Ensemble,
@@ -127,7 +126,7 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
     if model.runs_python and task.library:  # which code of the library the folder is for
         version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
         parameters[LIBRARY_PARAMETER] = version
-    if model.role not in ("front", "ensemble") and (found := local_files.fingerprint(model.spec)):
+    if model.role not in ("front", "ensemble") and (found := fingerprint(model.spec)):
         # By which a local folder that was changed in place is seen.
         parameters[LOCAL_FILES_PARAMETER] = found
     lines = (parameter_line(name, quote(value)[1:-1]) for name, value in parameters.items())

@@ -117,14 +117,17 @@ def compare(
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     own = versions.renumbered_path(MODEL_FILE, version)
     edited = {own: written} if written else {}
-    changes = [_change(folder, path, new, known, path in edited) for path, new in files.items()]
+    stale = sorted(known.keys() - files.keys() - versions.older_files(known, version).keys())
+    changes = [
+        change
+        for path in (*files, *stale)
+        if (change := _change(folder, path, files.get(path), known, path in edited))
+    ]
     if keep_edits and not written and own in files and known.get(own) == digest(files[own]):
         for change in changes:
             if change.path == own and change.action is Action.CONFLICT and change.old is not None:
                 files = with_digest({**rendered, MODEL_FILE: change.old})
                 return compare(folder, files, written=known[own])
-    stale = sorted(known.keys() - files.keys() - versions.older_files(known, version).keys())
-    changes += filter(None, (_stale_change(folder, path, known) for path in stale))
     if edited and not blocked:
         blocked = _not_python(own, files[own])
     return ModelPlan(
@@ -302,30 +305,27 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
     return {}, f"exists, holds {foreign[0]}, and was not made by hf-triton", False
 
 
-def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: bool) -> Change:
+def _change(
+    folder: Path, path: str, new: bytes | None, known: Manifest, is_edited: bool
+) -> Change | None:
+    """What becomes of a file, None where there is nothing to do: ``new`` is None of one that is no
+    longer generated.
+    """
+    gone = "" if new is not None else "no longer generated, but "
     try:
         old = read_file(f"{folder}/{path}")
     except NotAFileError as error:
-        return Change(path, Action.CONFLICT, None, new, str(error))
+        return Change(path, Action.CONFLICT, None, new, f"{gone}{error}")
     if old is None:
-        return Change(path, Action.CREATE, None, new)
-    mode = os.stat(f"{folder}/{path}").st_mode if is_script(new) else _RUNNABLE  # noqa: PTH116
-    if old == new and mode & stat.S_IRWXU == stat.S_IRWXU:
+        return None if new is None else Change(path, Action.CREATE, None, new)
+    if old == new and (not is_script(new) or _can_be_run(f"{folder}/{path}")):
         # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
     if is_edited or known.get(path) == digest(old):
-        return Change(path, Action.UPDATE, old, new)
+        return Change(path, Action.REMOVE if gone else Action.UPDATE, old, new)
     reason = "edited by hand" if path in known else "not written by hf-triton"
-    return Change(path, Action.CONFLICT, old, new, reason)
+    return Change(path, Action.CONFLICT, old, new, f"{gone}{reason}")
 
 
-def _stale_change(folder: Path, path: str, known: Manifest) -> Change | None:
-    try:
-        old = read_file(folder / path)
-    except NotAFileError as error:
-        return Change(path, Action.CONFLICT, None, None, f"no longer generated, but {error}")
-    if old is None:
-        return None
-    if known.get(path) == digest(old):
-        return Change(path, Action.REMOVE, old, None)
-    return Change(path, Action.CONFLICT, old, None, "no longer generated, but edited by hand")
+def _can_be_run(script: str) -> bool:
+    return os.stat(script).st_mode & stat.S_IRWXU == stat.S_IRWXU  # noqa: PTH116
