@@ -1,4 +1,4 @@
-"""Floods of HTTP/2 at the gRPC port. Single frames are tests/unit/ports/test_http2.py's."""
+"""HTTP/2 at the gRPC port as no client of gRPC sends it, and floods of what one may send."""
 
 from __future__ import annotations
 
@@ -65,7 +65,32 @@ def call(stream: int, request: bytes = texts(b"a").SerializeToString()) -> bytes
     return head + h2.frame(h2.DATA, h2.END_STREAM, stream, message)
 
 
-def test_a_call_is_answered(server: Door) -> None:
+BROKEN = [
+    h2.window_update(0, 2**31 - 1),
+    h2.window_update(0, 0),
+    h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 2**31}),
+    h2.settings_frame({h2.MAX_FRAME_SIZE: 1}),
+    b"\xff" * 100,
+    h2.frame(h2.HEADERS, 0, 3) + h2.frame(h2.CONTINUATION, 0, 3) * 100,
+    h2.frame(h2.HEADERS, 0, 3) + h2.frame(h2.DATA, 0, 3),
+    h2.header_frames(3, h2.header_block([*HEADERS, (b":path", b"/x")])),
+    h2.header_frames(3, h2.header_block([(b":authority", b"a"), *HEADERS])),
+    h2.header_frames(3, h2.header_block([*HEADERS, (b"HF-Triton-Caller", b"x")])),
+    h2.header_frames(3, h2.header_block([*HEADERS, (b"a", b"x" * 20_000)])),
+    h2.header_frames(3, b"\xbf"),
+    h2.header_frames(2, h2.header_block(HEADERS)),
+    h2.frame(h2.DATA, h2.PADDED, 1, b"\xff"),
+]
+
+
+@pytest.mark.threat("http2", "doubled-headers")
+@pytest.mark.parametrize("frames", BROKEN, ids=range(len(BROKEN)))
+def test_what_breaks_the_protocol_is_not_answered_and_a_call_beside_it_is(
+    server: Door, frames: bytes
+) -> None:
+    with Client(server) as client, contextlib.suppress(OSError):
+        client.send(frames)
+        assert h2.DATA not in [kind for kind, *_ in client.frames(0.3)]
     with Client(server) as client:
         client.send(call(1))
         ends = [kind for kind, _, stream, _ in client.frames(1.0) if stream == 1]

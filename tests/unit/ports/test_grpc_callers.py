@@ -12,11 +12,16 @@ from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
 from hf_triton.ports import bodies
+from hf_triton.ports.grpc import calls
 from hf_triton.ports.settings import Access, Caller
 from tests.support import http2_frames as h2
 from tests.unit.ports.grpc_ports import grpc_port
-from tests.unit.ports.test_http2 import HEADERS
 
+HEADERS = [
+    *((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")),
+    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+    *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
+]
 KEY, OTHER = "k" * 20, "l" * 20
 CALLERS = (Caller("one", KEY), Caller("two", OTHER, Limits(requests_per_minute=3)))
 DENIED = grpc.StatusCode.UNAUTHENTICATED
@@ -124,3 +129,17 @@ async def begin_messages(writer: asyncio.StreamWriter) -> None:
             piece = part[start : start + h2.MAX_FRAME_BYTES]
             writer.write(h2.frame(h2.DATA, 0, stream, piece))
         await writer.drain()
+
+
+@pytest.mark.threat("http2")
+async def test_bytes_that_drip_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the beginning of the protocol comes."""
+    monkeypatch.setattr(calls, "HANDSHAKE_MS", 100)
+    async with grpc_port(tmp_path) as (triton, _):
+        host, _, number = triton.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(number))
+        writer.write(h2.PREFACE[:5])
+        await asyncio.wait_for(reader.read(), 10)  # to its end
+        writer.close()
