@@ -39,7 +39,7 @@ METRICS = (
 MODELS = f"""\
 models:
   - name: m
-    task: arm
+    task: words
     model: nobody/echo
     options: {{answers: "own:"}}
     canary:
@@ -48,17 +48,19 @@ models:
         - {{name: new, weight: NEW, options: {{answers: "new:"}}}}
         - {{name: other, weight: OTHER, to: other}}
   - name: other
-    task: arm
+    task: words
     model: nobody/echo
     options: {{answers: "other:", answer_s: 0.3}}
   - name: hooked
-    task: counting
-    model: nobody/counting
+    task: words
+    model: nobody/echo
+    streaming: false
     hooks: my_hooks.py
     metrics: {METRICS}
   - name: cached
-    task: counting
-    model: nobody/counting
+    task: words
+    model: nobody/echo
+    streaming: false
     response_cache: true
   - name: demo
     task: text-generation
@@ -97,8 +99,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     copy_shared(templates)
     for name in ("front", "text_generation"):
         shutil.copytree(ROOT / "model_templates" / name, templates / name)
-    copy_task("counting_task", templates / "counting")
-    copy_task("arm_task", templates / "arm")
+    copy_task("words_task", templates / "words")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_folders, "default_directory", lambda: templates)
         patch.setenv("OMP_NUM_THREADS", "1")
