@@ -27,7 +27,7 @@ def new_name() -> str:
 
 
 def first_text(name: str, *, streams: bool = True) -> str:
-    """What a model is told of a request of this name when it is first sent; "" without a name."""
+    """Returns a text that tells a model of a request as it is first sent; "" without a name."""
     return call_text(name, 0, 0.0, name if streams else "") if name else ""
 
 

@@ -1,4 +1,4 @@
-"""Who sends a request, by its key or else its address, and how much more that one may send."""
+"""Finds who sends a request, by its key or else its address, and counts it against its limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECRET = os.urandom(32)
 
 @dataclass
 class Account:
-    """What one caller has used of ``limits``; ``alias`` is its opaque name, "" without a key."""
+    """Use that a caller has made of ``limits``; ``alias`` is its opaque name, "" without a key."""
 
     limits: Limits
     alias: str = ""
@@ -113,7 +113,7 @@ def _digest(token: bytes) -> bytes:
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def of_one_caller(address: str) -> str:
-    """What all addresses of one caller have in common: of IPv6 everybody has a whole /64."""
+    """Returns what all addresses of a caller have in common: of IPv6 a caller has a whole /64."""
     try:
         found = ip_address(address)
     except ValueError:  # a Unix socket's

@@ -95,7 +95,7 @@ class Connections:
 
 
 def max_connections() -> int:
-    """How many connections a port may have, by the file descriptors of this process."""
+    """The most connections that a port may have, by the file descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS
@@ -104,7 +104,7 @@ def max_connections() -> int:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the ports of a process have together, so that it counts once."""
+    """State of all ports of a process, so that each request counts once."""
 
     access: Access
     callers: Callers
@@ -127,7 +127,7 @@ def shared(
 
 
 class Port:
-    """What the connections of a port share."""
+    """State of all connections of a port."""
 
     def __init__(self, shared: Shared) -> None:
         self.access, self.callers = shared.access, shared.callers
@@ -228,8 +228,8 @@ async def serve(
 
 
 def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
-    """What a port speaks TLS with, None where it speaks none. Raises ServerError for files that
-    can't be used.
+    """Reads a port's certificate and key; returns None without TLS. Raises ServerError for files
+    that can't be used.
     """
     if tls is None:
         return None

@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 def refusal_of(error: BaseException) -> RefusedError:
-    """What a client learns of an error: of a bug of ours no more than its kind."""
+    """Returns the answer to an error: for a bug of ours one that names no more than its kind."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, OSError) and error.errno in LACKED_HERE:

@@ -274,7 +274,7 @@ class InFlight:
             self.stream.num_responses += num_responses
 
     def call_text(self, name: str) -> str:
-        """What its model is told of it; ``name`` is that of the call by which it is sent now."""
+        """Returns a text that tells its model of it; ``name`` is that of the call under way."""
         waited_s = 0.0 if self._deadline_s is None else time.monotonic() - self._began_s
         if self.stream is None:
             return call_text(name, 0, waited_s, "")

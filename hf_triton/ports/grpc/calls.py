@@ -55,7 +55,7 @@ _CODES = {
 
 @contextlib.asynccontextmanager
 async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listener]:
-    """What answers behind the port while the block runs; at its end no call is under way."""
+    """Runs the server behind the port while the block runs; at its end no call is under way."""
     channel = triton_channel(listen.triton_grpc)
     calls = TritonCalls(channel, shared.retries)
     port = GrpcPort(shared)
@@ -94,8 +94,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """What answers the calls. ``by_peer`` are the clients' connections, by the names that they have
-    at the gRPC server.
+    """Answers the calls. ``by_peer`` are the clients' connections, by the names that they have at
+    the gRPC server.
     """
 
     def __init__(self, port: GrpcPort, calls: TritonCalls) -> None:

@@ -20,9 +20,7 @@ CALL_BYTES = 4096
 
 
 class _End(asyncio.Protocol):
-    """What comes at one end goes out at the ``other``; ``early`` is what came before that was
-    there.
-    """
+    """Sends what comes at this end out at the ``other``; ``early`` came before that was there."""
 
     other: _End
 
@@ -84,7 +82,7 @@ class ClientConnection(_End):
         self._num_calls = self._num_unread = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing is read before the server is reached."""
+        """Reads no bytes before the server is reached."""
         super().connection_made(transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
         self.transport.pause_reading()
@@ -142,7 +140,7 @@ class ClientConnection(_End):
         self.transport.abort()
 
     def time_out(self, now: float) -> None:
-        """What takes too long to come is the server's and its calls'."""
+        """Leaves it to the server to end slow calls."""
 
     def stop(self) -> None:
         """The server closes it once the last call is answered."""

@@ -1,4 +1,4 @@
-"""Who may call what on the public gRPC port, and how much at once."""
+"""Decides which calls a client of the public gRPC port may make, and how many at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOT_PASSED_ON = {CALLER, GRPC_ADMIN_HEADER, "triton_grpc_error", "user-agent"}
 
 
 class GrpcPort(Port):
-    """What the calls share; ``stop_server`` ends the server once they are answered."""
+    """State of all calls; ``stop_server`` ends the server once they are answered."""
 
     stop_server: Callable[[], Coroutine[Any, Any, None]]
 
@@ -55,7 +55,7 @@ class GrpcPort(Port):
         self.run(self.stop_server())
 
     def account(self, method: str, metadata: Metadata) -> Account | None:
-        """Whose call it is by its key. Raises RefusedError."""
+        """The account of a caller by its key. Raises RefusedError."""
         if method not in _METHODS:
             raise RefusedError(501, "got a method that this server does not have")
         given = dict[str, Any](metadata)
@@ -105,8 +105,8 @@ class GrpcPort(Port):
         return name if self.retries.model(name).is_asleep else ""
 
     def own_answer(self, method: str, message: bytes) -> bytes | None:
-        """What is answered without asking tritonserver: a model that its next request has loaded
-        is ready.
+        """Returns an answer for which tritonserver need not be asked: a model that its next request
+        has loaded is ready.
         """
         if method != _READY or not self.retries.model(model_of(message)).is_asleep:
             return None

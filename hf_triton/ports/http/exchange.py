@@ -127,7 +127,7 @@ class Exchange(Asker):
             self._lose(upstream)
 
     def _lose(self, upstream: Upstream) -> None:
-        """What can't go on ends; what can is asked again."""
+        """Asks again where the request can go on, and ends it otherwise."""
         self._unwritten.clear()
         if self._in_flight and self._payload is not None:
             self._in_flight.lost()

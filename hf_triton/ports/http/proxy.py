@@ -43,7 +43,7 @@ class HttpProxy(Port):
         self.pool = Pool(socket_path)
 
     def judge(self, request: Request, address: str) -> None:
-        """What can be said against a request before its body comes."""
+        """Refuses a request by its head, before its body comes."""
         if request.method == b"OPTIONS":
             if not cors.allows(self.access, request.text_of(b"origin")):
                 request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})

@@ -140,12 +140,12 @@ class Request:
 
     @property
     def encoding(self) -> bytes:
-        """What the Content-Encoding says, in small letters."""
+        """The Content-Encoding in small letters."""
         return self.noted.get(b"content-encoding", b"").lower()
 
     @property
     def length(self) -> int:
-        """What the Content-Length says, 0 without."""
+        """The Content-Length, 0 without."""
         return int(self.noted.get(b"content-length", b"0"))
 
     @property

@@ -14,7 +14,7 @@ _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class Asker:
-    """Who asked, and gets the answer as it comes."""
+    """A recipient of an answer, piece by piece."""
 
     def end_request(self) -> None:
         """All of the request has been sent."""
@@ -65,7 +65,7 @@ class Upstream(asyncio.Protocol):
             self._asker.end_request()
 
     def forget(self) -> None:
-        """Nobody waits for the answer any more: Triton sees it, and cancels."""
+        """Drops the answer: Triton sees the connection closed, and cancels."""
         self._asker = None
         self._transport.abort()
 
