@@ -15,6 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -224,8 +225,9 @@ class RetryCoordinator:
 
 
 class InFlight:
-    """One request to a Triton model, until its answer ends or it may not be sent again. While it is
-    with the model, ``on_lost`` is called if the model's process dies or the request's time is over.
+    """One request to a Triton model, until its answer ends or it may not be sent again; its
+    ``payload`` is None from then on. While it is with the model, ``on_lost`` is called if the
+    model's process dies or the request's time is over.
     """
 
     def __init__(
@@ -235,11 +237,12 @@ class InFlight:
         on_lost: Callable[[], None],
         timeout_s: Callable[[], float] = lambda: math.inf,
         stream: str = "",
+        payload: Any = b"",
     ) -> None:
         """``timeout_s`` returns the request's own timeout, and is called only when the request has
         to wait. ``stream`` names a stream that another process may go on with.
         """
-        self.model, self.on_lost = model, on_lost
+        self.model, self.on_lost, self.payload = model, on_lost, payload
         self._coordinator, self._timeout_s = coordinator, timeout_s
         self._began_s = time.monotonic()
         self._deadline_s: float | None = None  # None until it had to wait
@@ -257,10 +260,13 @@ class InFlight:
         self._is_exclusive = False
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def may_go_on(self) -> bool:
-        """Whether it can be sent again; a stream that has begun can if it has a journal."""
-        return not self.has_begun or (self.stream is not None and self.stream.goes_on)
+    def may_be_sent_again(self) -> bool:
+        """Whether it has a payload and, as a stream that has begun, a journal; drops the payload of
+        one that has none.
+        """
+        if self.has_begun and not (self.stream and self.stream.goes_on):
+            self.payload = None
+        return self.payload is not None
 
     @property
     def is_computed(self) -> bool:
@@ -269,9 +275,11 @@ class InFlight:
 
     def passed_on(self, num_responses: int = 1) -> None:
         """Records that its caller got ``num_responses`` more, of a stream or whole."""
-        self.has_begun = True
+        had_begun, self.has_begun = self.has_begun, True
         if self.stream:
             self.stream.num_responses += num_responses
+        if not had_begun:
+            self.may_be_sent_again()
 
     def call_text(self, name: str) -> str:
         """Returns a text that tells its model of it; ``name`` is that of the call under way."""
@@ -342,7 +350,7 @@ class InFlight:
         """Whether to send it again, because its error says that the model is not there and the
         model may come back.
         """
-        if not (self._told.may_come_back and AWAY.search(error)):
+        if not (self.may_be_sent_again() and self._told.may_come_back and AWAY.search(error)):
             return False
         now = time.monotonic()
         is_known = self._told.is_coming or self._has_died() or error in (UNREACHABLE, STARTING)
@@ -357,6 +365,7 @@ class InFlight:
 
     def end(self) -> None:
         """Ends a request that was answered, refused or left by its caller."""
+        self.payload = None  # what sends it holds it, and it what sends it
         if self.stream:
             self.stream.close()
         self._leave()

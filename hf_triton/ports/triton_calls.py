@@ -61,14 +61,14 @@ def triton_channel(address: str) -> Any:
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Asked:
     """A message for Triton, about ``model``, or "" for what waits for none. ``is_ours``: its model
     runs our library, which can be told that a caller has left: another takes each parameter for
     one of its own. The message is held, to be sent again, for as long as ``may_keep`` says.
     """
 
-    message: bytes | None
+    message: bytes
     model: str = ""
     is_ours: bool = False
     may_keep: Callable[[], bool] = lambda: True
@@ -130,7 +130,7 @@ class TritonCalls:
                     if not call.done():
                         self._leave(tries.name, call, call)
         finally:
-            tries.end()
+            tries.in_flight.end()
 
     async def stream(self, asked: Asked, metadata: Metadata = ()) -> AsyncGenerator[bytes, None]:
         """The ModelStreamInferResponses to a ModelInferRequest; an error is the last."""
@@ -146,7 +146,7 @@ class TritonCalls:
                 except (grpc.aio.AioRpcError, _LostError) as error:
                     tries.go_on_after(error)
         finally:
-            tries.end()
+            tries.in_flight.end()
 
     async def _stream_once(
         self, message: bytes, metadata: Metadata, tries: _Tries
@@ -164,9 +164,9 @@ class TritonCalls:
                 # Its last response. (triton_grpc_error, with which it would be a gRPC status, is of
                 # no use: streams that are cancelled beside such errors kill 24.10.)
                 has_ended = bool(error)
-                if error and tries.is_again_after(error):
+                if error and tries.in_flight.is_retryable(error):
                     raise _AwayError
-                tries.passed_on()
+                tries.in_flight.passed_on()
                 yield response
         finally:
             if has_ended:
@@ -208,24 +208,27 @@ class _Tries:
     """The tries of one request; ``name`` is that by which the model knows the try under way."""
 
     def __init__(self, retries: RetryCoordinator, asked: Asked, *, streams: bool = False) -> None:
-        self._asked, self._is_named = asked, retries.abandoned is not None and asked.is_ours
+        self._may_keep = asked.may_keep
+        self._is_named = retries.abandoned is not None and asked.is_ours
         stream = new_name() if self._is_named and streams else ""
         self.name = ""
-        self.in_flight = InFlight(retries, asked.model, self._lose, self._timeout_s, stream)
+        self.in_flight = InFlight(
+            retries, asked.model, self._lose, self._timeout_s, stream, asked.message
+        )
         self._is_lost = False
         self._waiting: asyncio.Future[Any] | None = None
 
     def _timeout_s(self) -> float:
-        return timeout_s_of(service_pb2.ModelInferRequest.FromString(self._asked.message or b""))
+        return timeout_s_of(service_pb2.ModelInferRequest.FromString(self.in_flight.payload))
 
     async def begin(self) -> bytes:
         """Waits until it may be asked; returns what is sent. Raises RefusedError."""
         self._is_lost = False
         if not self.in_flight.send_now():
             await self.in_flight.wait_until_sendable()
-        message = self._asked.message or b""
-        if not self._asked.may_keep():
-            self._asked.message = None
+        message: bytes = self.in_flight.payload
+        if not self._may_keep():
+            self.in_flight.payload = None
         if self._is_named:
             self.name = new_name()
             message += parameter(CALL, string_param=self.in_flight.call_text(self.name))
@@ -247,39 +250,19 @@ class _Tries:
         answer.add_done_callback(end)
         await waiting
 
-    def passed_on(self) -> None:
-        had_begun = self.in_flight.has_begun
-        self.in_flight.passed_on()
-        if not had_begun:
-            self._may_go_on()
-
-    def is_again_after(self, error: str) -> bool:
-        """Whether it is asked again, because an error says that its model is away."""
-        return self._may_go_on() and self.in_flight.is_retryable(error)
-
-    def _may_go_on(self) -> bool:
-        if not self.in_flight.may_go_on:
-            self._asked.message = None
-        return self._asked.message is not None
-
     def go_on_after(self, error: grpc.aio.AioRpcError | _LostError) -> None:
         """Raises RefusedError, or the error, unless it is to be asked again."""
         if isinstance(error, _AwayError):
             return
         if isinstance(error, _LostError):
-            if not self._may_go_on():
+            if not self.in_flight.may_be_sent_again():
                 raise RefusedError(503, DIED) from None
             self.in_flight.lost()
         elif is_unreachable(error):
-            if not self.is_again_after(UNREACHABLE):
+            if not self.in_flight.is_retryable(UNREACHABLE):
                 raise RefusedError(503, UNREACHABLE) from None
-        elif not self.is_again_after(error.details() or ""):
+        elif not self.in_flight.is_retryable(error.details() or ""):
             raise error
-
-    def end(self) -> None:
-        """The message goes too: these tries and what is in flight hold each other."""
-        self.in_flight.end()
-        self._asked.message = None
 
     def _lose(self) -> None:
         self._is_lost = True

@@ -36,7 +36,6 @@ class Exchange(Asker):
         self.upstream: Upstream | None = None
         self._account: Account | None = None
         self._in_flight: InFlight | None = None  # what may be sent again
-        self._payload: Payload | None = None  # of that
         self._unwritten = bytearray()  # of an answer that may be none, or half an event
         self._has_begun = self._is_again = False
         self._task: asyncio.Task[None] | None = None
@@ -63,13 +62,13 @@ class Exchange(Asker):
             return
         payload, may_send = self._proxy.checked(request), True
         if request.awaited_model:
-            self._payload = payload
             self._in_flight = InFlight(
                 self._proxy.retries,
                 request.awaited_model,
                 self._lose_model,
                 self._timeout_s,
                 request.journal_name,
+                payload,
             )
             may_send = self._in_flight.send_now()
         upstream = self._proxy.pool.take() if may_send and isinstance(payload, bytes) else None
@@ -79,7 +78,8 @@ class Exchange(Asker):
             self._task = self._proxy.run(self._ask_later(payload, may_send=may_send))
 
     def _timeout_s(self) -> float:
-        return timeout_s_of(self._payload if isinstance(self._payload, bytes) else b"")
+        payload = self._in_flight.payload if self._in_flight else None
+        return timeout_s_of(payload if isinstance(payload, bytes) else b"")
 
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self.upstream = upstream
@@ -93,8 +93,8 @@ class Exchange(Asker):
             if self._in_flight and not may_send:
                 await self._in_flight.wait_until_sendable()
             ready = payload if isinstance(payload, bytes) else await payload()
-            if self._payload is not None:
-                self._payload = ready
+            if self._in_flight and self._in_flight.payload is not None:
+                self._in_flight.payload = ready
             upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
             if self._in_flight and self._request.call_name:
                 ready = self._in_flight.as_sent_again(ready, self._request.call_name)
@@ -114,10 +114,10 @@ class Exchange(Asker):
 
     def _ask_again_after(self, error: str) -> bool:
         """Whether it is asked again, because an error says that its model is away."""
-        in_flight, payload = self._in_flight, self._payload
-        if not (in_flight and payload is not None and in_flight.is_retryable(error)):
+        in_flight = self._in_flight
+        if not (in_flight and in_flight.is_retryable(error)):
             return False
-        self._task = self._proxy.run(self._ask_later(payload, may_send=False))
+        self._task = self._proxy.run(self._ask_later(in_flight.payload, may_send=False))
         return True
 
     def _lose_model(self) -> None:
@@ -129,9 +129,10 @@ class Exchange(Asker):
     def _lose(self, upstream: Upstream) -> None:
         """Asks again where the request can go on, and ends it otherwise."""
         self._unwritten.clear()
-        if self._in_flight and self._payload is not None:
-            self._in_flight.lost()
-            self._task = self._proxy.run(self._ask_later(self._payload, may_send=False))
+        in_flight = self._in_flight
+        if in_flight and in_flight.may_be_sent_again():
+            in_flight.lost()
+            self._task = self._proxy.run(self._ask_later(in_flight.payload, may_send=False))
         elif not (upstream.status or self._has_begun):
             self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
         elif upstream.is_between_chunks or self._is_again:
@@ -144,10 +145,11 @@ class Exchange(Asker):
     # What the connection to tritonserver calls.
 
     def end_request(self) -> None:
-        may_keep = self._proxy.bodies.may_keep(self._request.num_buffered)
-        if not (self._in_flight and may_keep):
-            self._payload = None
-            self._proxy.free(self._request)
+        if self._in_flight and self._proxy.bodies.may_keep(self._request.num_buffered):
+            return
+        if self._in_flight:
+            self._in_flight.payload = None
+        self._proxy.free(self._request)
 
     def take_answer(self, data: bytes) -> None:
         """Bytes of an error are held: it may say that the model is away."""
@@ -157,7 +159,7 @@ class Exchange(Asker):
             return
         if not self._has_begun or self._is_again:
             self._unwritten += data
-            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and self._payload is not None
+            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and in_flight.payload is not None
             if not upstream.status or is_error:
                 return
             data = bytes(self._unwritten)
@@ -165,7 +167,7 @@ class Exchange(Asker):
             self._begin_answer()
             if self._is_again:
                 data, self._is_again = data.partition(b"\r\n\r\n")[2], False
-        if self._payload is None:
+        if in_flight.payload is None:
             self._write_answer(data)
         else:
             self._take_events(upstream, in_flight, data)
@@ -199,8 +201,7 @@ class Exchange(Asker):
         elif self._in_flight:
             self._in_flight.end()
             self._in_flight = None
-        if not (self._in_flight and self._in_flight.may_go_on):
-            self._payload = None
+        if not (self._in_flight and self._in_flight.may_be_sent_again()):
             self._proxy.free(self._request)
 
     def end_answer(self, upstream: Upstream) -> None:
@@ -277,8 +278,7 @@ class Exchange(Asker):
     def _leave(self) -> None:
         self._proxy.free(self._request)
         in_flight, account = self._in_flight, self._account
-        # It holds this exchange: the payload would stay until garbage is collected.
-        self._in_flight = self._payload = self._account = None
+        self._in_flight = self._account = None
         if in_flight:
             in_flight.end()
         if account:

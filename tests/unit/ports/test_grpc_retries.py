@@ -13,6 +13,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from hf_triton.ports.retries import InFlight
 from hf_triton.ports.triton_calls import Asked
 from tests.unit.ports.grpc_ports import Triton, grpc_port
 
@@ -67,7 +68,9 @@ async def test_the_message_of_an_answered_call_is_freed(tmp_path: Path) -> None:
     async with told_port(tmp_path) as (_, stub):
         await stub.ModelInfer(asked(1))
         assert await streamed(stub, asked(2)) == [""]
-        assert not [one for one in gc.get_objects() if type(one) is Asked and one.message]
+        found = gc.get_objects()
+        assert not [one for one in found if type(one) is InFlight and one.payload]
+        assert not [one for one in found if type(one) is Asked]
 
 
 @pytest.mark.parametrize("dies", ["the model, as the supervisor says", "tritonserver"])
