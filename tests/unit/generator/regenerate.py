@@ -39,9 +39,8 @@ def main() -> None:
             cases = workspace.read_broken(file)
             new = [case._replace(says=report_of(case.text, Path(scratch))) for case in cases]
             workspace.write_broken(file, new)
-        for case in workspace.golden_cases():
-            text = tree_text(rendered_case(case, Path(scratch)))
-            (workspace.GOLDEN / f"{case}.txt").write_text(text, encoding="utf-8")
+        text = tree_text(rendered_golden(Path(scratch)))
+        (workspace.GOLDEN / "every_key.txt").write_text(text, encoding="utf-8")
 
 
 def documented(page: str) -> str:
@@ -54,16 +53,16 @@ def documented(page: str) -> str:
     return page
 
 
-def rendered_case(case: str, work: Path) -> dict[str, str]:
-    """What ``generate`` makes of a YAML in golden/, but for manifests and digests, and for code,
-    which is copied. ``work`` is the current folder.
+def rendered_golden(work: Path) -> dict[str, str]:
+    """What ``generate`` makes of golden/every_key.yaml, but for manifests and digests, and for
+    code, which is copied. ``work`` is the current folder.
     """
     shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)
-    config = str(work / "golden" / f"{case}.yaml")
-    assert cli.main(["generate", "--config", config, "--repository", f"golden/{case}"]) == 0
+    config = str(work / "golden" / "every_key.yaml")
+    assert cli.main(["generate", "--config", config, "--repository", "golden/every_key"]) == 0
     return {
         path: _DIGEST.sub('"..."', content.decode())
-        for path, content in workspace.snapshot(work / "golden" / case).items()
+        for path, content in workspace.snapshot(work / "golden" / "every_key").items()
         if not path.endswith((".py", LAUNCHER_FILE, MANIFEST_FILE))
     }
 

@@ -1,7 +1,7 @@
-"""The whole generated tree, byte for byte, of the YAMLs in golden/.
+"""The whole generated tree, byte for byte, of golden/every_key.yaml.
 
 Regenerate with ``python -m tests.unit.generator.regenerate``. Python files are copies, so
-golden/ holds only what is rendered, each tree in one text.
+golden/ holds only what is rendered, in one text.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ import hashlib
 import json
 from pathlib import Path
 
-import pytest
-
 from generator.render.manifest import MANIFEST_FILE
 from tests.support.text_sections import tree_text
-from tests.unit.generator.regenerate import rendered_case
-from tests.unit.generator.workspace import GOLDEN, golden_cases, snapshot
+from tests.unit.generator.regenerate import rendered_golden
+from tests.unit.generator.workspace import GOLDEN, snapshot
 
 
-@pytest.mark.parametrize("case", golden_cases())
-def test_the_tree_is_the_golden_one(case: str, work: Path) -> None:
-    golden = (GOLDEN / f"{case}.txt").read_text(encoding="utf-8")
-    assert tree_text(rendered_case(case, work)) == golden
+def test_the_tree_is_the_golden_one(work: Path) -> None:
+    golden = (GOLDEN / "every_key.txt").read_text(encoding="utf-8")
+    assert tree_text(rendered_golden(work)) == golden
 
 
-@pytest.mark.parametrize("case", golden_cases())
-def test_what_is_not_rendered_is_a_copy_and_all_is_in_the_manifest(case: str, work: Path) -> None:
-    rendered_case(case, work)
-    for folder in (work / "golden" / case).iterdir():
+def test_what_is_not_rendered_is_a_copy_and_all_is_in_the_manifest(work: Path) -> None:
+    rendered_golden(work)
+    for folder in (work / "golden" / "every_key").iterdir():
         files = snapshot(folder)
         written = files.pop(MANIFEST_FILE).decode()
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}

@@ -69,7 +69,3 @@ def write_broken(file: Path, cases: Iterable[BrokenYaml]) -> None:
 def broken_cases() -> dict[str, BrokenYaml]:
     """Every case of every file, by its name."""
     return {case.name: case for file in sorted(BROKEN.iterdir()) for case in read_broken(file)}
-
-
-def golden_cases() -> list[str]:
-    return sorted(path.stem for path in GOLDEN.glob("*.yaml"))
