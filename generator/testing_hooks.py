@@ -114,7 +114,7 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
     if spec is None:
         raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
     text = render_config(triton_models(spec)[-1], find_tasks()[spec.task])
-    return HooksUnderTest(spec, model_config.as_dict(text))
+    return HooksUnderTest(spec, model_config.as_dict(model_config.parse(text)))
 
 
 def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:

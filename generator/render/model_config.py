@@ -67,12 +67,8 @@ def as_text(config: Message) -> str:
     return text
 
 
-def as_dict(text: str) -> dict[str, Any]:
-    """The ModelConfig that ``text`` is, as Triton hands it to a model. Raises TemplateError."""
-    return _as_dict(parse(text))
-
-
-def _as_dict(config: Message) -> dict[str, Any]:
+def as_dict(config: Message) -> dict[str, Any]:
+    """As Triton hands it to a model."""
     from google.protobuf import json_format
 
     found: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
@@ -126,7 +122,7 @@ def load_of(config_file: Path) -> tuple[str, float | None]:
 
 
 def instance_groups(config_file: Path) -> list[dict[str, Any]]:
-    return list(_as_dict(_read(config_file)).get("instance_group", ()))
+    return list(as_dict(_read(config_file)).get("instance_group", ()))
 
 
 def output_types(config_file: Path) -> dict[str, str]:

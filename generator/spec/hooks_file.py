@@ -7,11 +7,10 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.yaml_file.keys import GOT, SAID, Mistake, Refused, refused
+from generator.yaml_file.keys import GOT, SAID, refused
 from hf_triton.runtime.regular_file import read_regular
 
 _FUNCTIONS = {"preprocess": "request", "postprocess": "response"}
@@ -25,26 +24,26 @@ class HooksFile:
 
 
 def find_hooks(value: str, base: Path) -> HooksFile:
-    """Paths are relative to ``base``. Raises Refused with every mistake in the file."""
+    """Paths are relative to ``base``. Raises Refused."""
     path = Path(os.path.normpath(base / Path(value).expanduser()))
     content = _read(path)
-    if problems := [Mistake(message, SAID) for message in problems_of(content, path)]:
-        raise Refused(*problems)
+    if problem := _problem(content, path.name):
+        raise refused(problem, SAID)
     return HooksFile(path, content)
 
 
-def problems_of(content: bytes, path: Path) -> Iterator[str]:
+def _problem(content: bytes, name: str) -> str:
+    """A mistake in the file, or an empty text."""
     try:
-        tree = _parse(content, path.name)
+        tree = _parse(content, name)
     except SyntaxError as error:
-        yield f"{path.name}:{error.lineno or 1}: {error.msg}"
-        return
+        return f"{name}:{error.lineno or 1}: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
-        yield f"{path.name}: can't be parsed: {error}"
-        return
-    if not any(getattr(part, "name", None) in _FUNCTIONS for part in tree.body):
-        names = " nor ".join(f"{name}({argument})" for name, argument in _FUNCTIONS.items())
-        yield f"{path.name} has neither {names} at its top level"
+        return f"{name}: can't be parsed: {error}"
+    if any(getattr(part, "name", None) in _FUNCTIONS for part in tree.body):
+        return ""
+    names = " nor ".join(f"{one}({argument})" for one, argument in _FUNCTIONS.items())
+    return f"{name} has neither {names} at its top level"
 
 
 def _read(path: Path) -> bytes:

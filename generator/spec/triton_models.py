@@ -88,10 +88,8 @@ class TritonModel:
         ensemble = self.spec.ensemble
         if self.role == "front":
             return (InstanceGroup(1, "KIND_CPU"),)
-        if ensemble and self.role == "tokenizer":
-            return (InstanceGroup(ensemble.tokenizer_instances, "KIND_CPU"),)
-        if ensemble and self.role == "postprocessing":
-            return (InstanceGroup(ensemble.postprocessing_instances, "KIND_CPU"),)
+        if ensemble and self.role in ("tokenizer", "postprocessing"):
+            return (InstanceGroup(getattr(ensemble, f"{self.role}_instances"), "KIND_CPU"),)
         return self.spec.instance_groups
 
     @property

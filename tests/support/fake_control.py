@@ -64,7 +64,7 @@ class FakeTriton:
             raise LoadError(
                 f"failed to load '{name}', failed to poll from model repository"
             ) from None
-        config = model_config.as_dict(text)
+        config = model_config.as_dict(model_config.parse(text))
         for step in config.get("ensemble_scheduling", {}).get("step", []):
             with contextlib.suppress(LoadError):  # as Triton: the step's old version does
                 self._load_own(step["model_name"])
@@ -101,7 +101,7 @@ class FakeTriton:
             if states[version] == "READY":
                 self._end(name, version)
         states.update(dict.fromkeys(wanted, "READY"))
-        self.configs[name] = model_config.as_dict(config.decode())
+        self.configs[name] = model_config.as_dict(model_config.parse(config.decode()))
 
     def _end(self, name: str, version: int) -> None:
         self.states[name][version] = "UNLOADING"

@@ -117,7 +117,7 @@ def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
 
 def _placed(values: Mapping[str, Any], config: bytes) -> tuple[Any, ...]:
     """What decides on which devices, how often and by what a model is computed."""
-    groups = model_config.as_dict(config.decode()).get("instance_group")
+    groups = model_config.as_dict(model_config.parse(config.decode())).get("instance_group")
     return values.get("device_map"), values["options"].get("engine"), groups
 
 
