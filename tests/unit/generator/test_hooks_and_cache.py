@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from generator.models_yaml.reading import load
-from generator.spec.model_spec import Metric, ModelSpec, ResponseCache
+from generator.spec.model_spec import ModelSpec, ResponseCache
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 Run = Callable[..., tuple[int, str, str]]
@@ -38,24 +38,6 @@ def make_deterministic(work: Path, task: str) -> None:
     options = work.parent / "templates" / task / "options.py"
     named = "class Options:\n"
     options.write_text(options.read_text().replace(named, f"{named}    DETERMINISTIC = True\n"))
-
-
-def test_hooks_are_copied_byte_for_byte_and_named_in_model_json(work: Path, run: Run) -> None:
-    hooks = b"# \xc3\xa9\r\n" + HOOKS.encode() + b"\n\n"
-    write(work, ONE_MODEL + WITH_HOOKS, hooks)
-    assert run("generate")[0] == 0
-    version = work / "model_repository" / "demo" / "1"
-    assert (version / "hooks.py").read_bytes() == hooks
-    assert json.loads((version / "model.json").read_text())["hooks"] == "my_hooks.py"
-    assert run("diff")[0] == 0
-
-
-def test_hooks_lie_with_the_engine_and_not_with_its_front(work: Path, run: Run) -> None:
-    write(work, ONE_STREAMING_MODEL + WITH_HOOKS)
-    assert run("generate")[0] == 0
-    repository = work / "model_repository"
-    assert (repository / "demo_stream" / "1" / "hooks.py").exists()
-    assert not (repository / "demo" / "1" / "hooks.py").exists()
 
 
 @pytest.mark.parametrize(
@@ -95,22 +77,6 @@ METRICS = """\
       answers_total: {type: counter, help: Answers, labels: [label]}
       length: {type: histogram, buckets: [1, 2.5]}
 """
-
-
-def test_metrics_are_read_and_stand_in_model_json(work: Path, run: Run) -> None:
-    write(work, ONE_MODEL + WITH_HOOKS + METRICS)
-    assert read_one(work).metrics == {
-        "answers_total": Metric("counter", "Answers", ("label",)),
-        "length": Metric("histogram", buckets=(1.0, 2.5)),
-    }
-    run("generate")
-    values = json.loads((work / "model_repository/demo/1/model.json").read_text())
-    assert values["metrics"]["length"] == {
-        "type": "histogram",
-        "help": "length",
-        "labels": [],
-        "buckets": [1.0, 2.5],
-    }
 
 
 def test_two_models_may_share_a_metric(work: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.render.manifest import MANIFEST_FILE
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_STREAMING_MODEL, snapshot
 
@@ -78,27 +77,4 @@ def test_a_model_that_no_longer_streams_leaves_an_engine_to_prune(
     assert run("diff")[0] == 1
     assert run("prune", "--weights")[0] == 0
     assert not (made / "demo_stream").exists()
-    assert run("diff")[0] == 0
-
-
-def test_a_model_that_begins_to_stream_keeps_its_weights_and_the_users_files(
-    work: Path, run: Run
-) -> None:
-    (work / "models.yaml").write_text(QUIET)
-    run("generate")
-    demo = work / "model_repository/demo"
-    (demo / "hf_cache").mkdir()
-    (demo / "hf_cache/weights").write_text("w")
-    (demo / "notes.txt").write_text("mine")
-    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
-    assert run("generate")[0] == 0
-    assert run("prune", "--weights", "--force")[0] == 0
-    assert sorted(snapshot(demo)) == [
-        MANIFEST_FILE,
-        "1/model.json",
-        "1/model.py",
-        "config.pbtxt",
-        "hf_cache/weights",
-        "notes.txt",
-    ]
     assert run("diff")[0] == 0

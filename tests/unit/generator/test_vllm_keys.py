@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.render.model_folder import render
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
-from generator.spec.triton_models import triton_models
 from tests.support.triton import DEMO_MODEL
 
 _TASKS = find_tasks()
@@ -31,17 +28,6 @@ def mistakes(folder: Path, options: str, *keys: str) -> str:
     with pytest.raises(SpecError) as error:
         read(folder, options, *keys)
     return str(error.value)
-
-
-@pytest.mark.parametrize("engine", ["vllm", "auto", "in_flight"])
-def test_engines_take_other_adapters_while_they_serve(tmp_path: Path, engine: str) -> None:
-    spec = read(tmp_path, f"{{engine: {engine}}}", "adapters: [{name: a, model: org/a}]")
-    _, model = triton_models(spec)
-    files = render(model, _TASKS["text-generation"], tmp_path)
-    values = json.loads(files["1/model.json"])
-    assert values["adapters_file"] == "adapters.json"
-    assert "adapters" not in values
-    assert "1/adapters.json" in files
 
 
 def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
