@@ -42,14 +42,21 @@ class Compared:
         found = self.difference
         return found if self.metric.lower_is_better else replace(found, log_ratio=-found.log_ratio)
 
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, ``noise``, or nothing without repeats."""
+        if not self.difference.is_judged:
+            return ""
+        if self.difference.is_noise:
+            return "noise"
+        return "worse" if self.slowdown.log_ratio > 0 else "better"
+
     def __str__(self) -> str:
         interval = self.difference.interval()
         if interval is None:
             return f"{self.difference.ratio:.2f}"
-        verdict = "worse" if self.slowdown.log_ratio > 0 else "better"
-        verdict = "noise" if self.difference.is_noise else verdict
         low, high = (f"{x:.3f}" if 0.995 <= x < 1.005 else f"{x:.2f}" for x in interval)
-        return f"{self.difference.ratio:.2f} ({low} to {high}) {verdict}"
+        return f"{self.difference.ratio:.2f} ({low} to {high}) {self.verdict}"
 
 
 @dataclass(frozen=True)

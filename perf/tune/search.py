@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from perf.report.noise import Difference, difference
+from perf.report.compare import Compared
+from perf.report.noise import difference
+from perf.report.points import LATENCY, THROUGHPUT, TOKENS
 from perf.report.schema import Measurement, append, read_measurements
 from perf.tune.bench import TrialError
 from perf.tune.question import Goal, Request
@@ -125,44 +127,9 @@ class Search:
         return found
 
 
-@dataclass(frozen=True)
-class Confirmation:
-    """Repeats of the winner and of the current settings, measured in turns."""
-
-    winner: Sequence[Measurement]
-    current: Sequence[Measurement]
-
-    def meets(self, goal: Goal) -> bool:
-        """Whether the winner meets the bounds in most of its runs."""
-        return sum(map(goal.is_met, self.winner)) * 2 > len(self.winner)
-
-    def is_better(self, goal: Goal) -> bool:
-        """Whether the winner is better beyond the repeats' noise."""
-        found = self._difference(goal)
-        if found is None or found.is_noise:
-            return False
-        return (found.log_ratio > 0) is (goal.wanted == "throughput")
-
-    def summary(self, goal: Goal) -> str:
-        found = self._difference(goal)
-        if found is None:
-            return "could not be measured again"
-        what = "throughput" if goal.wanted == "throughput" else "p99 latency"
-        times, interval = f"{found.ratio:.2f} times the current settings' {what}", found.interval()
-        if interval is None:
-            return f"{times}: too few repeats to tell that from noise (--repeats 3)"
-        beyond = "beyond noise" if self.is_better(goal) else "worse, beyond noise"
-        said = "within noise" if found.is_noise else beyond
-        return f"{times} ({interval[0]:.2f} to {interval[1]:.2f}): {said}"
-
-    def _difference(self, goal: Goal) -> Difference | None:
-        current, winner = ([*map(goal.value, each)] for each in (self.current, self.winner))
-        return difference(current, winner)
-
-
 def in_turns(
     bench: Any, folder: Path, winner: Outcome, current: Outcome, request: Request
-) -> Confirmation:
+) -> tuple[list[Measurement], list[Measurement]]:
     """Measures both in turns, each time on a new server; repeats in the folder are kept."""
 
     def found(outcome: Outcome) -> list[Measurement]:
@@ -174,4 +141,16 @@ def in_turns(
             if len(found(outcome)) < turn:
                 with bench.serving(outcome.settings) as measure:
                     append(folder, measure(request.seconds))
-    return Confirmation(found(winner)[: request.repeats], found(current)[: request.repeats])
+    return found(winner)[: request.repeats], found(current)[: request.repeats]
+
+
+def compared(
+    winner: Sequence[Measurement], current: Sequence[Measurement], goal: Goal
+) -> Compared | None:
+    """The winner's repeats against the current settings', by the rule of ``perf compare``."""
+    metric = LATENCY["p99"] if goal.wanted == "latency" else TOKENS
+    if goal.wanted == "throughput" and any(each.output_tokens_per_s is None for each in current):
+        metric = THROUGHPUT
+    values = ([v for each in of if (v := metric.value(each))] for of in (current, winner))
+    found = difference(*values)
+    return Compared(metric, found) if found else None

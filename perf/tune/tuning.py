@@ -19,14 +19,14 @@ from hf_triton.runtime.devices.device import num_cores
 from hf_triton.tritonserver.state_file import running_servers
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings
-from perf.report.schema import Run, read_measurements
+from perf.report.schema import Measurement, Run, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.tune.bench import Bench, TrialError
 from perf.tune.question import Goal, Request, endpoint_of, files_of, find_model, inputs_of
 from perf.tune.search import (
-    Confirmation,
     Outcome,
     Search,
+    compared,
     in_turns,
     measured,
     outcomes_in,
@@ -131,20 +131,23 @@ class Tuning:
                 return best.settings, [*lines, "the current settings are the best that was found"]
             if outcomes[0].state == "failed":
                 return best.settings, [*lines, text, "the current settings could not be measured"]
-            turns: Confirmation | None = None
+            again: tuple[list[Measurement], list[Measurement]] = [], []
             if self.request.repeats:
                 _say(f"measuring trial {best.number} and the current settings again, in turns")
                 try:
-                    turns = in_turns(self.bench, self.folder, best, outcomes[0], self.request)
+                    again = in_turns(self.bench, self.folder, best, outcomes[0], self.request)
                 except TrialError as error:
                     _say(f"could not be measured again: {error}")
-            if turns and turns.winner and not turns.meets(goal):
+            if again[0] and sum(map(goal.is_met, again[0])) * 2 <= len(again[0]):
                 lines += [f"trial {best.number} won, but missed the bounds when measured again"]
                 continue
-            lines += [text, turns.summary(goal) if turns else "not measured again"]
+            found = compared(*again, goal)
+            said = f"{found.metric.label}, over the current settings': {found}" if found else ""
+            few = "" if found and found.verdict else "too few repeats to tell noise (--repeats 3)"
+            lines += [text, "; ".join(filter(None, (said, few)))]
             if not goal.is_met(outcomes[0].measurement):
                 return best.settings, [*lines, "the current settings miss the bounds"]
-            is_better = turns is not None and turns.is_better(goal)
+            is_better = found is not None and found.verdict == "better"
             return (best if is_better else outcomes[0]).settings, lines
         near = f"nearest: trial {order[0].number}: {settings_text(order[0].settings)}"
         return None, [*lines, f"nothing meets the bounds ({goal.describe()})", near]

@@ -52,8 +52,7 @@ def test_the_winner_is_told_from_noise_and_written(
     assert run(tmp_path, Goal("throughput"), write=True) == 0
     said = capsys.readouterr().out
     assert "best: trial" in said
-    assert "8.00 times the current settings' throughput" in said
-    assert "beyond noise" in said
+    assert "output tokens, over the current settings': 8.00 (8.00 to 8.00) better" in said
     assert "+    options: {max_num_seqs: 32}  # few" in said
     assert "hf-triton apply" in said
     assert "{max_num_seqs: 32}  # few" in (tmp_path / "models.yaml").read_text()
