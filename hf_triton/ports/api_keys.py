@@ -16,12 +16,11 @@ from pathlib import Path
 from generator.errors import ServerError
 from generator.spec.access import Limits
 from hf_triton.ports.settings import Caller
-from hf_triton.tritonserver.admin_key import KeySource
+from hf_triton.tritonserver.admin_key import take_secret
 
 VARIABLE = "HF_TRITON_API_KEYS"
 _WENT = "HF_TRITON_OPENAI_KEY"  # a key for one port
 FLAG = "--api-keys-file"
-_SOURCE = KeySource(VARIABLE, FLAG, re.compile(r".*", re.DOTALL), "lines of names and keys")
 _LINE = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63})\s+(?P<key>[!-~]{16,256})"
     r"(?P<limits>(\s+(requests_per_minute|concurrent_requests)=([1-9][0-9]{0,5}|1000000))*)"
@@ -39,8 +38,8 @@ def take_api_keys(file: Path | None, environment: MutableMapping[str, str]) -> t
     """
     if environment.get(_WENT):
         raise ServerError(f"{_WENT}: it went; use {VARIABLE}, whose keys every port takes")
-    text = _SOURCE.take(file, environment)
-    return () if text is None else parse(text, f"{FLAG} {file}" if file else VARIABLE)
+    text, where = take_secret(VARIABLE, FLAG, file, environment)
+    return () if text is None else parse(text, where)
 
 
 def parse(text: str, where: str) -> tuple[Caller, ...]:

@@ -26,7 +26,7 @@ from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import json_log
-from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
+from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.restrictions import refuse_clashes
@@ -194,8 +194,9 @@ def run(args: argparse.Namespace) -> int:
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     callers = take_api_keys(args.api_keys_file, os.environ)
     refuse_clashes(args.arguments)
-    given_key = take_admin_key(args.admin_key_file, os.environ)
-    admin_key = "" if args.open_admin_apis else given_key or new_admin_key()
+    admin_key = take_admin_key(args.admin_key_file, os.environ)
+    if args.open_admin_apis:
+        admin_key = ""
     listen = addresses_of(args)  # checked before files are written
     outcome = generate(config, repository)
     settings = _settings(config, args)
