@@ -14,7 +14,6 @@ import secrets
 from pathlib import Path
 
 from hf_triton.runtime.request.request_parameters import call_text, journal_file
-from hf_triton.runtime.request.stream_journal import head_of
 
 # An abandoned call counts against its caller's limits at most so long: if its model died, it never
 # ends.
@@ -76,18 +75,6 @@ class Stream:
             return self._path.stat().st_size > 0
         except OSError:
             return False
-
-    @property
-    def has_lost_process(self) -> bool:
-        """Whether the process that keeps the journal has ended."""
-        pid = head_of(self._path).get("pid")
-        if pid is None:
-            return False
-        try:
-            stat = Path(f"/proc/{int(pid)}/stat").read_bytes()
-        except OSError as error:
-            return isinstance(error, FileNotFoundError)
-        return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -44,11 +44,10 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     """A Triton model's state, and the ``reason`` why it is not ready. While it ``is_coming`` its
     requests wait; with a ``failure`` they are refused, and may come again after ``retry_s``.
 
-    ``num_deaths`` of its processes have died, the last one of ``cause`` and ``why``; if
-    ``others_live``, those go on with their requests. A model that ``is_ours`` runs our library and
-    knows the parameters by which ports tell it of a request. A model that is loaded on demand has
-    a word for its state in ``residence``; ``waits_for`` says why it is not loaded yet, and
-    requests wait ``wait_s`` for it.
+    ``num_deaths`` of its processes have died, the last one of ``cause`` and ``why``. A model that
+    ``is_ours`` runs our library and knows the parameters by which ports tell it of a request. A
+    model that is loaded on demand has a word for its state in ``residence``; ``waits_for`` says why
+    it is not loaded yet, and requests wait ``wait_s`` for it.
     """
 
     is_coming: bool = False
@@ -57,7 +56,6 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     cause: Cause = Cause.NONE
     state: State = State.READY
     reason: str = ""
-    others_live: bool = False
     is_ours: bool = False
     residence: str = ""
     waits_for: str = ""
@@ -130,7 +128,7 @@ class RetryCoordinator:
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
                 for request in list(self._requests.get(name, ())):
-                    if request.is_sent and not (model.others_live and request.is_computed):
+                    if request.is_sent:
                         request.on_lost()
 
     def begin_stop(self) -> None:
@@ -267,11 +265,6 @@ class InFlight:
         if self.has_begun and not (self.stream and self.stream.goes_on):
             self.payload = None
         return self.payload is not None
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether its answer has begun, in a process that lives as far as is known."""
-        return self.has_begun and not (self.stream and self.stream.has_lost_process)
 
     def passed_on(self, num_responses: int = 1) -> None:
         """Records that its caller got ``num_responses`` more, of a stream or whole."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import shutil
 import sys
 import sysconfig
@@ -28,8 +27,6 @@ from hf_triton.version import pip_install
 # 24.10 only: no later release of the wheel, or another, carries a server.
 _WHEEL = "nvidia-pytriton"
 _INSTALL = pip_install("serve")
-# The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
-_MIN_GLIBC = (2, 35)
 # 24.10 only: its stub was built for numpy 1.
 _NUMPY_BELOW = "2"
 
@@ -73,7 +70,6 @@ def embedded(scratch: str = "") -> Binary:
             f"carries one, is not installed; {_INSTALL} (Linux x86-64); or run in NVIDIA's Triton "
             "container"
         ) from None
-    _check_glibc()
     home = Path(str(wheel.locate_file("pytriton/tritonserver")))
     server = home / "bin" / "tritonserver"
     if not server.is_file():
@@ -100,19 +96,6 @@ def _python_environment() -> dict[str, str]:
     if sys.prefix != sys.base_prefix:
         environment["VIRTUAL_ENV"] = sys.prefix
     return environment
-
-
-def _check_glibc() -> None:
-    name, version = platform.libc_ver()
-    here = f"{sys.platform} {platform.machine()}"
-    if name != "glibc":
-        raise ServerError(f"{_WHEEL}'s tritonserver needs Linux with glibc; this is {here}")
-    if tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
-        wanted = ".".join(map(str, _MIN_GLIBC))
-        raise ServerError(
-            f"{_WHEEL}'s tritonserver needs glibc {wanted} or newer; this system has {version} "
-            "(run in a container: see the Dockerfile)"
-        )
 
 
 def libpython_folder(libraries: Path) -> list[str]:

@@ -10,8 +10,6 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
-import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +23,6 @@ from hf_triton.tritonserver.triton_texts import one_line
 NUM_LOADERS = 4
 _CONNECT_TIMEOUT_S = 2.0
 _NUM_TRIES = 10
-# Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
-# second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
-_LOADS_APART_S = 0.1
-_load_lock = threading.Lock()
-_next_load_s = 0.0
 
 T = TypeVar("T")
 # Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
@@ -72,10 +65,6 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        global _next_load_s
-        with _load_lock:
-            time.sleep(max(0.0, _next_load_s - time.monotonic()))
-            _next_load_s = time.monotonic() + _LOADS_APART_S
         if self.listen.grpc_port:
             with contextlib.suppress(NoGrpcError):
                 error = load_over_grpc(self.listen.triton_grpc, name)

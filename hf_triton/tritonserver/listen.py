@@ -150,10 +150,6 @@ class Listen:
         if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
             raise ServerError(f"{folder} is not this user's alone: start serve again")
 
-    def free_port(self) -> int:
-        with listening_socket(self.host, 0, "--host") as found:
-            return int(found.getsockname()[1])
-
 
 class HeldPorts:
     """The ports with these flags, kept open for a child process that listens on them: connections

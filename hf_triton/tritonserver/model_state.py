@@ -100,7 +100,6 @@ class LastDeath:
     number: int = 0
     cause: Cause = Cause.NONE
     reason: str = ""
-    others_live: bool = False  # processes of the model that answer what they have
 
 
 class ModelState:
@@ -175,13 +174,12 @@ class ModelState:
             self.in_hand = True
             self._take(Event.DIED, cause, reason)
 
-    def count_death(self, *, others_live: bool) -> float:
+    def count_death(self) -> float:
         """Counts a death that unloaded a version. Returns the seconds until it is loaded again."""
         with self._lock:
             self.num_deaths += 1
             self._is_counted = True
-            number = next(self._numbers)
-            self.last_death = LastDeath(number, self.cause, self.reason, others_live)
+            self.last_death = LastDeath(next(self._numbers), self.cause, self.reason)
             return self.restarts.died()
 
     def load_failed(self, cause: Cause, reason: str) -> float | None:

@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from generator.errors import ServerError, UsageError
+from generator.errors import UsageError
 from generator.flag_values import port, positive, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import LOG_FORMATS, ServerSettings
@@ -30,8 +30,6 @@ from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.restrictions import refuse_clashes
-
-HEALTH_PORT = 8003  # used if it is free
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,9 +106,9 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--health-port",
         type=whole(0, 65535, "port"),
+        default=8003,
         metavar="PORT",
-        help=f"port of /live, /ready and /metrics; 0: off (default: {HEALTH_PORT}, or a free one "
-        "if that is busy)",
+        help="port of /live, /ready and /metrics; 0: off (default: 8003)",
     )
     group.add_argument(
         "--drain-s",
@@ -197,7 +195,9 @@ def run(args: argparse.Namespace) -> int:
     admin_key = take_admin_key(args.admin_key_file, os.environ)
     if args.open_admin_apis:
         admin_key = ""
-    listen = addresses_of(args)  # checked before files are written
+    numbers = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
+    listen = Listen(args.host, *numbers, health_port=args.health_port)
+    listen.check()  # before files are written
     outcome = generate(config, repository)
     settings = _settings(config, args)
     _report(outcome, args.repository)
@@ -241,24 +241,6 @@ def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
     if settings.log_format == "json" and args.log_format is None:
         json_log.start()
     return settings
-
-
-def addresses_of(args: argparse.Namespace) -> Listen:
-    """The addresses to listen on. A busy default health port is replaced by a free one. Raises
-    ServerError where another port is busy.
-    """
-    ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
-    listen = Listen(args.host, *ports, health_port=args.health_port or 0)
-    listen.check()
-    if args.health_port is not None:
-        return listen
-    listen = dataclasses.replace(listen, health_port=HEALTH_PORT)
-    try:
-        listen.check()
-    except ServerError as error:
-        listen = dataclasses.replace(listen, health_port=listen.free_port())
-        print(f"hf-triton: {error}; took {listen.health_port}", file=sys.stderr)
-    return listen
 
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:

@@ -226,7 +226,6 @@ class Supervisor:
                     cause=death.cause,
                     state=worst.state,
                     reason=reason if part == name else "",
-                    others_live=death.others_live,
                     is_ours=is_ours,
                 ),
             )

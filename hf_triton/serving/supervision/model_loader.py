@@ -27,10 +27,7 @@ from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.system_calls import start_thread, start_threads
 from hf_triton.tritonserver.triton_texts import READY
 
-# The other processes of an unloaded model end at once, unless they still answer requests: they may,
-# as long as there is memory for the new processes beside them.
-SURVIVORS_END_S = 3.0
-_SURVIVORS_MAY_ANSWER_S = 30.0
+_KILLED_WITHIN_S = 3.0  # a process that was killed has given its memory back by then
 _NUM_LOG_LINES = 8
 TRIED_AGAIN_S = 1.0
 _POLL_S = 0.1
@@ -58,7 +55,7 @@ class ModelLoader:
         self._say, self._log_tail = say, log_tail
         self._lock = threading.Lock()
         self._reasons: dict[str, tuple[Cause, str]] = {}  # of deaths to come
-        self._loading: dict[str, Pids] = {}  # folder -> processes that are not loading
+        self._loading = set[str]()  # folders
         self._threads = Counter[str]()  # that bring a folder back
         self.server_started()
 
@@ -113,9 +110,9 @@ class ModelLoader:
         """
         with self._lock:
             self._ended.set()
-            loading, self._loading = self._loading, {}
-        for folder, survivors in loading.items():
-            self.kill(folder, self.living(folder) - survivors)
+            loading, self._loading = self._loading, set()
+        for folder in loading:
+            self.kill(folder, self.living(folder))
 
     def _run(
         self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
@@ -132,9 +129,9 @@ class ModelLoader:
         for model in models:
             if ended.is_set():
                 return
-            delay_s = self._load_once(model, Pids(), since_s, ended)
+            delay_s = self._load_once(model, since_s, ended)
             if delay_s is not None:
-                again = partial(self._load_again, model, Pids(), delay_s)
+                again = partial(self._load_again, model, delay_s)
                 try:
                     start_thread(self._run, model, again, ended)
                 except OSError:
@@ -144,49 +141,44 @@ class ModelLoader:
         folder = death.folder
 
         def unload() -> float | None:
-            """Seconds until it is loaded; None of one that is no longer dead."""
+            """Seconds until it is loaded; None of one that is no longer dead. Triton never answers
+            the requests of the process that died, and so keeps the model's other processes: they
+            are ended, and the ports send their requests again too.
+            """
             with locked_model(self._served.repository / folder):
                 if ended.is_set() or not self._deaths.is_dead(death):
                     return None
                 self._server.unload(folder)
-                return self._states[folder].count_death(others_live=bool(death.survivors))
+                self.kill(folder, death.survivors)
+                deadline = time.monotonic() + _KILLED_WITHIN_S
+                while death.survivors & self.living(folder) and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                return self._states[folder].count_death()
 
         delay_s = self._tried(unload, folder, ended)
         if delay_s is not None:
-            self._load_again(folder, death.survivors, delay_s, ended)
+            self._load_again(folder, delay_s, ended)
         elif not ended.is_set():
             self._states[folder].ready()  # somebody else has loaded it
 
-    def _load_again(
-        self, folder: str, survivors: Pids, first_s: float, ended: threading.Event
-    ) -> None:
+    def _load_again(self, folder: str, first_s: float, ended: threading.Event) -> None:
         delay_s: float | None = first_s
         while delay_s is not None and not ended.is_set():
             told = self._states[folder].tell_retry(delay_s)
             self._say(f"model '{self._model_of(folder)}': {told}")
             if ended.wait(delay_s):
                 return
-            delay_s = self._load_once(folder, survivors, time.monotonic(), ended)
+            delay_s = self._load_once(folder, time.monotonic(), ended)
 
-    def _load_once(
-        self, folder: str, survivors: Pids, since_s: float, ended: threading.Event
-    ) -> float | None:
+    def _load_once(self, folder: str, since_s: float, ended: threading.Event) -> float | None:
         """Seconds until the next try; None where it is ready or lost, or the server ended."""
         began_s = time.monotonic()
-        failure = self._tried(partial(self._load, folder, survivors, ended), folder, ended)
+        failure = self._tried(partial(self._load, folder, ended), folder, ended)
         if ended.is_set():
             return None
         if failure is None:
-            # Triton never answers the requests of the process that died, and so keeps the old
-            # version and its other processes: they are killed later.
-            if survivors:
-                try:
-                    start_thread(self._end_later, folder, survivors)
-                except OSError:
-                    self.kill(folder, survivors)
             self._note_loaded(folder, time.monotonic() - since_s)
             return None
-        self.kill(folder, survivors)  # there may be no room beside them
         # What is brought back by a thread of its own fails by itself.
         parts = [one for one in self._parts(folder) if not self._threads[one]]
         cause, reason = self._deaths.of_load(failure, [*parts, folder], began_s)
@@ -212,13 +204,13 @@ class ModelLoader:
             ended.wait(TRIED_AGAIN_S)
         return None
 
-    def _load(self, folder: str, survivors: Pids, ended: threading.Event) -> str | None:
+    def _load(self, folder: str, ended: threading.Event) -> str | None:
         """Loads a folder: before a front its engine, after a step its ensemble, if Triton has not
         loaded that itself; the reason in one line where it fails.
         """
         model = self._model_of(folder)
         for part in self._served.load_order(model) if folder == model else [folder]:
-            failure = self._load_one(part, survivors, ended)
+            failure = self._load_one(part, ended)
             if failure is not None:
                 return failure
         ready = self._ready()
@@ -227,24 +219,23 @@ class ModelLoader:
         if folder == model:
             return _NOT_READY
         steps_are_ready = {*self._served.folders(model)} - {model} <= ready
-        return self._load_one(model, Pids(), ended) if steps_are_ready else None
+        return self._load_one(model, ended) if steps_are_ready else None
 
-    def _load_one(self, folder: str, survivors: Pids, ended: threading.Event) -> str | None:
+    def _load_one(self, folder: str, ended: threading.Event) -> str | None:
         """None also if somebody else has loaded it, or it is not to be served any more."""
         with locked_model(self._served.repository / folder):
             self._served.look_again()
-            self._wait_for_end(folder, survivors, SURVIVORS_END_S)
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None
             with self._lock:
                 if ended.is_set():
                     return "the server is being stopped"
-                self._loading[folder] = survivors
+                self._loading.add(folder)
             try:
                 failure = self._server.load(folder)
             finally:
                 with self._lock:
-                    self._loading.pop(folder, None)
+                    self._loading.discard(folder)
         return failure and failure.removeprefix(f"{folder}: ")
 
     def _note_loaded(self, folder: str, seconds: float) -> None:
@@ -286,13 +277,3 @@ class ModelLoader:
 
     def _model_of(self, folder: str) -> str:
         return self._served.model_of(folder) or folder
-
-    def _wait_for_end(self, folder: str, pids: Pids, timeout_s: float) -> None:
-        """A zombie counts as ended; psutil's wait_procs would wait until Triton reaps it."""
-        deadline = time.monotonic() + timeout_s
-        while pids and pids & self.living(folder) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-
-    def _end_later(self, folder: str, pids: Pids) -> None:
-        self._wait_for_end(folder, pids, _SURVIVORS_MAY_ANSWER_S)
-        self.kill(folder, pids)

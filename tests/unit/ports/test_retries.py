@@ -184,17 +184,6 @@ async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() 
     assert held.is_retryable(AWAY)
 
 
-async def test_streams_of_other_processes_go_on() -> None:
-    Supervisor(port := RetryCoordinator())
-    (stream, none), (waiting, losses) = (held_of(port) for _ in range(2))
-    assert all(held.send_now() for held in (stream, waiting))
-    stream.has_begun = True
-    port.follow(
-        line_of({"m": Model(num_deaths=1, why=CRASH, cause=Cause.CRASHED, others_live=True)})
-    )
-    assert (none, losses) == ([], ["lost"])
-
-
 async def test_nothing_waits_where_the_server_stops() -> None:
     supervisor = Supervisor(port := RetryCoordinator())
     supervisor.tell(is_coming=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,6 @@ from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 from hf_triton.tritonserver.stubs import End
-from hf_triton.tritonserver.system_calls import start_thread
 from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 from tests.support.triton import eventually
 from tests.unit.supervision.fake_server import FakeEnds, FakeServer, deaths_of
@@ -81,7 +79,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(Restarts, "died", died_at_once)
     monkeypatch.setattr(Restarts, "killed", killed_at_once)
     monkeypatch.setattr(Restarts, "failed", failed_at_once)
-    monkeypatch.setattr(model_loader, "SURVIVORS_END_S", 0.0)
     return delays
 
 
@@ -360,17 +357,11 @@ def test_a_machine_that_has_no_thread_left_for_a_while_loses_no_model(
         clinic.loader.look(sweep=True)
         assert server.calls == ["load a"]
     killed: list[frozenset[int]] = []
-
-    def start_none(work: Callable[..., object], *args: object) -> threading.Thread:
-        if "later" in work.__name__:
-            raise OSError
-        return start_thread(work, *args)
-
-    monkeypatch.setattr(model_loader, "start_thread", start_none)
     monkeypatch.setattr(ModelLoader, "kill", lambda _, folder, pids: killed.append(pids))
+    others = frozenset(server.pids("b"))
     clinic.heal()
     assert clinic.state("b") is State.READY
-    assert killed, "what still answers of it is ended at once"
+    assert killed == [others], "what still answers of it is ended at once"
 
 
 def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:

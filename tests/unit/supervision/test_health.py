@@ -11,8 +11,6 @@ import pytest
 
 from generator.errors import ServerError
 from generator.repository.served_record import LastApply
-from hf_triton.cli.main import make_parser
-from hf_triton.cli.verbs.serve import addresses_of
 from hf_triton.serving.supervision import health as served_over_http
 from hf_triton.serving.supervision.health import Health, ModelReport, health_port
 from hf_triton.tritonserver.listen import Listen
@@ -182,24 +180,3 @@ def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
         listen = Listen("127.0.0.1", health_port=taken.getsockname()[1])
         with pytest.raises(ServerError, match="with --health-port"), health_port(listen, Health()):
             pass
-
-
-def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port, ports = taken.getsockname()[1], free_ports()
-        monkeypatch.setattr("hf_triton.cli.verbs.serve.HEALTH_PORT", port)
-        words = ["serve", f"--http-port={ports.http_port}", f"--grpc-port={ports.grpc_port}"]
-        words += [f"--metrics-port={ports.metrics_port}"]
-        args = make_parser(words).parse_args(words)
-        listen = addresses_of(args)
-        assert listen.health_port not in (0, port, *listen.triton_ports().values())
-        told = (
-            f"port {port} is in use; choose another with --health-port; took {listen.health_port}"
-        )
-        assert capsys.readouterr().err == f"hf-triton: {told}\n"
-        for flag in ("--health-port", "--http-port"):
-            args = make_parser(words).parse_args([*words, f"{flag}={port}"])
-            with pytest.raises(ServerError, match=f"port {port} is in use; choose .* {flag}"):
-                addresses_of(args)

@@ -38,7 +38,7 @@ def fails(cause: Cause = Cause.LOAD_FAILED) -> Step:
 
 def dies(model: ModelState) -> None:
     model.died(Cause.CRASHED, "its Python process died (exit code 3)")
-    model.count_death(others_live=False)
+    model.count_death()
 
 
 def server_dies(model: ModelState) -> None:
