@@ -224,7 +224,6 @@ class ModelLoader:
     def _load_one(self, folder: str, ended: threading.Event) -> str | None:
         """None also if somebody else has loaded it, or it is not to be served any more."""
         with locked_model(self._served.repository / folder):
-            self._served.look_again()
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None
             with self._lock:

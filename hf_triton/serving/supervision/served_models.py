@@ -6,31 +6,28 @@ Reads files only; knows no server.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from generator.render import model_config
 from generator.repository import served_record
 from generator.repository.served_record import LastApply, ServedRecord
 
-_FRESH_S = 0.2  # a look at everything asks of each several times
 
-
-@dataclass
+@dataclass(frozen=True)
 class _Entry:
-    """What an entry's config.pbtxt says, which was changed at this time, in ns."""
+    """What an entry's config.pbtxt says."""
 
-    changed_at: int
     folders: list[str]
     engine: str | None = None
     is_ours: bool = False
     load: str = "always"
     idle_s: float | None = None
     owner: str | None = None  # where it is an arm of another entry
-    seen_at_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,6 @@ class ServedModels:
         self._names = list(names)
         self._recorded_at_s = 0.0
         self._last_read: tuple[object, ServedRecord | None] = None, None  # with the file's state
-        self._entries: dict[str, _Entry] = {}
-        self._looks_since_s = 0.0  # nothing seen before counts
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
@@ -124,36 +119,22 @@ class ServedModels:
                 found[name] = OnDemandEntry(entry.idle_s, parts, folders)
         return found
 
-    def look_again(self) -> None:
-        """Reads again what is asked next: an apply may have changed it just now."""
-        self._looks_since_s = time.monotonic()
-
     def _entry(self, model: str) -> _Entry:
-        known, now = self._entries.get(model), time.monotonic()
-        if known is not None and known.seen_at_s > max(self._looks_since_s, now - _FRESH_S):
-            return known
         config = self.repository / model / "config.pbtxt"
         try:
-            changed_at = config.stat().st_mtime_ns
+            changed_at_ns = config.stat().st_mtime_ns
         except OSError:
-            return _Entry(0, [model])
-        if known is not None and known.changed_at == changed_at:
-            known.seen_at_s = now
-        else:
-            engine = model_config.engine_of(config)
-            parts = [engine] if engine else model_config.steps_of(config)
-            load, idle_s = model_config.load_of(config)
-            known = self._entries[model] = _Entry(
-                changed_at,
-                [*parts, model],
-                engine,
-                model_config.is_ours(config),
-                load,
-                idle_s,
-                model_config.arm_of(config),
-            )
-        return known
+            return _Entry([model])
+        return _read(config, changed_at_ns)
 
     def model_of(self, folder: str) -> str | None:
         """The entry that a folder belongs to; None if it is not to be served."""
         return next((name for name in self.names() if folder in self.folders(name)), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(config: Path, _changed_at_ns: int) -> _Entry:
+    engine = model_config.engine_of(config)
+    folders = [*([engine] if engine else model_config.steps_of(config)), config.parent.name]
+    is_ours, arm = model_config.is_ours(config), model_config.arm_of(config)
+    return _Entry(folders, engine, is_ours, *model_config.load_of(config), arm)

@@ -175,7 +175,6 @@ class OnDemandModels:
             contextlib.suppress(OSError, GeneratorError),
             locked_folders(self._served.repository / one for one in folders),
         ):
-            self._served.look_again()
             entry = self._served.on_demand().get(name)
             for folder in (entry.folders if entry else folders)[::-1]:  # a front before its engine
                 if self._server.api.unload(folder) is not None:
