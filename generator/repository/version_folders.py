@@ -90,12 +90,6 @@ def drop_last_version(folder: Path, version: int) -> None:
         drop_version(folder)
 
 
-def replace_config(folder: Path, config: bytes) -> None:
-    """Writes another config.pbtxt, for a while, beside the same files. Raises RepositoryError."""
-    files = read_manifest(folder)
-    install(folder, {CONFIG_FILE: config}, {**files, CONFIG_FILE: manifest.digest(config)})
-
-
 def current_files(folder: Path) -> dict[str, bytes]:
     """The current version's files under the paths of a rendering. Raises RepositoryError."""
     known = read_manifest(folder)

@@ -51,6 +51,13 @@ def locked_model(folder: Path, timeout_s: float = math.inf) -> AbstractContextMa
     return _locked(folder, timeout_s, busy, ": try again later")
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether another hf-triton, or another thread, loads or changes a model."""
+    with contextlib.suppress(RepositoryError), locked_model(folder, 0.0):
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float, *busy: str) -> Iterator[None]:
     """Between the parts of ``busy`` stands who has it."""

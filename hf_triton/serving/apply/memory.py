@@ -17,7 +17,6 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.memory import CPU, folder_bytes, weight_bytes
-from hf_triton.serving.apply.model_update import switches_at_once
 from hf_triton.serving.apply.planning import (
     ApplyPlan,
     FolderAction,
@@ -55,7 +54,7 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     one_by_one: set[str] = set()
     left: dict[str, float] = {}
     for group in plan.groups:
-        if group.refusal:
+        if group.refusal or group.needs_gap:
             continue
         needed, free, load_s = _of_group(group, metrics)
         left = {**free, **left}
@@ -75,7 +74,6 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
     load_s = 0.0
-    copies = 2 if switches_at_once(group) else 1  # then three are loaded for a while
     for folder in group.folders:
         if folder.action is not FolderAction.REPLACE:
             continue
@@ -84,7 +82,7 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
         copy = running_copy(metrics, names, max(folder.served.ready))
         if copy is not None:
             for device, count in _needed_bytes(folder, copy).items():
-                needed[device] += int(count) * copies
+                needed[device] += int(count)
             free.update(copy.free)
             load_s += copy.load_s
     return dict(needed), free, load_s

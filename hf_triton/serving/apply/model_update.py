@@ -1,49 +1,34 @@
 """Updates one model of a running server, or leaves it as it was.
 
 A changed folder gets a new version beside the one that answers; the old version drains once the new
-one is ready. Where memory does not hold both, the old version is unloaded first: a gap. If a new
-version fails to load, all of the model's folders are restored, on disk and in the server.
-
-In an ensemble Triton uses each step's highest version as soon as it is ready, and steps take
-different times to load: meanwhile the new tokenizer could feed the old model. So the ensemble is
-first pinned to the old versions; both versions of every changed step are loaded; the ensemble
-switches to the new ones, which takes a moment; then the old versions are unloaded. A front and an
-engine that use different versions of the link's protocol are changed likewise: the old front keeps
-its engine until the new front is ready. Triton 24.10 reloads every version of a model whose config
-changes: for a while a step or an engine is loaded three times.
+one is ready. Where memory does not hold both, or where a request could meet old and new parts of
+the model, the old version is unloaded first: a gap, in which the ports of ``serve`` let requests
+wait. If a new version fails to load, all of the model's folders are restored, on disk and in the
+server.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from generator.errors import GeneratorError, RepositoryError, ServerError
-from generator.render import model_config
-from generator.render.manifest import DIGEST_PARAMETER
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare, readable_errors
 from generator.repository.version_folders import (
     add_version,
     drop_last_version,
     drop_version,
-    replace_config,
 )
 from generator.repository.versions import RENDERED_VERSION, renumbered, served_by, version_of
-from generator.spec.triton_models import LINK_PARAMETER
 from hf_triton.serving.apply.planning import FolderAction, FolderChange, GroupChange, decide_group
 from hf_triton.serving.apply.target import Target
 
 BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a model
-# As config.pbtxt of ours has it; one of an earlier hf-triton has none.
-_LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
-_ENSEMBLE = b'platform: "ensemble"'
 
 
 @dataclass(frozen=True)
@@ -134,25 +119,6 @@ def locked_folders(folders: Iterable[Path], timeout_s: float = math.inf) -> Iter
         yield
 
 
-def switches_at_once(group: GroupChange) -> bool:
-    """Whether several folders change of which no request may meet old and new ones."""
-    whole, *parts = group.folders
-    if not parts or not all(folder.served.ready for folder in group.folders):
-        return False
-    replaced = [part for part in parts if part.action is FolderAction.REPLACE]
-    num_replaced = len(replaced) + (whole.action is FolderAction.REPLACE)
-    if not replaced or num_replaced < 2:
-        return False
-    return _is_ensemble(whole) or any(
-        _LINK_VERSION.findall(part.config_before) != _LINK_VERSION.findall(part.config)
-        for part in replaced
-    )
-
-
-def _is_ensemble(whole: FolderChange) -> bool:
-    return _ENSEMBLE in whole.config and _ENSEMBLE in whole.config_before
-
-
 @dataclass(frozen=True)
 class _Update:
     target: Target
@@ -185,20 +151,16 @@ class _Update:
         """Writes and loads; if that fails, raises after everything was restored."""
         outcome = self.outcome
         replaced = [folder for folder in group.updates if folder.action is FolderAction.REPLACE]
-        has_gap = outcome.gap and bool(replaced)
+        outcome.gap = bool(replaced) and (outcome.gap or group.needs_gap)
         try:
-            if has_gap:
+            if outcome.gap:
                 for folder in _unloaded_first(group):
                     self._free(folder.name)
-                told = "unloaded; nobody answers until it is loaded again"
+                told = "unloaded; requests wait until it is loaded again"
                 self.settings.say(f"{group.name}: {told}")
-                self._load_each(group)
-            elif switches_at_once(group):
-                self._switch_at_once(group)
-            else:
-                self._load_each(group)
+            self._load_each(group)
         except (GeneratorError, OSError) as error:
-            lost = self._load_before(group) if has_gap else ""
+            lost = self._load_before(group) if outcome.gap else ""
             raise ServerError(_failure_text(error, replaced, outcome.gap, lost)) from error
         outcome.loaded = {folder.name: folder.number for folder in group.updates}
 
@@ -245,48 +207,6 @@ class _Update:
             raise ServerError(f"{name} could not be unloaded: {refusal}")
         return self.target.wait_gone(name, going, self.settings.drain_timeout_s)
 
-    def _switch_at_once(self, group: GroupChange) -> None:
-        whole, *parts = group.folders
-        steps = [part for part in parts if part.action is FolderAction.REPLACE]
-        config, is_new = whole.config_before, whole.action is FolderAction.REPLACE
-        try:
-            if _is_ensemble(whole):
-                pins = {part.name: max(part.served.ready) for part in parts}
-                replace_config(whole.plan.folder, _pinned(config, pins))
-                self._load(whole, max(whole.served.ready))
-            for step in steps:
-                self._write(group, step)
-                both = _with_versions(step.config, max(step.served.ready), step.number)
-                replace_config(step.plan.folder, both)
-                self._load(step, step.number)
-            replace_config(whole.plan.folder, config)
-            if is_new:
-                self._write(group, whole)
-            self._load(whole, whole.number)
-        except (GeneratorError, OSError):
-            # The steps first, while the ensemble is pinned to their old versions.
-            for folder in (*steps, whole) if is_new else steps:
-                drop_last_version(folder.plan.folder, folder.number)
-            replace_config(whole.plan.folder, config)
-            with contextlib.suppress(ServerError):  # it went away, and loads what is on disk
-                for folder in (*steps, whole):
-                    self.target.load(folder.name, max(folder.served.ready))
-            raise
-        try:
-            self._unload_old(whole, steps)
-        except GeneratorError as error:  # no reason to go back: the new versions answer
-            text = f"its new parts answer, but the old ones stay loaded too: {error}"
-            self.outcome.failure = text
-
-    def _unload_old(self, whole: FolderChange, steps: Sequence[FolderChange]) -> None:
-        """Unloads the steps' old versions once the old ensemble or front has no more requests."""
-        timeout_s = self.settings.drain_timeout_s
-        if self.target.wait_gone(whole.name, whole.served.active - {whole.number}, timeout_s):
-            raise ServerError(f"{whole.name} still has requests after {timeout_s:g} s")
-        for step in steps:
-            replace_config(step.plan.folder, step.config)
-            self._load(step, step.number)
-
     def _restore(self, group: GroupChange) -> None:
         """Restores disk and server, as far as possible."""
         for folder in reversed(group.updates):
@@ -326,9 +246,9 @@ class _Update:
 
 def _unloaded_first(group: GroupChange) -> list[FolderChange]:
     """What a gap unloads before the first new folder is loaded, so that no request meets both: what
-    is replaced, but no front, which needs no memory and says that nobody answers.
+    is replaced, but no front that may stay, which needs no memory.
     """
-    parts = group.folders[1:] or group.folders
+    parts = group.folders if group.needs_gap else group.folders[1:] or group.folders
     return [folder for folder in parts if folder.action is FolderAction.REPLACE]
 
 
@@ -357,28 +277,6 @@ def compare_again(plan: ModelPlan) -> ModelPlan:
     files = renumbered(wanted, plan.version, RENDERED_VERSION)
     written = next(iter(plan.kept.values()), "")
     return compare(plan.folder, files, keep_edits=plan.keeps_edits, written=written)
-
-
-def _pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
-    """An ensemble's config.pbtxt with each step's version fixed. It has no digest, so that an apply
-    that was interrupted here does not take it for the wanted state.
-    """
-    parsed: Any = model_config.parse(config.decode())
-    for step in parsed.ensemble_scheduling.step:
-        step.model_version = versions[step.model_name]
-    return _without_digest(parsed)
-
-
-def _with_versions(config: bytes, *versions: int) -> bytes:
-    """A config.pbtxt that serves exactly these versions; without a digest, as ``_pinned``."""
-    parsed: Any = model_config.parse(config.decode())
-    parsed.version_policy.specific.versions[:] = sorted(versions)
-    return _without_digest(parsed)
-
-
-def _without_digest(parsed: Any) -> bytes:
-    parsed.parameters.pop(DIGEST_PARAMETER, None)
-    return model_config.as_text(parsed).encode()
 
 
 def _failure_text(error: Exception, replaced: list[FolderChange], gap: bool, lost: str) -> str:

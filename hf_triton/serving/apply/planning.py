@@ -18,12 +18,20 @@ from generator.repository.compare import Action, ModelPlan, owned_folders
 from generator.repository.plan import Plan
 from generator.repository.version_folders import next_version
 from generator.repository.versions import version_of
-from generator.spec.triton_models import ENGINE_SUFFIX, LOAD_PARAMETER, STEP_SUFFIXES
+from generator.spec.triton_models import (
+    ENGINE_SUFFIX,
+    LINK_PARAMETER,
+    LOAD_PARAMETER,
+    STEP_SUFFIXES,
+)
 from hf_triton.serving.apply.target import ServedFolder, Target
 from hf_triton.tritonserver.adapters import changes_adapters, taken_away
 
 # Read without the parser, as a digest is.
 _LOADED_LATER = re.compile(rb'^parameters { key: "%s" ' % LOAD_PARAMETER.encode(), re.MULTILINE)
+# As config.pbtxt of ours has it; one of an earlier hf-triton has none.
+_LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
+_ENSEMBLE = b'platform: "ensemble"'
 _PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 _MAX_LISTED = 4
 _GIB = 2**30
@@ -91,6 +99,21 @@ class GroupChange:
         """What to load, in order: engine before front, steps before ensemble."""
         ordered = (*self.folders[1:], *self.folders[:1])
         return [folder for folder in ordered if folder.is_load]
+
+    @property
+    def needs_gap(self) -> bool:
+        """Whether several folders change of which no request may meet old and new ones: steps of an
+        ensemble, which take different times to load, or a front and an engine that speak different
+        versions of the link's protocol.
+        """
+        whole, *parts = self.folders
+        replaced = [part for part in parts if part.action is FolderAction.REPLACE]
+        if len(replaced) + (whole.action is FolderAction.REPLACE) < 2:
+            return False
+        return _ENSEMBLE in whole.config or any(
+            _LINK_VERSION.findall(part.config_before) != _LINK_VERSION.findall(part.config)
+            for part in replaced
+        )
 
     @property
     def is_loaded_later(self) -> bool:

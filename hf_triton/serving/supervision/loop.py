@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
+from generator.repository.writing import is_locked
 from hf_triton.ports.retries import Model, demand_of, line_of
 from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 from hf_triton.serving.supervision.hang_watch import HangWatch
@@ -220,7 +221,9 @@ class Supervisor:
                 part,
                 replace(
                     model,
-                    is_coming=model.is_coming or any(one.is_coming_back for one in states),
+                    is_coming=model.is_coming
+                    or any(one.is_coming_back for one in states)
+                    or any(map(self._is_changed, needed)),
                     num_deaths=num_deaths,
                     why=death.reason,
                     cause=death.cause,
@@ -229,6 +232,13 @@ class Supervisor:
                     is_ours=is_ours,
                 ),
             )
+
+    def _is_changed(self, folder: str) -> bool:
+        """Whether an apply has unloaded it, to load it anew."""
+        state = self.states[folder]
+        if state.state is not State.ASLEEP or not state.was_ready:
+            return False
+        return is_locked(self._served.repository / folder)
 
     def _reason(self, name: str, states: Sequence[ModelState], on_demand: Model | None) -> str:
         if on_demand and on_demand.is_coming:

@@ -125,8 +125,7 @@ def test_adapters_come_change_and_go_beside_streams(
     assert any("lora_name: got one, allowed: two" in one for one in refused)
     assert all("lora_name: " in one for one in refused), refused  # it went before they began
     assert (text(triton, None), text(triton, "two")) == (plain, second)
-    repository = triton.server.repository
-    assert Session(repository, Target(triton.server.api, "it"), ApplyOptions()).roll_back() == 0
+    assert apply(triton, capsys, one=c, two=b)[0] == 0
     assert (text(triton, "one"), text(triton, "two")) == (third, second)
     assert engines(triton) == processes
 

@@ -277,7 +277,7 @@ def test_with_a_gap_the_old_copy_goes_first(full: Bench) -> None:
     ran = full.apply("--allow-gap")
     assert ran.code == 0, ran
     assert (full.ready("a"), full.ready("s_stream"), full.ready("s")) == ({2}, {2}, {1})
-    assert "a: unloaded; nobody answers until it is loaded again" in ran.out
+    assert "a: unloaded; requests wait until it is loaded again" in ran.out
     assert "s: s_stream version 2 ready, after " in ran.out
     assert full.fake is not None
     one_by_one = ["unload a", "load a", "unload s_stream", "load s_stream"]
