@@ -16,10 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from generator.errors import mask_tokens
@@ -40,7 +39,6 @@ from hf_triton.tritonserver import binary
 Show = Callable[[str], object]  # gets lines of pip's or uv's progress
 # What every task's model.py imports; a task's engines may need more, which a load then names.
 _PACKAGES = ("torch", "transformers")
-_OTHER_PYTHON = (22, 3)  # from that version on pip can install for another interpreter
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 _STEPS = ("Collecting ", "Downloading ", "Building ", "Installing ")
 _UNREACHABLE = re.compile(
@@ -221,40 +219,21 @@ def _build(env: PythonEnv, folder: Path, numpy_below: str, show: Show, lock: int
 
 def _make_venv(folder: Path, see_below: bool) -> list[str]:
     """Makes an environment without packages; returns the command that installs into it."""
-    flags = ["--system-site-packages"] if see_below and _sees_system() else []
     python = str(folder / "bin" / "python3")
-    if _pip_version() >= _OTHER_PYTHON:  # pip need not be installed first, which takes long
-        run_quietly([sys.executable, "-I", "-m", "venv", "--without-pip", *flags, str(folder)])
+    if find_spec("pip"):  # it need not be installed first, which takes long
+        run_quietly([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)])
         pip = [sys.executable, "-I", "-m", "pip", "--python", python]
     else:
-        run_quietly([sys.executable, "-I", "-m", "venv", *flags, str(folder)])
+        run_quietly([sys.executable, "-I", "-m", "venv", str(folder)])
         pip = [python, "-I", "-m", "pip"]
-    if see_below and sys.prefix != sys.base_prefix:
-        # Venv's own flag reaches below the environment that runs this, not what is in that.
-        minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        ours = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
-        place = folder / "lib" / minor / "site-packages" / "of-hf-triton.pth"
-        place.write_text("".join(f"{path}\n" for path in ours), encoding="utf-8")
-    # uv would install again what is below.
-    return [*pip, "install", *_PIP_OPTIONS] if see_below else installer(pip, python)
-
-
-def _sees_system() -> bool:
-    """Whether this Python has the packages of its installation: it is no environment, or one that
-    has what is below it.
-    """
-    if sys.prefix == sys.base_prefix:
-        return True
-    settings = (Path(sys.prefix) / "pyvenv.cfg").read_text(encoding="utf-8").lower()
-    return re.search(r"^include-system-site-packages\s*=\s*true", settings, re.M) is not None
-
-
-def _pip_version() -> tuple[int, ...]:
-    try:
-        parts = metadata.version("pip").split(".")
-    except metadata.PackageNotFoundError:
-        return (0,)
-    return tuple(int(part) for part in parts[:2] if part.isdigit())
+    if not see_below:
+        return installer(pip, python)
+    # Venv's own flag reaches below the environment that runs this, not what is in that.
+    minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    below = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    place = folder / "lib" / minor / "site-packages" / "of-hf-triton.pth"
+    place.write_text("".join(f"{path}\n" for path in below), encoding="utf-8")
+    return [*pip, "install", *_PIP_OPTIONS]  # uv would install again what is below
 
 
 def installer(pip: Sequence[str], python: str) -> list[str]:
