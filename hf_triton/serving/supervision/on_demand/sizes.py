@@ -1,12 +1,11 @@
-"""How much memory models take: what they had when they were loaded last, which is kept beside the
-repository's models; before a first load an estimate by the files of their weights. And how much of
-it those that are loaded on demand may take together. Bytes by device, ``cpu`` or ``cuda:0``.
+"""How much memory models take: what they had when this server loaded them last; before a first load
+an estimate by the files of their weights. And how much of it those that are loaded on demand may
+take together. Bytes by device, ``cpu`` or ``cuda:0``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import subprocess
 import time
@@ -17,19 +16,14 @@ from typing import Any
 
 import psutil
 
-from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
 from generator.render.memory import CPU, folder_bytes
-from generator.repository.staging import write as write_file
 from generator.repository.version_folders import newest_json
-from generator.repository.versions import served_by
 from hf_triton.runtime.devices.device import free_cpu_bytes
-from hf_triton.runtime.regular_file import read_json
 from hf_triton.serving.apply.memory import running_copy
 from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.system_calls import start_thread
 
-MEMORY_FILE = ".hf-triton-memory.json"
 _CACHE_OF_WEIGHTS = 0.25
 _GIB = 2**30
 _MEASURE_EVERY_S = 2.0
@@ -53,8 +47,8 @@ class Sizes:
     ) -> None:
         self._repository, self._settings = repository, settings
         self._folders_of, self._stubs, self._metrics = folders_of, stubs, metrics
-        self._file = repository / MEMORY_FILE
-        self._known = _read(self._file)
+        # When it ran last: what was estimated then, and what it took.
+        self._known: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
         self._running: dict[str, dict[str, float]] = {}
         self._published: dict[str, dict[str, float]] = {}  # of GPUs
         self._estimates: dict[str, tuple[object, dict[str, float]]] = {}
@@ -69,14 +63,13 @@ class Sizes:
         if time.monotonic() < self._measured_at_s + _MEASURE_EVERY_S:
             return
         self._measured_at_s = time.monotonic()
-        by_folder = _private_bytes(self._repository, self._stubs())
+        by_folder = _private_bytes(self._stubs())
         self._running = {}
         for name in loaded:
             found = sum(by_folder.get(folder, 0.0) for folder in self._folders_of(name))
             if found:
                 self._running[name] = {CPU: found, **self._published.get(name, {})}
-                if self._last(name) is None:
-                    self._keep(name)
+                self._known[name] = self._estimate(name), self._running[name]
 
     def note_loaded(self, name: str) -> None:
         """An entry has been loaded: what it published of its GPUs counts from now on."""
@@ -88,21 +81,12 @@ class Sizes:
 
     def note_unloaded(self, name: str) -> None:
         """An entry goes: what it took at last is what it takes."""
-        if name in self._running:
-            self._keep(name)
-            del self._running[name]
+        self._running.pop(name, None)
 
     def _last(self, name: str) -> dict[str, float] | None:
         """What it took when it ran last, if it is still the same."""
-        known = self._known.get(name)
-        same = known is not None and known["estimate"] == self._estimate(name)
-        return known["bytes"] if known and same else None
-
-    def _keep(self, name: str) -> None:
-        self._known[name] = {"estimate": self._estimate(name), "bytes": self._running[name]}
-        with contextlib.suppress(GeneratorError, OSError):  # a full disk: an estimate next time
-            text = json.dumps(self._known, indent=1, sort_keys=True)
-            write_file(str(self._file), f"{text}\n".encode())
+        estimate, size = self._known.get(name, ({}, None))
+        return size if estimate == self._estimate(name) else None
 
     def limits(self) -> Mapping[str, float]:
         """What they may take together, of each device."""
@@ -182,12 +166,10 @@ def _model_values(folder: Path) -> dict[str, Any]:
     return found if found.keys() & {"model", "file"} else {}
 
 
-def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
-    """What processes and those below them share with no file, by the folder of each. Where an apply
-    has two versions run, only the larger one counts.
-    """
-    found = defaultdict[str, dict[str, float]](lambda: defaultdict(float))
-    known = {stub.pid: stub for stub in stubs}
+def _private_bytes(stubs: Iterable[Stub]) -> dict[str, float]:
+    """What processes and those below them share with no file, by the folder of each."""
+    found = defaultdict[str, float](float)
+    known = {stub.pid: stub.model for stub in stubs}
     parents: dict[int, int] = {}
     sizes: dict[int, float] = {}
     for process in psutil.process_iter(["ppid", "memory_info"]):
@@ -198,20 +180,8 @@ def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
         while pid and pid not in known:
             pid = parents.get(pid, 0)
         if pid:
-            found[known[pid].model][known[pid].version] += size
-    return {
-        folder: sum(sorted(own.values())[-_num_served(repository / folder, own) :])
-        for folder, own in found.items()
-    }
-
-
-def _num_served(folder: Path, versions: Iterable[str]) -> int:
-    """How many of these versions the folder's config.pbtxt asks for; at least one."""
-    found = {*map(int, versions)}
-    if len(found) > 1:
-        with contextlib.suppress(OSError, GeneratorError):
-            return max(1, len(served_by((folder / "config.pbtxt").read_bytes(), found)))
-    return 1
+            found[known[pid]] += size
+    return found
 
 
 def gpu_bytes() -> dict[str, tuple[float, float]]:
@@ -231,13 +201,4 @@ def gpu_bytes() -> dict[str, tuple[float, float]]:
         return {
             f"cuda:{int(row[0])}": (float(row[1]) * 2**20, float(row[2]) * 2**20) for row in rows
         }
-    return {}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        found = read_json(file)
-        for one in found.values():
-            one["estimate"], one["bytes"].items()
-        return dict(found)
     return {}
