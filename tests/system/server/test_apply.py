@@ -8,6 +8,7 @@ import operator
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from generator.errors import NoRoomError
+from generator.python_modules import run_module
 from generator.render.manifest import with_digest
 from generator.repository import served_record
 from generator.repository import writing as writer
@@ -36,7 +38,17 @@ from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
 from tests.support.apply_bench import Bench, bench
 from tests.support.callers import asking
-from tests.support.triton import DEMO_MODEL, Triton, eventually, post, post_for_events, serving
+from tests.support.served import started
+from tests.support.triton import (
+    DEMO_MODEL,
+    ROOT,
+    Triton,
+    eventually,
+    free_ports,
+    post,
+    post_for_events,
+    serving,
+)
 
 SLOWER = "options: {answer_s: 0.01}"
 
@@ -249,6 +261,7 @@ def ask(server: TritonServer) -> str:
 def test_no_request_passes_from_an_old_step_of_an_ensemble_to_a_new_one(triton: Triton) -> None:
     """Without the ports of ``serve``, where requests wait meanwhile."""
     server = triton.server
+    assert server.api.load("e") is None  # an apply has unloaded it, of which it knew nothing
     before, after = ask(server), "? t5 m5 p5"
     for says in (("t5", "m5", "p5"), ("t6", "broken", "p6")):
         outcome, answers = change(server, *says)
@@ -259,6 +272,29 @@ def test_no_request_passes_from_an_old_step_of_an_ensemble_to_a_new_one(triton: 
         assert bool(told) == ("broken" in says), outcome.failure
         assert ask(server) == after
     assert all(plan.is_current for plan in plans(server.repository, "t5", "m5", "p5"))
+
+
+def test_requests_wait_while_an_ensemble_changes_behind_the_ports(tmp_path: Path) -> None:
+    entry = f"{{name: v, task: feature-extraction, model: {ROOT}/demo/embedding, layout: ensemble"
+
+    def say(batch_size: int) -> None:
+        models = f"models: [{entry}, max_batch_size: {batch_size}}}]\n"
+        (tmp_path / "models.yaml").write_text(models, encoding="utf-8")
+
+    say(8)
+    with started(tmp_path, ("generator",), (), free_ports(), {}) as served:
+        served.wait_for("Ctrl-C stops")
+        url = f"http://127.0.0.1:{served.listen.http_port}/v2/models/v/infer"
+        text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a day"]}
+        with asking(*[partial(post, url, {"inputs": [text]})] * 3, pause_s=0.01) as answers:
+            for batch_size in (16, 32):
+                say(batch_size)
+                command = run_module("generator", "apply", "--repository=repository")
+                done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+                assert "unloaded; requests wait until it is loaded again" in done.stdout
+                assert done.returncode == 0, done
+        found = [answer for each in answers for answer in each]
+        assert {getattr(answer, "status", answer) for answer in found} == {200}, found
 
 
 def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton) -> None:
