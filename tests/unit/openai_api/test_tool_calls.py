@@ -297,11 +297,8 @@ def test_a_call_is_read_whole_or_stays_text(
         ({"enum": ["1", "b"]}, {"1": "1"}),
         ({"const": "1"}, {"1": "1"}),
         ({"$ref": "#/$defs/text"}, {"1": "1"}),
-        ({"$ref": "#/$defs/text~1s"}, {"1": "1", "null": None}),
         ({"$ref": "#/$defs/itself"}, {"1": 1}),
         ({"$ref": "https://example.org/x"}, {"1": 1}),
-        ({"$ref": "#/allOf/1"}, {"1": "1"}),
-        ({"$ref": f"#/allOf/{'9' * 5000}"}, {"1": 1}),
         ({"type": ["no type", {}]}, {"1": 1}),
         ({"allOf": [{"type": ["string", "integer"]}, TEXT]}, {"1": "1"}),
         ({"oneOf": [TEXT, {"type": "number"}]}, {"1": 1, "1.5": 1.5, "true": "true"}),
@@ -314,9 +311,8 @@ def test_a_call_is_read_whole_or_stays_text(
     ids=lambda value: str(value)[:40],
 )
 def test_a_value_is_what_its_schema_takes(schema: Any, values: dict[str, Any]) -> None:
-    texts = {"anyOf": [TEXT, {"type": "null"}]}
-    definitions = {"text": TEXT, "text/s": texts, "itself": {"$ref": "#/$defs/itself"}}
-    parameters = {"$defs": definitions, "allOf": [{"properties": {"x": schema}}, TEXT]}
+    definitions = {"text": TEXT, "itself": {"$ref": "#/$defs/itself"}}
+    parameters = {"$defs": definitions, "properties": {"x": schema}}
     types = types_of({"parameters": parameters})["x"]
     for text, value in values.items():
         found = typed(text, types)

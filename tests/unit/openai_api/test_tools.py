@@ -38,22 +38,8 @@ BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
 
 
 @pytest.mark.threat("endless-tool-call")
-@pytest.mark.parametrize(
-    "family, text, forced",
-    [
-        ("json", '{"name": "weather", "arguments": {"x": [' + "1, " * 10_000, None),
-        ("pythonic", "[weather(x=" + "[" * 30_000, None),
-        ("json", '[{"name": "' + "a" * 30_000, ""),
-    ],
-    ids=["json", "python", "forced"],
-)
-def test_what_waits_is_not_looked_at_with_each_piece(
-    family: str, text: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools = Tools(TOOLS, frozenset(["weather", "now"]), forced, True)
-    reading: Any = ListedCalls()
-    if forced is None:
-        reading = FoundCalls(tools, ChatFormat(family).tool_form)
+def test_what_waits_is_not_looked_at_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, text = ListedCalls(), '[{"name": "' + "a" * 30_000
     looked_at = []
 
     def noted(num_waiting: int) -> int:
@@ -64,6 +50,30 @@ def test_what_waits_is_not_looked_at_with_each_piece(
     for at in range(0, len(text), 3):
         reading.read(text[at : at + 3], ends=False)
     assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
+
+
+@pytest.mark.threat("endless-tool-call")
+@pytest.mark.parametrize(
+    "family, text",
+    [
+        ("json", '{"name": "weather", "arguments": {"x": [' + "1, " * 10_000),
+        ("json", "<tool_call>" + "a" * 30_000),
+        ("pythonic", "[weather(x=" + "[" * 30_000),
+    ],
+)
+def test_what_may_be_a_call_waits_for_the_end(
+    family: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = Tools(TOOLS, frozenset(["weather", "now"]), None, True)
+    reading, looked_at = FoundCalls(tools, ChatFormat(family).tool_form), list[int]()
+    look = reading._num_text
+    monkeypatch.setattr(
+        reading, "_num_text", lambda waiting: looked_at.append(len(waiting)) or look(waiting)
+    )
+    for at in range(0, len(text), 3):
+        assert not reading.read(text[at : at + 3], ends=False).text
+    assert 0 < sum(looked_at) < 2 * len(text)
+    assert reading.read("", ends=True).text == text
 
 
 def ask(api: Translator, content: str, **options: Any) -> Any:

@@ -7,21 +7,19 @@ end: what looks like a call within it is none.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.ports.openai.schema.tools import Tools
-from hf_triton.ports.openai.tool_calls.calls import Calls, ListedCalls, NamedCall, Read
+from hf_triton.ports.openai.tool_calls.calls import ListedCalls, NamedCall, Read, new_call
 from hf_triton.ports.openai.tool_calls.parameter_calls import ParameterCalls
 from hf_triton.ports.openai.tool_calls.written_values import (
     BEGIN_OF_PYTHON,
     as_json,
     decode,
     end_of_brackets,
-    has_bad_escape,
     python_calls,
 )
 from hf_triton.runtime.request.chat_formats import MAX_HEAD, ChatFormat, ReasoningForm, ToolForm
@@ -30,11 +28,6 @@ from hf_triton.runtime.request.chat_formats import MAX_HEAD, ChatFormat, Reasoni
 _NO_CALL = re.compile(
     r'(?:\[\s*)?\{\s*(?:"(?!(?:name|arguments|parameters|type|id)")[^"]*"\s*:|[^\s"])|\[\s*[^\s{]'
 )
-# Of text that ends within a literal or an escape, JSON's decoder finds fault a little before.
-_HALF = 8
-# JSON with an escape that it does not know is read again only where it may have come to its end.
-_CLOSED = re.compile(r"[\]}]")
-_BRACKET = re.compile(r"[\[\]{}]")
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -51,24 +44,13 @@ class Found:
     text: str = ""
 
 
-def _decoded(text: str, begin: int, *, ends: bool) -> tuple[Any, int] | Found | None:
-    """A JSON value and where it ends; else what ``_read_call`` says of it."""
-    may_be_whole = ends or _CLOSED.search(text, len(text) - 2 * _HALF) is not None
+def _decoded(text: str, begin: int) -> tuple[Any, int] | Found:
+    """A JSON value and where it ends; else up to where it is text."""
     try:
-        return decode(text, begin, repairs=may_be_whole)
-    except json.JSONDecodeError as error:
-        # Perhaps it is only unfinished.
-        is_within = error.msg.startswith("Unterminated string") or has_bad_escape(error)
-        if is_within or error.pos >= len(error.doc.rstrip()) - _HALF:
-            return Found((), len(text)) if ends else None
+        return decode(text, begin)
     except (RecursionError, ValueError):  # too deep, NaN, an integer of too many digits
-        pass
-    depth = 0
-    for bracket in _BRACKET.finditer(text, begin):
-        depth += 1 if bracket[0] in "{[" else -1
-        if not depth:
-            return Found((), bracket.end())
-    return Found((), len(text)) if ends else None
+        # Where the answer ends within the value, what looks like a call there is none.
+        return Found((), end_of_brackets(text, begin) or len(text))
 
 
 def _named(value: Any, source: str) -> _Read | None:
@@ -91,13 +73,12 @@ def _elements(text: str, begin: int) -> Iterator[tuple[Any, str]]:
         at = end
 
 
-class FoundCalls(Calls):
-    """Calls among an answer's text. What may become one waits until that is known: a call is told
-    of when it is whole, and text that turns out to be none stays text, to the letter.
+class FoundCalls:
+    """Calls among an answer's text, which are told once the answer is whole: from what may begin
+    one, all waits for its end. Text that turns out to be none stays text, to the letter.
     """
 
     def __init__(self, tools: Tools, form: ToolForm) -> None:
-        super().__init__()
         self._tools, self._form = tools, form
         self._head = re.compile(form.head) if form.head else None
         self._parameters = ParameterCalls(form, tools) if form.parameter else None
@@ -105,93 +86,103 @@ class FoundCalls(Calls):
         self._mark = re.compile(begins)
         self._begin = re.compile(rf"\s*(?:(?:{begins})\s*)*")
         self._between = re.compile("|".join((r"(?:\s|[,;]", *map(re.escape, form.ends))) + ")*")
+        self._pieces: list[str] = []  # that wait
+        self._holds = False  # whether a call may have begun
         self._within_text = False  # where nothing is a call without a mark
+        self._num_calls = 0
 
-    def _take(self, read: Read, *, ends: bool) -> bool:
-        if self._within_text:
-            return self._take_text(read, ends=ends)
-        if self._num_calls:
-            self._waiting = self._waiting[self._after_call(ends=ends) :]
-        # A call begins after white space, and what comes before calls.
-        begun = _end(self._begin, self._waiting)
-        rest = self._waiting[begun:]
-        marks = (*self._form.begins, *self._form.ends)
-        if not ends and (not rest or any(mark.startswith(rest) for mark in marks)):
-            return False
-        found: Found | None = Found((), begun)
-        if self._form.bare or self._waiting[:begun].strip():
-            found = self._read_call(self._waiting, begun, ends=ends)
-        if found is None:
-            return False
-        if not found.calls:
+    def read(self, text: str, *, ends: bool) -> Read:
+        read = Read()
+        self._pieces.append(text)
+        if ends:
+            self._take_all("".join(self._pieces), read)
+        elif not self._holds and (self._within_text or text.strip()):
+            waiting = "".join(self._pieces)
+            safe = self._num_text(waiting)
+            read.text, self._pieces = waiting[:safe], [waiting[safe:]]
+        return read
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        return "tool_calls" if reason == "stop" and self._num_calls else reason
+
+    def _num_text(self, waiting: str) -> int:
+        """How many characters come before what may be a call."""
+        if not self._within_text:
+            begun = _end(self._begin, waiting)
+            rest, has_mark = waiting[begun:], bool(waiting[:begun].strip())
+            is_open = any(mark.startswith(rest) for mark in self._form.begins)
+            if self._form.bare and not is_open:
+                found = self._read_call(rest, 0, 0)
+                is_open = bool(found.calls or found.end or (self._head and len(rest) < MAX_HEAD))
+            self._holds = has_mark or (is_open and len(rest) >= MAX_HEAD)
+            if has_mark or is_open:
+                return 0
             self._within_text = True
-            self._take_as_text(found.end, read)
-            return True
-        for name, arguments in found.calls:
-            if self._tools.parallel or not self._num_calls:
-                self._add(read, name, arguments)
-        read.text += found.text
-        self._waiting = self._waiting[found.end :]
-        return True
+        mark = self._mark.search(waiting)
+        self._holds = mark is not None
+        return mark.start() if mark else num_safe(waiting, self._form.begins)
 
-    def _take_text(self, read: Read, *, ends: bool) -> bool:
-        if found := self._mark.search(self._waiting):
-            self._within_text = False
-            self._take_as_text(found.start(), read)
-            return True
-        safe = len(self._waiting) if ends else num_safe(self._waiting, self._form.begins)
-        self._take_as_text(safe, read)
-        return safe > 0
+    def _take_all(self, text: str, read: Read) -> None:
+        at = 0
+        while at < len(text):
+            if self._within_text:
+                mark = self._mark.search(text, at)
+                end = mark.start() if mark else len(text)
+                read.text += text[at:end]
+                at, self._within_text = end, False
+            if self._num_calls:
+                at = self._after_call(text, at)
+            # A call begins after white space, and what comes before calls.
+            begun = _end(self._begin, text, at)
+            found = Found((), begun)
+            if self._form.bare or text[at:begun].strip():
+                found = self._read_call(text, at, begun)
+            self._within_text = not found.calls
+            read.text += found.text if found.calls else text[at : found.end]
+            for name, arguments in found.calls:
+                if self._tools.parallel or not self._num_calls:
+                    read.calls.append(new_call(self._num_calls, name, arguments))
+                    self._num_calls += 1
+            at = found.end
 
-    def _take_as_text(self, end: int, read: Read) -> None:
-        read.text += self._waiting[:end]
-        self._waiting = self._waiting[end:]
+    def _after_call(self, text: str, at: int) -> int:
+        """Where what comes after a call ends, which may be half a mark at the end of the answer."""
+        end = _end(self._between, text, at)
+        rest = text[end:]
+        return len(text) if rest and any(one.startswith(rest) for one in self._form.ends) else end
 
-    def _after_call(self, *, ends: bool) -> int:
-        end = _end(self._between, self._waiting)
-        rest = self._waiting[end:]
-        is_half = any(mark.startswith(rest) for mark in self._form.ends)
-        return end + len(rest) if ends and rest and is_half else end
-
-    def _read_call(self, text: str, begin: int, *, ends: bool) -> Found | None:
-        """What stands at ``begin``, after any mark; None where more text may make it a call."""
+    def _read_call(self, text: str, at: int, begin: int) -> Found:
+        """What stands at ``at``; any marks end at ``begin``."""
         if self._form.is_python and (found := BEGIN_OF_PYTHON.match(text, begin)):
-            is_known = found["is_call"] or ends
-            return self._read_python(text, begin, found["name"], ends=ends) if is_known else None
+            return self._read_python(text, begin, found["name"])
         if text[begin : begin + 1] in ("{", "["):
-            return self._read_json(text, begin, ends=ends)
-        if self._head is None:
+            return self._read_json(text, begin)
+        head = self._head and self._head.match(text, begin)
+        if not head:
             return Found((), begin)
-        head = self._head.match(text, begin)
-        if head is None:
-            waits = not ends and len(text) - begin < MAX_HEAD
-            return None if waits else Found((), begin)
         if self._parameters is not None:
-            if not ends:
-                return None
-            calls, end = self._parameters.read(text)
+            calls, end = self._parameters.read(text, at)
             return self._found([(*call, "") for call in calls], max(begin, end))
-        decoded = _decoded(text, head.end(), ends=ends)
-        if not isinstance(decoded, tuple):
+        decoded = _decoded(text, head.end())
+        if isinstance(decoded, Found):
             return decoded
         return self._found([(head["name"], decoded[0], "")], decoded[1])
 
-    def _read_json(self, text: str, begin: int, *, ends: bool) -> Found | None:
+    def _read_json(self, text: str, begin: int) -> Found:
         if _NO_CALL.match(text, begin):
             return Found((), begin)
-        decoded = _decoded(text, begin, ends=ends)
-        if not isinstance(decoded, tuple):
+        decoded = _decoded(text, begin)
+        if isinstance(decoded, Found):
             return decoded
         value, end = decoded
         if not isinstance(value, list):
             return self._found([_named(value, text[begin:end])], end)
         return self._found([_named(*one) for one in _elements(text, begin)], end)
 
-    def _read_python(self, text: str, begin: int, name: str, *, ends: bool) -> Found | None:
+    def _read_python(self, text: str, begin: int, name: str) -> Found:
         end = end_of_brackets(text, begin)
         if end is None:
-            is_call = name in self._tools.names
-            return Found((), len(text) if is_call else begin + 1) if ends else None
+            return Found((), len(text) if name in self._tools.names else begin + 1)
         try:
             return self._found(list(python_calls(text[begin:end])), end)
         except ValueError:
@@ -211,9 +202,9 @@ class FoundCalls(Calls):
         return Found(calls, end, "\n".join(text) if calls else "")
 
 
-def _end(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.match(text)
-    return found.end() if found else 0
+def _end(pattern: re.Pattern[str], text: str, at: int = 0) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
 
 
 def num_safe(text: str, marks: Sequence[str]) -> int:

@@ -90,57 +90,38 @@ class NamedCall:
         return reason
 
 
-class Calls:
-    """Takes calls from the front of what has been written, as far as that is certain."""
+class ListedCalls:
+    """The answer is a JSON object with name and arguments, or a list of such."""
 
     def __init__(self) -> None:
         self._waiting, self._enough = "", 0
         self._num_calls = 0
+        self._depth = -1  # of braces within arguments, -1 outside of them
+        self._in_text = False  # within one of JSON's
 
     def read(self, text: str, *, ends: bool) -> Read:
         self._waiting += text
         read = Read()
         if ends or len(self._waiting) >= self._enough:
-            while self._waiting and self._take(read, ends=ends):
+            while self._waiting and (
+                self._take_head(read) if self._depth < 0 else self._take_arguments(read)
+            ):
                 pass
             self._enough = enough_after(len(self._waiting))
-        return read
-
-    def _take(self, read: Read, *, ends: bool) -> bool:
-        """False where nothing is certain."""
-        raise NotImplementedError
-
-    def _add(self, read: Read, name: str, arguments: str) -> None:
-        read.calls.append(new_call(self._num_calls, name, arguments))
-        self._num_calls += 1
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        return "tool_calls" if reason == "stop" and self._num_calls else reason
-
-
-class ListedCalls(Calls):
-    """The answer is a JSON object with name and arguments, or a list of such."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._depth = -1  # of braces within arguments, -1 outside of them
-        self._in_text = False  # within one of JSON's
-
-    def read(self, text: str, *, ends: bool) -> Read:
-        read = super().read(text, ends=ends)
         rest = _AFTER_CALL if self._num_calls else _BEGINNING
         if ends and not rest.fullmatch(self._waiting):
             read.text, self._waiting = self._waiting, ""
         return read
 
-    def _take(self, read: Read, *, ends: bool) -> bool:  # noqa: ARG002, as others
-        return self._take_head(read) if self._depth < 0 else self._take_arguments(read)
+    def finish_reason(self, reason: str | None) -> str | None:
+        return "tool_calls" if reason == "stop" and self._num_calls else reason
 
     def _take_head(self, read: Read) -> bool:
         head = _HEAD.match(self._waiting)
         if head is None:
             return False
-        self._add(read, json.loads(head[1]), "")
+        read.calls.append(new_call(self._num_calls, json.loads(head[1]), ""))
+        self._num_calls += 1
         self._waiting, self._depth = self._waiting[head.end() :], 0
         return True
 

@@ -20,7 +20,6 @@ from functools import cached_property, reduce
 from itertools import islice
 from operator import and_, or_
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.written_values import after_space, decode, decode_whole
@@ -36,7 +35,6 @@ _NUMBERS = frozenset(("number", "integer"))
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _DEEPEST = 32  # what a schema says further within is not looked at
-_INDEX = re.compile(r"\d{1,9}")
 _JOINING = {"anyOf": or_, "oneOf": or_, "allOf": and_}
 
 
@@ -75,11 +73,11 @@ class ParameterCalls:
         functions = [tool["function"] for tool in self._listed]
         return {one["name"]: types_of(one) for one in functions}
 
-    def read(self, text: str) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-        """The calls that an answer's rest begins with, and where they end; without any, where that
-        ends which is none.
+    def read(self, text: str, begin: int) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+        """The calls that stand at ``begin``, and where they end; without any, where that ends which
+        is none.
         """
-        marks = list(islice(self._marks(text), self._marks_left))
+        marks = list(islice(self._marks(text, begin), self._marks_left))
         self._marks_left -= len(marks)
         calls, at, end = list[tuple[str, dict[str, Any]]](), 0, len(text)
         goes_on = True
@@ -97,9 +95,8 @@ class ParameterCalls:
             return [], len(text)
         return calls, end
 
-    def _marks(self, text: str) -> Iterator[_Mark]:
-        end = 0
-        for mark in self._pattern.finditer(text):
+    def _marks(self, text: str, end: int) -> Iterator[_Mark]:
+        for mark in self._pattern.finditer(text, end):
             kind = "key" if mark.lastgroup == "parameter" else str(mark.lastgroup)
             follows = after_space(text, end) >= mark.start()
             yield _Mark(kind, mark["name"] or mark["key"] or "", *mark.span(), follows)
@@ -177,33 +174,29 @@ def types_of(function: Mapping[str, Any]) -> dict[str, Types]:
     """The types of each parameter that a function's JSON schema names."""
     root = function.get("parameters") or {}
     referred: dict[str, Types] = {}
-    properties: list[tuple[str, Any]] = []
 
-    def types(schema: Any, depth: int = 0, *, of_root: bool = False) -> Types:
-        """The types of the values that a schema takes, as far as it says them; ``of_root`` where it
-        is a part of the function's own, whose properties are parameters.
-        """
+    def types(schema: Any, depth: int = 0) -> Types:
+        """The types of the values that a schema takes, as far as it says them."""
         if not isinstance(schema, dict) or depth > _DEEPEST:
             return ANY
-        if of_root and isinstance(schema.get("properties"), dict):
-            properties.extend(schema["properties"].items())
         found, to = _named(schema), schema.get("$ref")
         if isinstance(to, str):
             if to not in referred:
                 referred[to] = ANY  # where it refers to itself
-                referred[to] = types(_referred_to(root, to), depth + 1, of_root=of_root)
+                group, _, own = to.removeprefix("#/").partition("/")
+                referred[to] = types(_object(root.get(group)).get(own), depth + 1)
             found &= referred[to]
         for name, join in _JOINING.items():
             listed = schema[name] if isinstance(schema.get(name), list) else ()
-            if kinds := [types(one, depth + 1, of_root=of_root) for one in listed]:
+            if kinds := [types(one, depth + 1) for one in listed]:
                 found &= reduce(join, kinds)
         return found | {"null"} if schema.get("nullable") is True else found
 
-    types(root, of_root=True)
-    found: dict[str, Types] = {}
-    for name, one in properties:
-        found[name] = found.get(name, frozenset()) | types(one)
-    return found
+    return {name: types(one) for name, one in _object(root.get("properties")).items()}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _named(schema: Mapping[str, Any]) -> Types:
@@ -216,15 +209,3 @@ def _named(schema: Mapping[str, Any]) -> Types:
     if isinstance(schema.get("enum"), list):
         found &= {_type_of(value) for value in schema["enum"]}
     return found & {_type_of(schema["const"])} if "const" in schema else found
-
-
-def _referred_to(root: Any, to: str) -> Any:
-    """What a reference within a schema refers to; None for any other."""
-    found = root if to.startswith("#") else None
-    for step in to[1:].split("/")[1:]:
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list):
-            found = dict(enumerate(found)).get(int(name) if _INDEX.fullmatch(name) else -1)
-        else:
-            found = found.get(name) if isinstance(found, dict) else None
-    return found

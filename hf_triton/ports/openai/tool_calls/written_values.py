@@ -43,24 +43,20 @@ def _no_number(name: str) -> NoReturn:
 _decode = json.JSONDecoder(parse_float=_number, parse_constant=_no_number, strict=False).raw_decode
 
 
-def decode(text: str, begin: int = 0, *, repairs: bool = True) -> tuple[Any, int]:
+def decode(text: str, begin: int = 0) -> tuple[Any, int]:
     """A JSON value after white space, and where it ends. Backslashes of unknown escapes stand for
-    themselves where it ``repairs``. Raises ValueError, RecursionError.
+    themselves. Raises ValueError, RecursionError.
     """
     begin = after_space(text, begin)
     try:
         return _decode(text, begin)
     except json.JSONDecodeError as error:
-        if not repairs or not has_bad_escape(error):
+        if not error.msg.startswith("Invalid \\"):
             raise
     text = text[begin:]
     bad = [found.start() for found in _JSON_ESCAPE.finditer(text) if found.lastindex]
     value, end = _decode(escape_backslashes(text, _JSON_ESCAPE), 0)
     return value, begin + end - sum(at + number < end for number, at in enumerate(bad))
-
-
-def has_bad_escape(error: json.JSONDecodeError) -> bool:
-    return error.msg.startswith("Invalid \\")
 
 
 def escape_backslashes(text: str, escape: re.Pattern[str]) -> str:
