@@ -4,7 +4,6 @@ own limit of bytes, so that nobody pushes out another's. Knows no HTTP library.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -12,38 +11,37 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct, json
 
-from hf_triton.ports.openai.schema.body import (
-    Json,
-    check_structure,
-    no_garbage_collection,
-    num_structure,
-)
+from hf_triton.ports.openai.schema.body import Json, check_structure, num_structure
 from hf_triton.ports.openai.schema.errors import ApiError
 
 _MOST_BYTES = 32 * 2**20  # of one caller
 ALL_BYTES = 256 * 2**20
 _LEAST_BYTES = 32 * 2**10  # that each counts, which bounds how many there are
+PREFIX = "resp_"
+_NUM_DIGITS = 32  # after it
+
+
+def item_id(prefix: str, response_id: str, number: int) -> str:
+    """The id of a response's item, by which the response is found."""
+    return f"{prefix}_{response_id.removeprefix(PREFIX)}{number:02}"
 
 
 @dataclass
 class _Kept:
-    """``owner`` may read it; ``payer`` is counted, who is the address of one without a key."""
+    """``data`` is JSON: the input's items and the response. ``owner`` may read it; ``payer`` is
+    counted, which is the address of a caller without a key.
+    """
 
     owner: str
     payer: str
-    input: bytes
-    response: bytes
-    item_ids: list[str]
+    data: bytes
     until_s: float = 0
-
-    def __post_init__(self) -> None:
-        self.num_structure = num_structure(self.input) + num_structure(self.response)
 
     @property
     def num_bytes(self) -> int:
-        return max(_LEAST_BYTES, len(self.input) + len(self.response))
+        return max(_LEAST_BYTES, len(self.data))
 
 
 @dataclass
@@ -53,7 +51,6 @@ class KeptResponses:
     keep_s: float
     clock: Callable[[], float] = time.monotonic
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)  # the last used at the end
-    _by_item: dict[str, str] = field(default_factory=dict)
     _num_bytes: Counter[str] = field(default_factory=Counter)  # by payer
     _lock: Lock = field(default_factory=Lock)
 
@@ -66,14 +63,13 @@ class KeptResponses:
         with self._lock:
             self._use(response_id, new)
             self._num_bytes[new.payer] += new.num_bytes
-            self._by_item.update(dict.fromkeys(new.item_ids, response_id))
             self._drop_beyond(new.payer, _MOST_BYTES)
             while self._num_bytes.total() > ALL_BYTES:
                 [(payer, num_bytes)] = self._num_bytes.most_common(1)
                 self._drop_beyond(payer, num_bytes - 1)
         return True
 
-    def find(self, response_id: Any, owner: str) -> _Kept | None:
+    def find(self, response_id: str, owner: str) -> _Kept | None:
         """Finds the owner's response, and keeps it for the whole time again."""
         with self._lock:
             now_s = self.clock()
@@ -84,9 +80,6 @@ class KeptResponses:
                 return None
             self._use(response_id, found)
             return found
-
-    def response_of(self, item_id: str) -> str:
-        return self._by_item.get(item_id, "")
 
     def drop(self, response_id: str) -> None:
         with self._lock:
@@ -102,14 +95,10 @@ class KeptResponses:
             self._drop(next(found for found, one in self._kept.items() if one.payer == payer))
 
     def _drop(self, response_id: str) -> None:
-        kept = self._kept.pop(response_id, None)
-        if kept is None:
-            return
-        self._num_bytes[kept.payer] -= kept.num_bytes
-        if not self._num_bytes[kept.payer]:
-            del self._num_bytes[kept.payer]
-        for item_id in kept.item_ids:
-            self._by_item.pop(item_id, None)
+        if kept := self._kept.pop(response_id, None):
+            self._num_bytes[kept.payer] -= kept.num_bytes
+            if not self._num_bytes[kept.payer]:
+                del self._num_bytes[kept.payer]
 
 
 class Deleted(Struct):
@@ -155,13 +144,17 @@ class EarlierResponses:
         if not isinstance(item_id, str) or item_id in self._referred:
             raise missing
         self._referred.add(item_id)
-        _, response = self._found(self._kept.response_of(item_id), missing)
-        return next(item for item in response["output"] if item["id"] == item_id)
+        digits = item_id.partition("_")[2][:_NUM_DIGITS]
+        _, response = self._found(f"{PREFIX}{digits}", missing)
+        listed: list[Json] = response["output"]
+        found = next((item for item in listed if item["id"] == item_id), None)
+        if found is None:
+            raise missing
+        return found
 
     def put(self, response: Json, items: bytes) -> bool:
-        data = json.dumps(response, ensure_ascii=False).encode()
-        ids = [item["id"] for item in response["output"]]
-        return self._kept.put(response["id"], _Kept(self._owner, self._payer, items, data, ids))
+        data = json.encode((Raw(items), response))
+        return self._kept.put(response["id"], _Kept(self._owner, self._payer, data))
 
     def delete(self, response_id: str) -> Deleted:
         self.response(response_id)
@@ -173,10 +166,9 @@ class EarlierResponses:
         if kept is None:
             raise missing
         if response_id not in self._read:
-            self._num_structure += kept.num_structure
+            self._num_structure += num_structure(kept.data)
             check_structure(self._num_structure)
-            with no_garbage_collection():
-                self._read[response_id] = json.loads(kept.input), json.loads(kept.response)
+            self._read[response_id] = json.decode(kept.data)
         return self._read[response_id]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from msgspec import UNSET, Struct, structs, to_builtins
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
-from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
+from hf_triton.ports.openai.responses.kept import NOTHING, PREFIX, EarlierResponses, item_id
 from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
 from hf_triton.ports.openai.responses.tools import Tool, custom_input
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named, to_json
@@ -180,6 +179,9 @@ class ResponseWriter(Writer):
         where = {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
         return self._event(kind, **where, **fields)
 
+    def _item_id(self, prefix: str) -> str:
+        return item_id(prefix, self.answer.answer_id, len(self._output))
+
     def _open(self, item: Json) -> list[Json]:
         found = self._close("completed")
         self._output.append(item)
@@ -193,7 +195,7 @@ class ResponseWriter(Writer):
 
     def _open_text(self, kind: str) -> list[Json]:
         prefix, more, part = _TEXT_ITEMS[kind]
-        head = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, **more}
+        head = {"id": self._item_id(prefix), "type": kind, **more}
         found = self._open({**head, "status": "in_progress", "content": []})
         self._output[-1] = {**self._output[-1], "content": [part]}
         added = self._of_item("response.content_part.added", content_index=0, part=part)
@@ -217,7 +219,7 @@ class ResponseWriter(Writer):
         if call.id is not UNSET:
             tool: Tool = self.asked.told["tools"][call.function.name]
             kind, text = ("ctc", "input") if tool.is_custom else ("fc", "arguments")
-            ids = {"id": f"{kind}_{uuid.uuid4().hex}", "call_id": call.id}
+            ids = {"id": self._item_id(kind), "call_id": call.id}
             self._arguments = ""
             found = self._open({**ids, "status": "in_progress", **tool.head, text: ""})
         self._arguments += arguments
@@ -261,13 +263,13 @@ def _with_bytes(token: Token) -> Token:
 
 RESPONSES = (
     Endpoint(
-        *(("/v1/responses",), CHAT_TASKS, "resp_", read_response),
+        *(("/v1/responses",), CHAT_TASKS, PREFIX, read_response),
         Operation("Answer items", Response, ResponsesRequest, also=(EVENTS,)),
         ResponseWriter,
         refers=True,
     ),
     Endpoint(
-        *(("/v1/responses/input_tokens",), CHAT_TASKS, "resp_", read_count),
+        *(("/v1/responses/input_tokens",), CHAT_TASKS, PREFIX, read_count),
         Operation("Count the tokens of items", InputTokens, InputTokensRequest),
         partial(TokenizerWriter, write=lambda told: InputTokens(told["count"])),
         refers=True,
