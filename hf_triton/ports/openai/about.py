@@ -9,12 +9,10 @@ import asyncio
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Literal, cast
 
-import msgspec
 from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
@@ -22,10 +20,9 @@ from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from hf_triton.ports.openai.exchanges import Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
 from hf_triton.ports.openai.routes import tgi
-from hf_triton.ports.openai.routes.answers import Endpoint
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
-from hf_triton.ports.openai.schema.errors import OF_MODEL, OPENAIS, ApiError, HubError
+from hf_triton.ports.openai.schema.errors import OF_MODEL, ApiError, HubError
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel
@@ -33,7 +30,6 @@ from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.time_limit import timeout
 from hf_triton.ports.triton_calls import QUESTION_TIMEOUT_S
 
-NAMED = f"{OF_MODEL}{{model:.+}}"
 _HTML = "text/html"
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -102,25 +98,9 @@ _ANY = Operation(
     error=HubError,
 )
 _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
-
-
-def routes_of(endpoint: Endpoint, handler: Handler) -> list[Route]:
-    """The endpoint's routes, and the same under /models/NAME where it has them."""
-    routes = [Route(path, handler, endpoint.operation) for path in endpoint.paths]
-    for path in endpoint.paths if endpoint.by_model else ():
-        body = tuple(map(_named_by_path, endpoint.operation.bodies))
-        error = endpoint.operation.error if path.startswith(OPENAIS) else HubError
-        operation = replace(endpoint.operation, body=body, error=error)
-        routes.append(Route(f"{NAMED}{path}", handler, operation))
-    return routes
-
-
-@functools.cache
-def _named_by_path(body: type[Struct]) -> type[Struct]:
-    """A body that need not name its model."""
-    bases, model = (body,), ("model", str | None, None)
-    name = f"{body.__name__}OfOne"
-    return msgspec.defstruct(name, [model], bases=bases, kw_only=True, module=body.__module__)
+_OF_MODEL = Operation(
+    "A path of one model, such as /models/NAME/v1/chat/completions; alone as POST /", error=HubError
+)
 
 
 class About:
@@ -154,17 +134,23 @@ class About:
             Route("/metrics", self._metrics, Operation("Triton's and the models'", also=(TEXT,))),
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, Operation("One model", Model)),
-            Route(f"{NAMED}/v1/models", self._models, listed),
         ]
 
-    def last_routes(self) -> list[Route]:
+    def last_routes(self, others: Sequence[Route]) -> list[Route]:
         """These come last: a model's name may have slashes."""
-        return [
-            Route("/info", self._info, _INFO),
-            Route(f"{NAMED}/info", self._info, _INFO),
-            Route("/", self._answer, _ANY),
-            Route(NAMED, self._answer, _ANY),
-        ]
+        own = [Route("/info", self._info, _INFO), Route("/", self._answer, _ANY)]
+        self._handlers = {(one.method, one.path): one.handler for one in (*others, *own)}
+        path = f"{OF_MODEL}{{path:.+}}"
+        return [*own, *(Route(path, self._of_model, _OF_MODEL, one) for one in ("GET", "POST"))]
+
+    async def _of_model(self, request: web.Request) -> web.StreamResponse:
+        """Hands a request under /models/NAME on to its path's handler."""
+        given, method = request.match_info["path"], request.method
+        paths = [path for of, path in self._handlers if of == method and given.endswith(path)]
+        found = max(paths, key=len, default="")
+        request.match_info["model"] = given.removesuffix(found)
+        handler = self._handlers[method, found] if found else self._answer
+        return await handler(request)
 
     async def _health(self, _request: web.Request) -> web.Response:
         if await self._triton.why_unreachable():
@@ -230,15 +216,10 @@ class About:
 
     async def _fit(self, name: str) -> tuple[Sequence[str], Handler]:
         """The tasks among which the model is, and the handler for them. Raises ApiError."""
-        models = await self._catalog.models()
-        ends = (at for at, character in enumerate(name) if character == "/")
-        known = next((name[:at] for at in ends if name[:at] in models), "")
-        if name not in models and known:
-            rest = name.removeprefix(known)
-            raise ApiError(404, f"{OF_MODEL}{known} has no {rest[:100]}, see /openapi.json")
-        served = {one.task for one in models.values()}
         if name:
             served = {(await self._catalog.find(name, ALL_TASKS)).task}
+        else:
+            served = {one.task for one in (await self._catalog.models()).values()}
         found = (one for one in self._fitting if served & {*one[0]})
         return next(found, self._fitting[0])
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -21,7 +20,7 @@ from aiohttp import web
 from generator.errors import ServerError
 from generator.spec.task_sets import MEDIA_TASKS
 from hf_triton.ports.callers import of_one_caller
-from hf_triton.ports.openai.about import About, routes_of, with_schema
+from hf_triton.ports.openai.about import About, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.connections import (
     Connection,
@@ -149,15 +148,17 @@ class OpenAiApp:
             **dict.fromkeys(ENCODING, self._encoded),
             **dict.fromkeys(HEARING, self._heard),
         }
-        return [
+        routes = [
             *self._about.routes(),
             *(Route("/v1/responses/{id}", self._keep, *how) for how in KEPT),
-            *chain.from_iterable(
-                routes_of(one, self._handling(one, answer)) for one, answer in answered.items()
+            *(
+                Route(path, self._handling(one, answer), one.operation)
+                for one, answer in answered.items()
+                for path in one.paths
             ),
             *self._adapters.routes(self._asked),
-            *self._about.last_routes(),
         ]
+        return [*routes, *self._about.last_routes(routes)]
 
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
@@ -228,8 +229,7 @@ class OpenAiApp:
         responses = await batch.ask(infer, model, id_of(request, answer_id), parameters)
 
         def written() -> web.Response:
-            found = batch.answers(responses, answer_id)
-            return json_response(asked.write(found), headers=found.headers)
+            return json_response(asked.write(batch.answers(responses, answer_id)))
 
         return await aside(sum(one.ByteSize() for one in responses), written)
 

@@ -28,15 +28,6 @@ def test_every_route_has_a_schema(api: Translator) -> None:
     assert routed == {(path, method) for path, methods in paths.items() for method in methods}
 
 
-def test_a_body_needs_no_model_where_the_path_names_it(api: Translator) -> None:
-    document = api.get("/openapi.json").body
-    for path in ("/v1/chat/completions", "/models/{model}/v1/chat/completions"):
-        content = document["paths"][path]["post"]["requestBody"]["content"]
-        name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        needed = document["components"]["schemas"][name]["required"]
-        assert ("model" in needed) == path.startswith("/v1/")
-
-
 def test_the_page_tells_of_every_path_and_loads_nothing(api: Translator) -> None:
     reply = api.get("/docs")
     assert reply.headers["Content-Type"].startswith("text/html")
