@@ -33,7 +33,7 @@ from generator.spec.model_source import is_hub_id, is_revision
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.openai.openapi import TEXT, Operation, Route
-from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
+from hf_triton.ports.openai.schema.body import Filled, Json, read, refused
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.tensors import ServedModel
@@ -52,13 +52,11 @@ _UNAVAILABLE = "unavailable"
 class LoadRequest(Struct, kw_only=True):
     lora_name: Filled
     lora_path: Filled
-    load_inplace: bool | None = None
-    is_3d_lora_weight: Ignored = None
+    load_inplace: refused("unload the adapter first", False) = None  # type: ignore[valid-type]
 
 
 class UnloadRequest(Struct, kw_only=True):
     lora_name: Filled
-    lora_int_id: Ignored = None
 
 
 class AdapterChanges:
@@ -91,8 +89,7 @@ class AdapterChanges:
 
         def edit(listed: list[Json]) -> list[Json]:
             source = _source_of(body.lora_path, allowed, folder)
-            loaded = {"name": name, **source, "loaded_at": time.time()}
-            return _added(listed, loaded, in_place=bool(body.load_inplace))
+            return _added(listed, {"name": name, **source, "loaded_at": time.time()})
 
         await self._change(repository, model, edit)
         return web.Response(text=f"Success: LoRA adapter '{body.lora_name}' added successfully.")
@@ -217,19 +214,16 @@ def _only_one(models: Sequence[ServedModel], named: str) -> ServedModel:
     return models[0]
 
 
-def _added(listed: list[Json], loaded: Json, *, in_place: bool) -> list[Json]:
-    name = loaded["name"]
-    same = [one for one in listed if one["name"].lower() == name.lower()]
-    for one in same:
-        _check_loaded(one)
-        if not in_place:
-            text = f"lora_name: '{name}' is loaded already; load_inplace: true reads it anew"
+def _added(listed: list[Json], loaded: Json) -> list[Json]:
+    for one in listed:
+        if one["name"].lower() == loaded["name"].lower():
+            _check_loaded(one)
+            text = f"lora_name: '{loaded['name']}' is loaded already; unload it first"
             raise ApiError(400, text, "lora_name")
-    others = [one for one in listed if one not in same]
-    if len(others) >= MAX_ADAPTERS:
+    if len(listed) >= MAX_ADAPTERS:
         text = f"lora_name: the model has {MAX_ADAPTERS} adapters, no more are allowed"
         raise ApiError(400, text)
-    return [*others, loaded]
+    return [*listed, loaded]
 
 
 def _removed(listed: list[Json], name: str) -> list[Json]:

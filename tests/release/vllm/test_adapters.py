@@ -63,15 +63,16 @@ def test_requests_load_and_unload_adapters_beside_streams(adapted: Triton, folde
     plain, first, long = text(adapted, None), text(adapted, "one"), text(adapted, "one", LONG)
     with openai_port(adapted, None) as url, streams(adapted, "one") as texts:
 
-        def load(name: str, path: Path, **more: object) -> str:
-            return sent(f"{url}/v1/load_lora_adapter", lora_name=name, lora_path=str(path), **more)
+        def load(name: str, path: Path) -> str:
+            return sent(f"{url}/v1/load_lora_adapter", lora_name=name, lora_path=str(path))
 
         assert load("two", folder / "b") == "Success: LoRA adapter 'two' added successfully."
         second = text(adapted, "two")
         asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
         answer = json.loads(sent(f"{url}/v1/completions", model="two", **asked))
         assert answer["choices"][0]["text"] == second
-        load("two", folder / "c", load_inplace=True)
+        sent(f"{url}/v1/unload_lora_adapter", lora_name="two")
+        load("two", folder / "c")
         third = text(adapted, "two")
         sent(f"{url}/v1/unload_lora_adapter", lora_name="two")
         assert "lora_name: got two, allowed: one" in text(adapted, "two")

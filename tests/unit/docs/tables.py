@@ -44,14 +44,11 @@ def _fields(body: type[Struct]) -> str:
     """The names of a body's fields, by what becomes of them."""
     rows: dict[str, list[str]] = {
         "work": [],
-        "have no effect": [],
         "are accepted with this value alone": [],
         "are refused": [],
     }
     for name, (rules, _) in sorted(fields_of(body).items()):
-        if "ignored" in rules:
-            rows["have no effect"].append(f"`{name}`")
-        elif "refused" in rules or rules.get("only") == ():
+        if "refused" in rules or rules.get("only") == ():
             rows["are refused"].append(f"`{name}`")
         elif "only" in rules:
             value = json.dumps(rules["only"][0])

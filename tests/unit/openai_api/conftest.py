@@ -41,7 +41,7 @@ MODELS = (
     Model("batched", "front", max_batch_size=8),
     Model("batched_stream", "engine", max_batch_size=8),
     Model("labels", "whole", task="text-classification"),
-    Model("pairs", "whole", task="text-classification", tells_cuts=True),
+    Model("pairs", "whole", task="text-classification"),
     Model("pair_rows", "whole", max_batch_size=4, task="text-classification"),
     Model("stranger", None, inputs=STRANGE_INPUTS),
     Model("zero_shot", "whole", task="zero-shot-classification"),
@@ -50,7 +50,7 @@ MODELS = (
     Model("hears_rows", "whole", max_batch_size=4, task="automatic-speech-recognition"),
     Model("translator", "whole", task="text2text-generation"),
     Model("vectors", "whole", task="feature-extraction"),
-    Model("rows", "whole", max_batch_size=4, task="feature-extraction", tells_cuts=True),
+    Model("rows", "whole", max_batch_size=4, task="feature-extraction"),
 )
 
 

@@ -86,7 +86,6 @@ class Model:
     task: str = "text-generation"
     adapters: str | None = None
     served_names: str = ""
-    tells_cuts: bool = False
     inputs: tuple[tuple[str, str, int], ...] = ()
 
     def config(self) -> Any:
@@ -94,8 +93,6 @@ class Model:
         config.model_transaction_policy.decoupled = self.role == "engine"
         for name, of_type, size in self.inputs:
             config.input.add(name=name, data_type=of_type, dims=[size], optional=True)
-        if self.tells_cuts:
-            config.output.add(name="truncated", data_type="TYPE_BOOL", dims=[1])
         if self.role:
             config.parameters["hf_triton_task"].string_value = self.task
             config.parameters["hf_triton_role"].string_value = self.role
@@ -251,7 +248,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts)])
         counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
         answer.raw_output_contents.append(counts)
-        _tell_cuts(request, answer, texts)
         return answer
 
     async def _classify(self, request: Any) -> Any:
@@ -287,7 +283,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts), 1])
         counts = [len(f"{text} {pair}".split()) for text, pair in zip(texts, pairs, strict=True)]
         answer.raw_output_contents.append(struct.pack(f"<{len(counts)}I", *counts))
-        _tell_cuts(request, answer, pairs)
         return answer
 
     async def _hear(self, request: Any) -> Any:
@@ -380,13 +375,6 @@ def _files(data: bytes) -> list[bytes]:
         files.append(data[4 : 4 + length])
         data = data[4 + length :]
     return files
-
-
-def _tell_cuts(request: Any, answer: Any, texts: list[str]) -> None:
-    """Texts of more than 100 characters are cut."""
-    if "truncated" in {one.name for one in request.outputs}:
-        answer.outputs.add(name="truncated", datatype="BOOL", shape=[len(texts), 1])
-        answer.raw_output_contents.append(bytes(len(text) > 100 for text in texts))
 
 
 def _texts(data: bytes) -> list[str]:

@@ -109,22 +109,22 @@ def test_one_is_asked_for_as_soon_as_it_is_loaded_and_no_more_once_unloaded(
     assert port.completion(model="new").status == 404
 
 
-def test_one_is_read_anew_in_place(port: Translator, work: Path) -> None:
+def test_one_is_read_anew_once_it_is_unloaded(port: Translator, work: Path) -> None:
     path = work / "allowed" / "good"
     assert load(port, "new", path).status == 200
     reply = load(port, "NEW", path)
     assert (reply.status, reply.error["param"]) == (400, "lora_name")
-    assert "'NEW' is loaded already; load_inplace: true" in reply.error["message"]
+    assert "'NEW' is loaded already; unload it first" in reply.error["message"]
     first = listed(work)[1]
-    assert load(port, "new", path, load_inplace=True).status == 200
-    assert len(listed(work)) == 2
+    reply = load(port, "new", path, load_inplace=True)
+    assert (reply.status, reply.error["param"]) == (400, "load_inplace")
+    assert unload(port, "new").status == load(port, "new", path, load_inplace=False).status == 200
     assert listed(work)[1]["loaded_at"] > first["loaded_at"]
 
 
 def test_those_of_models_yaml_are_left_alone(port: Translator, work: Path) -> None:
     for reply in (
         load(port, "m:sql", work / "allowed" / "good"),
-        load(port, "m:sql", work / "allowed" / "good", load_inplace=True),
         unload(port, "m:sql"),
     ):
         assert reply.status == 400
@@ -197,7 +197,6 @@ def test_no_more_are_loaded_than_a_model_may_have(
     assert load(port, "m:first", path).status == 200
     reply = load(port, "m:second", path)
     assert (reply.status, "the model has 2 adapters" in reply.error["message"]) == (400, True)
-    assert load(port, "m:first", path, load_inplace=True).status == 200
 
 
 def test_a_name_of_several_models_or_of_none_is_told(port: Translator) -> None:

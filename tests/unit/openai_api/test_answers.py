@@ -138,32 +138,6 @@ def test_a_prompt_alone_can_be_looked_at(api: Translator) -> None:
     assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 0
 
 
-def test_prompt_logprobs_have_vllms_form(api: Translator) -> None:
-    own = {"logprob": -1.5, "rank": 2, "decoded_token": " b"}
-    likeliest = {"logprob": -0.5, "rank": 1, "decoded_token": "\ufffd"}
-    expected = [None, {"5": own, "6": likeliest}]
-    reply = api.completion(prompt="a b", prompt_logprobs=1, logprobs=2)
-    assert reply.body["choices"][0]["prompt_logprobs"] == expected
-    assert len(reply.body["choices"][0]["logprobs"]["tokens"]) == 2
-    chat = api.chat(messages=[{"role": "user", "content": "a b"}], prompt_logprobs=0).body
-    assert chat["prompt_logprobs"] == [None, {"5": own}]
-    assert "prompt_logprobs" not in chat["choices"][0]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_token_ids_are_told_in_vllms_places(stream: bool, api: Translator) -> None:
-    asked = {"max_tokens": 2, "return_token_ids": True, "stream": stream}
-    for reply in (api.completion(**asked, prompt="a b"), api.chat(**asked)):
-        objects = reply.events[:-1] if stream else [reply.body]
-        choices = [one["choices"][0] for one in objects]
-        ids = [token_id for choice in choices for token_id in choice.get("token_ids", ())]
-        assert ids == [5, 5]
-        told = choices if "text" in choices[-1] else objects
-        assert [one["prompt_token_ids"] for one in told if "prompt_token_ids" in one] == [
-            [5] * (2 if "text" in choices[-1] else 3)
-        ]
-
-
 @pytest.mark.threat("guesses-in-metrics")
 def test_cached_tokens_are_told_to_whom_they_belong(api: Translator) -> None:
     assert "prompt_tokens_details" not in api.completion().body["usage"]

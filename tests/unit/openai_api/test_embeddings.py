@@ -62,34 +62,6 @@ def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -
     }
 
 
-LONG = "long " * 25
-
-
-@pytest.mark.parametrize(
-    "path, model, body, told",
-    [
-        ("/v1/embeddings", "rows", {"input": ["x", LONG, "y", LONG]}, "input[1], input[3]"),
-        ("/v1/embeddings", "rows", {"input": ["x"] * 5 + [LONG]}, "input[5]"),
-        ("/v1/embeddings", "rows", {"input": "x"}, None),
-        ("/v1/embeddings", "vectors", {"input": LONG}, None),  # of an earlier release
-        (
-            "/v1/embeddings",
-            "rows",
-            {"input": [LONG] * 101},
-            ", ".join([*(f"input[{index}]" for index in range(100)), "..."]),
-        ),
-        ("/v1/rerank", "rows", {"query": LONG, "documents": ["x", LONG]}, "documents[1], query[0]"),
-        ("/v1/rerank", "pairs", {"query": "x", "documents": ["x", LONG]}, "documents[1]"),
-    ],
-)
-def test_a_header_names_the_texts_that_were_cut(
-    path: str, model: str, body: dict[str, Any], told: str | None, api: Translator
-) -> None:
-    reply = api.post(path, model=model, **body)
-    assert reply.status == 200, reply.text
-    assert reply.headers.get("X-Truncated-Inputs") == told
-
-
 QUERY = {"dimensions": 2, "truncate": True, "prompt_name": "query"}
 TENSORS = {"dimensions": b"\2\0\0\0", "truncate": b"\1", "prompt_name": b"\5\0\0\0query"}
 
@@ -100,12 +72,10 @@ TENSORS = {"dimensions": b"\2\0\0\0", "truncate": b"\1", "prompt_name": b"\5\0\0
         (QUERY, TENSORS, None),
         ({"truncate": "END", "input_type": "passage"}, {"truncate": b"\1"}, "search_document"),
         ({"truncate": "NONE", "input_type": "query"}, {"truncate": b"\0"}, "search_query"),
-        ({"truncate": False, "task": "separation"}, {"truncate": b"\0"}, "clustering"),
-        ({"task": "text-matching"}, {}, None),
     ],
     ids=str,
 )
-def test_options_and_the_words_of_nim_and_jina_reach_the_model(
+def test_options_and_the_words_of_nim_reach_the_model(
     api: Translator, sent: dict[str, Any], tensors: dict[str, bytes], use: str | None
 ) -> None:
     embed(api, "x", **sent)

@@ -27,10 +27,6 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 FOUND = {"type": "tool_result", "tool_use_id": "c1", "content": []}
 
 
-def _change(how: str, name: str | None = None, **tool: Any) -> dict[str, Any]:
-    return {"type": f"tool_{how}", "tool": {"type": "tool_reference", "name": name, **tool}}
-
-
 def ask(api: Translator, content: Any = "a b c", **body: Any) -> Reply:
     messages = [{"role": "user", "content": content}]
     return api.post(
@@ -240,8 +236,6 @@ def test_tokens_are_counted(api: Translator) -> None:
             [{**FOUND, "content": [{"type": "tool_reference", "tool_name": "now"}]}],
             ["weather", "now"],
         ),
-        ([_change("removal", "weather"), _change("addition", "b")], ["b"]),
-        ([_change("addition", definition={"name": "c"})], ["weather", "c"]),
     ],
 )
 def test_a_model_sees_those_tools_that_it_can_call(
@@ -260,11 +254,9 @@ def test_a_model_sees_those_tools_that_it_can_call(
 def test_what_claude_code_sends_beside_a_chat_is_taken(api: Translator) -> None:
     """Its books' header, by which no two conversations would begin alike, is not told."""
     billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.c24;"}
-    later = {"role": "system", "content": "Agents: none", "clear_at": "next_user_message"}
-    said = {"role": "user", "content": "Hi"}
     reply = ask(
         api,
-        messages=[said, later, {"role": "assistant", "content": "Well"}, said, {**later}],
+        messages=[{"role": "user", "content": "Hi"}, {"role": "system", "content": "Agents: none"}],
         system=[billing, {"type": "text", "text": "Be kind."}],
         context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         metadata={"user_id": "{}"},
@@ -272,16 +264,8 @@ def test_what_claude_code_sends_beside_a_chat_is_taken(api: Translator) -> None:
     )
     assert reply.status == 200
     assert [one["content"] for one in parsed(api.triton.seen[-1]["messages"])] == [
-        *("Be kind.", "Hi", "Well", "Hi", "Agents: none")
+        *("Be kind.", "Hi", "Agents: none")
     ]
-
-
-def test_a_thread_is_refused_in_words_that_anthropics_packages_know(api: Translator) -> None:
-    error = ask(api, thread={"type": "create"}).body["error"]
-    assert error["details"] == {
-        "error_code": "thread_unsupported_request",
-        "unsupported": ["thread"],
-    }
 
 
 @pytest.mark.parametrize(

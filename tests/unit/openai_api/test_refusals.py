@@ -23,7 +23,7 @@ HOSTED = [{"type": kind} for kind in ("web_search", "web_search_preview_2025_03_
 HOSTED.append({"type": "local_shell"})
 ALLOWED = {"type": "allowed_tools", "tools": [{"type": "code_interpreter"}], "mode": "required"}
 SPACE = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [FLAT]}
-PATCH = {"type": "custom", "name": "patch", "format": {"type": "ebnf"}}
+PATCH = {"type": "custom", "name": "patch", "format": "ebnf"}
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "echo", "prompt": "a b c"},
@@ -38,7 +38,6 @@ BASES: dict[str, dict[str, Any]] = {
     "/tokenize": {"model": "echo"},
     "/detokenize": {"model": "echo"},
     "/models/echo/generate": {"inputs": "a b c"},
-    "/models/echo/generate_stream": {"inputs": "a b c"},
     "/models/labels/predict": {"inputs": "a"},
     "/models/pairs/predict": {"inputs": ["a", "b"]},
     "/models/pairs/rerank": {"query": "a", "texts": ["b"]},
@@ -67,9 +66,9 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             {"stream_options": {"include_usage": True}},
             "stream_options: got an object, allowed: only with stream",
         ),
-        ({"prompt_logprobs": -1}, "prompt_logprobs: got -1"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs: send echo and logprobs to /v1/completions"),
+        ({"return_token_ids": True}, "return_token_ids: Triton's /v2/models/NAME/generate"),
         ({"echo": True, "logprobs": 1, "stream": True, "n": 2}, "n: got 2"),
-        ({"logprobs": 1, "stream": True, "prompt_logprobs": 1}, "prompt_logprobs: "),
         *(({name: "T\0A"}, f"{name}: ") for name in ("cache_salt", "user", "safety_identifier")),
     ],
     "/v1/chat/completions": [
@@ -140,7 +139,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             "tools[0].tools[0].name: got 5",
         ),
         ({"tools": [*HOSTED, {**FLAT, "parameters": 5}]}, "tools[4].parameters: got 5"),
-        ({"tools": [PATCH]}, "tools[0].format.type: got another"),
+        ({"tools": [PATCH]}, "tools[0].format: got a text, allowed: an object"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
         ({"truncation": "auto"}, "truncation: got another text, allowed: disabled"),
     ],
@@ -157,11 +156,15 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [SEARCH, {"name": ""}]}, "tools[1].name: got an empty text"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"stop": "x"}, "stop: not a field of this path; send stop_sequences"),
+        ({"thread": {"type": "create"}}, "thread: no conversation is kept here; send all"),
         ({"output_config": {"effort": ""}}, "output_config.effort: got an empty text"),
     ],
     "/v1/embeddings": [
         ({"input": ["a"] * 2049}, "input: got a list of 2049"),
         ({"input": [1, 2]}, "input: got token ids, allowed: a text or a list of texts ("),
+        ({"task": "separation"}, "task: send input_type or prompt_name"),
+        ({"embedding_type": "base64"}, "embedding_type: send encoding_format"),
+        ({"normalized": True}, "normalized: serve a model that normalizes, or ask /embed"),
         ({"encoding_format": "int8"}, "encoding_format: got another text, allowed: base64, float"),
         ({"dimension": 3}, "dimension: unknown or unsupported field, did you mean dimensions?"),
         *(({name: "T\0A"}, f"{name}: ") for name in ("cache_salt", "user")),
@@ -202,6 +205,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             for given, said in (
                 ({"best_of": 2}, ".best_of: got another value (2), allowed: 1"),
                 ({"max_tokens": 5}, ".max_tokens: send max_new_tokens"),
+                ({"top_n_tokens": 2}, ".top_n_tokens: send logprobs to /v1/completions"),
+                ({"decoder_input_details": True}, ".decoder_input_details: send logprobs to"),
                 ({"max_new_token": 5}, ".max_new_token: unknown or unsupported field, did you"),
                 ({"grammar": {"type": "regex"}}, ".grammar.value: got none, allowed: a text"),
                 ({"grammar": {"type": "json", "value": "{"}}, ".grammar.value: got a text"),
@@ -209,9 +214,6 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
                 ([], ": got a list, allowed: an object"),
             )
         ),
-    ],
-    "/models/echo/generate_stream": [
-        ({"parameters": {"decoder_input_details": True}}, "parameters.decoder_input_details: "),
     ],
     "/models/labels/predict": [
         ({"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),
@@ -228,11 +230,13 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     ],
     "/v2/models/stranger/generate": [
         ({"colour": "red"}, "colour: unknown, allowed: words, times, scale, loud"),
-        ({"words": [1]}, "words: got 1, allowed: a text or a list of texts"),
-        ({"times": True}, "times: got true, allowed: INT32, or a list of them"),
-        ({"times": 2**31}, "times: got a number beyond it, allowed: what INT32 holds"),
-        ({"scale": 1e300}, "scale: got a number beyond it, allowed: what FP32 holds"),
-        ({"loud": 1}, "loud: got 1, allowed: BOOL, or a list of them"),
+        *(
+            ({name: value}, f"{name}: got another value, allowed: {of_type}, or a list of them")
+            for name, value, of_type in (
+                *(("words", [1], "BYTES"), ("times", "a", "INT32")),
+                *(("times", 2**31, "INT32"), ("scale", 1e300, "FP32")),
+            )
+        ),
     ],
 }
 
@@ -265,17 +269,20 @@ def test_what_is_wrong_is_named_in_the_form_of_its_route(
 
 
 BODIES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "line 1, column 1"),
+    "nothing": (b"", "the body is not valid JSON: Input data was truncated"),
     "half": (b"{", "not valid JSON"),
     "a list": (b"[]", "got a list, allowed: a JSON object"),
-    "no UTF-8": (b"\xff", "UTF-8 at byte 0"),
-    "NaN": (b'{"a": NaN}', "NaN"),
-    "a surrogate": (b'{"prompt": "\\ud800"}', "surrogate"),
+    "no UTF-8": (b'{"a": "\xff"}', "Invalid UTF-8"),
+    "NaN": (b'{"a": NaN}', "invalid character (byte 6)"),
+    "a surrogate": (b'{"prompt": "\\ud800 and more"}', "surrogate pair"),
     "twice": (b'{"n": 1, "n": 2}', "n: given twice"),
-    "digits": (b'{"n": ' + b"9" * 5000 + b"}", "too many digits"),
-    "an integer": (b'{"model": "m", "prompt": "a", "seed": ' + b"9" * 4000 + b"}", "64 bits"),
+    "digits": (b'{"n": ' + b"9" * 5000 + b"}", "Integer value out of range"),
+    "an integer": (
+        b'{"model": "m", "prompt": "a", "seed": ' + b"9" * 4000 + b"}",
+        "64 bits",
+    ),
     "deep": (b"[" * 200_000, "nested too deeply"),
-    "infinity": (b'{"model": "echo", "prompt": "x", "temperature": 1e999}', "a number"),
+    "infinity": (b'{"model": "echo", "prompt": "x", "temperature": 1e999}', "Number out of range"),
 }
 
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -99,14 +99,8 @@ class ResponseTools:
         return Allowed(convert(AllowedTools, allowed, "tool_choice"))
 
 
-class _Format(Struct, kw_only=True):
-    type: Literal["text", "grammar"] = "text"
-    syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = None
-
-
 class _Custom(Struct, kw_only=True):
-    format: _Format | None = None
+    format: Json | None = None
     description: str | None = None
 
 
@@ -171,19 +165,14 @@ def _hosted(where: str, *kinds: str) -> ApiError:
 
 
 def _as_function(where: str, tool: Json) -> Json:
-    """A custom tool as a function of one text; a grammar is described in words too."""
+    """A custom tool as a function of one text; a grammar is described in words alone."""
     custom = convert(_Custom, tool, where)
-    form, description = custom.format or _Format(), custom.description or ""
-    argument: Json = {"type": "string"}
-    if form.type == "grammar":
-        if form.syntax is None or form.definition is None:
-            raise bad_field(f"{where}.format", "a grammar without either", "syntax and definition")
-        description += f"\n\nThe text follows this grammar ({form.syntax}):\n{form.definition}"
-        if form.syntax == "regex":
-            argument["pattern"] = f"^(?:{form.definition})$"
+    description, form = custom.description or "", custom.format or {}
+    if grammar := form.get("definition"):
+        description += f"\n\nThe text follows this grammar ({form.get('syntax')}):\n{grammar}"
     parameters = {
         "type": "object",
-        "properties": {CUSTOM_INPUT: argument},
+        "properties": {CUSTOM_INPUT: {"type": "string"}},
         "required": [CUSTOM_INPUT],
     }
     return {"description": description.strip(), "parameters": parameters}

@@ -7,7 +7,6 @@ The choices of all prompts are counted through: those of the second follow those
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -21,12 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.logprobs import (
-    Offsets,
-    Position,
-    prompt_logprobs,
-    read_positions,
-)
+from hf_triton.ports.openai.schema.logprobs import Offsets, Position, read_positions
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
 from hf_triton.ports.openai.tool_calls.calls import Call
@@ -75,16 +69,13 @@ class Choice:
     reasoning: str = ""  # before the text
     num_tokens: int = field(default=0, repr=False)
     num_reasoning_tokens: int = field(default=0, repr=False)  # so far
-    of_prompt: dict[str, Any] = field(default_factory=dict)  # of the prompt, in vLLM's names
-    ids: list[int] | UnsetType = UNSET  # of tokens, where they are asked for
     timed_out: bool = False
     reader: AnswerReader | None = field(default=None, repr=False)  # of a chat's answer so far
 
     @property
     def has_news(self) -> bool:
         """Tokens of a call that is still hidden are no news."""
-        told = (self.text, self.reasoning, self.calls, self.positions, self.ids)
-        return any((*told, self.of_prompt, self.finish_reason))
+        return any((self.text, self.reasoning, self.calls, self.positions, self.finish_reason))
 
 
 @dataclass
@@ -132,13 +123,6 @@ class Answer:
             of_prompt = chunk.prompt_logprobs if self.asked.echoes else "[]"
             told = (of_prompt, chunk.logprobs[position])
             new.positions = [one for text in told for one in read_positions(text, known.offsets)]
-        num = self.asked.num_prompt_logprobs
-        if num is not None:
-            new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
-        if self.asked.returns_token_ids:
-            new.ids = json.loads(chunk.token_ids[position])
-            if prompt_ids := json.loads(chunk.prompt_token_ids):
-                new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
             reader = known.reader = known.reader or AnswerReader(
                 self.asked.tools, read_format(chunk.chat_format)
@@ -275,4 +259,3 @@ class Endpoint:
     operation: Operation  # what the served schema tells of it
     writer: Callable[[Answer], Writer] = Writer  # of what is generated
     refers: bool = False  # whether ``read`` takes the caller's earlier responses too
-    by_model: bool = False  # whether /models/NAME/PATH has it too

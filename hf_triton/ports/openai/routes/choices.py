@@ -69,17 +69,13 @@ class ChoicesWriter(Writer):
     def write_chunk(self, choice: Choice) -> Struct:
         return self.write(choice)
 
-    def beside(self, choice: Choice) -> Mapping[str, Any]:  # noqa: ARG002
-        """What stands beside the choices."""
-        return {}
-
     def chunk(self, *choices: Struct, **beside: Any) -> dict[str, Any]:
         if self.asked.continuous_usage:
             self._chunk_head["usage"] = self.answer.usage()
         return {**self._chunk_head, "choices": choices, **beside}
 
     def add(self, new: Choice) -> Sequence[Any]:
-        return [self.chunk(self.write_chunk(new), **self.beside(new))]
+        return [self.chunk(self.write_chunk(new))]
 
     def end(self) -> Sequence[Any]:
         has_usage = self.asked.include_usage
@@ -97,7 +93,6 @@ class ChoicesWriter(Writer):
             **self._head,
             choices=[self.write(choice) for choice in choices],
             usage=self.answer.usage(),
-            **self.beside(choices[0]),
         )
 
 
@@ -115,7 +110,6 @@ class Message(Struct, kw_only=True):
 class _Rest(Struct, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChoice(_Rest, kw_only=True):
@@ -135,8 +129,6 @@ class ChatCompletion(Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: GenerationUsage
-    prompt_logprobs: Any = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 def ask_chat(chat: Chat) -> GenerationRequest:
@@ -239,9 +231,6 @@ class ChatWriter(ChoicesWriter):
         delta = Message(content=choice.text or UNSET, **self._parts_of(choice, choice.calls))
         return ChatChunkChoice(index=choice.index, delta=delta, **self._rest(choice))
 
-    def beside(self, choice: Choice) -> Json:
-        return choice.of_prompt
-
     def _parts_of(self, choice: Choice, calls: Sequence[Call]) -> Json:
         names = ("reasoning", "reasoning_content")
         found: Json = dict.fromkeys(names, choice.reasoning) if choice.reasoning else {}
@@ -251,8 +240,7 @@ class ChatWriter(ChoicesWriter):
         logprobs = None
         if choice.positions is not None:
             logprobs = ChatLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
-        ended = {"finish_reason": choice.finish_reason, "token_ids": choice.ids}
-        return {"logprobs": logprobs, **ended}
+        return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
 CHAT = Endpoint(
@@ -260,7 +248,6 @@ CHAT = Endpoint(
     lambda body: ask_chat(read(Chat, body)),
     Operation("Answer a chat", ChatCompletion, Chat, also=(EVENTS,)),
     ChatWriter,
-    by_model=True,
 )
 
 
@@ -270,8 +257,6 @@ class CompletionRequest(Generation, kw_only=True):
     prompt: Filled | Annotated[list[_TokenId | Filled | _Ids], Meta(min_length=1)]
     echo: bool | None = None
     logprobs: Integer | None = None
-    prompt_logprobs: Integer | None = None
-    return_token_ids: bool | None = None
 
     def prompts(self) -> list[dict[str, TensorValue]]:
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
@@ -293,9 +278,6 @@ class TextChoice(Struct, kw_only=True):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: Any = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(Struct, kw_only=True):
@@ -311,8 +293,8 @@ def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
     body = read(CompletionRequest, given)
     sampling = present(body, "max_tokens", "min_tokens", "n")
     nothing_more = sampling.get("max_tokens") == 0
-    if nothing_more and not body.echo and body.prompt_logprobs is None:
-        raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true or prompt_logprobs")
+    if nothing_more and not body.echo:
+        raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true")
     echoes = bool(body.echo) and (body.logprobs is not None or nothing_more)
     if echoes and body.stream and sampling.get("n", 1) != 1:
         raise bad_field("n", kind_of(sampling["n"]), "1 with echo, logprobs and stream")
@@ -336,8 +318,6 @@ class CompletionWriter(ChoicesWriter):
             text=choice.text,
             logprobs=logprobs,
             finish_reason=choice.finish_reason,
-            token_ids=choice.ids,
-            **choice.of_prompt,
         )
 
 
@@ -345,5 +325,4 @@ COMPLETIONS = Endpoint(
     *(("/v1/completions",), COMPLETION_TASKS, "cmpl-", read_completion),
     Operation("Continue texts", Completion, CompletionRequest, also=(EVENTS,)),
     CompletionWriter,
-    by_model=True,
 )

@@ -42,7 +42,6 @@ _ERRORS = {
 class ErrorText(Struct):
     type: str
     message: str
-    details: Json | UnsetType = UNSET
 
 
 class MessageError(Struct):
@@ -93,7 +92,7 @@ def _ask(body: CountRequest) -> GenerationRequest:
 
 def error_body(error: ApiError) -> MessageError:
     kind = _ERRORS.get(error.status, "api_error")
-    return MessageError(ErrorText(kind, error.message, dict(error.details) or UNSET))
+    return MessageError(ErrorText(kind, error.message))
 
 
 class MessageWriter(Writer):

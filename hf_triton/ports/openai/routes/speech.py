@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from generator.spec.task_sets import SPEECH_TASKS
 from hf_triton.ports.openai.openapi import FORM, TEXT, Operation
 from hf_triton.ports.openai.routes.answers import Endpoint
-from hf_triton.ports.openai.schema.body import Filled, Ignored, present, read, short
+from hf_triton.ports.openai.schema.body import Filled, present, read, short
 from hf_triton.ports.openai.schema.errors import Names, bad_field, renamed
 from hf_triton.ports.openai.triton.tensors import outputs_of, unpack
 
@@ -43,7 +43,7 @@ class SpeechForm(Struct, kw_only=True, forbid_unknown_fields=True):
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
     temperature: Annotated[float, Meta(ge=-_MOST_FP32, le=_MOST_FP32)] | None = None
     granularities: list[Literal["segment"]] | None = field(default=None, name=_LISTS[0])
-    include: Ignored = field(default=None, name=_LISTS[1])
+    include: Any = field(default=None, name=_LISTS[1])
     chunking_strategy: Literal["auto"] | None = None
     stream: Literal["false", "False"] | None = None  # Triton's NAME_stream streams
 

@@ -22,8 +22,6 @@ from hf_triton.ports.openai.routes.choices import CompletionRequest
 from hf_triton.ports.openai.schema.body import (
     Count,
     Filled,
-    Ignored,
-    Integer,
     Json,
     also,
     only,
@@ -41,21 +39,22 @@ _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penal
 @also(
     {
         **{name: SAMPLING[name] for name in _SAME},
-        "typical_p": Ignored,  # LangChain sends 0.95 of itself
         "watermark": Annotated[Any, only(False)],
         **dict.fromkeys(("best_of", "num_return_sequences"), Annotated[Any, only(1)]),
         **dict.fromkeys(("max_tokens", "max_length"), refused("send max_new_tokens")),
         "stop_sequences": refused("send stop"),
+        **dict.fromkeys(
+            ("top_n_tokens", "decoder_input_details"),
+            refused("send logprobs to /v1/completions, with echo for the prompt's", False, 0),
+        ),
     }
 )
 class Parameters(Struct, kw_only=True):
     max_new_tokens: Count | None = None
-    top_n_tokens: Integer | None = None
     truncate: Count | None = None
     do_sample: bool | None = None
     return_full_text: bool | None = None
     details: bool | None = None
-    decoder_input_details: bool | None = None
     grammar: Json | None = None
     adapter_id: str | None = None
 
@@ -65,8 +64,6 @@ class GenerateRequest(Struct, kw_only=True):
     model: str | None = None
     parameters: Parameters | None = None
     stream: bool | None = None
-    # Of the Hub's own servers: whether to wait for a model, and to keep answers.
-    options: Ignored = None
 
 
 class GeneratedToken(Struct):
@@ -75,18 +72,17 @@ class GeneratedToken(Struct):
     id: int
     text: str
     logprob: float | None
-    special: bool | UnsetType = UNSET
+    special: bool
 
 
 class GeneratedDetails(Struct, kw_only=True):
-    """``prefill`` are the prompt's tokens. A stream has no tokens here."""
+    """A stream has no tokens here; the prompt's in ``prefill`` are left out."""
 
     finish_reason: str
     generated_tokens: int
     seed: int | None
     prefill: list[GeneratedToken] | UnsetType = UNSET
     tokens: list[GeneratedToken] | UnsetType = UNSET
-    top_tokens: list[list[GeneratedToken]] | UnsetType = UNSET
     input_length: int | UnsetType = UNSET
 
 
@@ -100,7 +96,6 @@ class TokenEvent(Struct, kw_only=True):
     index: int = 0
     generated_text: str | None = None
     details: GeneratedDetails | None = None
-    top_tokens: list[GeneratedToken] | UnsetType = UNSET
 
 
 # What the parts of a completion are called here.
@@ -111,8 +106,6 @@ _OWN = renamed(
         "max_tokens": "parameters.max_new_tokens",
         "truncate_prompt_tokens": "parameters.truncate",
         "response_format": "parameters.grammar",
-        "prompt_logprobs": "parameters.decoder_input_details",
-        "logprobs": "parameters.top_n_tokens",
         "lora_name": "parameters.adapter_id",
     }
 )
@@ -129,9 +122,7 @@ def read_generate(body: Mapping[str, Any], stream: bool | None = None) -> Genera
 
 
 def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest:
-    if stream and given.decoder_input_details:
-        raise bad_field("decoder_input_details", "true", "only without a stream")
-    details = bool(given.details or given.decoder_input_details)
+    details = bool(given.details)
     # As in TGI, tokens are drawn where any option asks for it.
     asks = not {given.temperature, given.top_p} <= {None, 1}
     samples = bool(given.do_sample or given.top_k or asks)
@@ -151,10 +142,9 @@ def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest
         model=body.model or "any", prompt=body.inputs, stream=stream, response_format=form, **fields
     )
     prompt: Mapping[str, TensorValue] = {"text_input": body.inputs, "exclude_input_in_output": True}
-    num_logprobs = (given.top_n_tokens or 0) if stream or details else None
+    num_logprobs = 0 if stream or details else None
     lengths = {"clamp_max_tokens": True} if given.max_new_tokens is None else {}
-    echoes = bool(given.decoder_input_details)
-    found = asked(completion, [prompt], lengths, num_logprobs, echoes=echoes)
+    found = asked(completion, [prompt], lengths, num_logprobs)
     told = {
         "details": details,
         "inputs": body.inputs,
@@ -190,7 +180,6 @@ class GenerationWriter(Writer):
         self._prefix = told["inputs"] if repeats else ""
         self._text, self._reason = "", ""
         self._num_events = self._last_id = 0
-        self._prefill: list[GeneratedToken] = []
         self._tokens: list[TokenEvent] = []
 
     def add(self, new: Choice) -> list[TokenEvent]:
@@ -208,21 +197,14 @@ class GenerationWriter(Writer):
 
     def take(self, added: Sequence[Choice]) -> None:
         for new in added:
-            if self.asked.echoes and new.positions is not None:
-                # The prompt's positions come before the answer's.
-                num_prompt = len(new.positions) - new.num_tokens
-                told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
-                self._prefill += [_token(one.sampled, one.sampled.text) for one in told]
             self._tokens += self._events_of(new)
 
     def result(self) -> Generated | list[Generated]:
         found = Generated(self._prefix + self._text)
         if self.asked.told["details"]:
             found.details = self._details()
-            found.details.prefill = self._prefill
+            found.details.prefill = []
             found.details.tokens = [one.token for one in self._tokens]
-            top = [one.top_tokens for one in self._tokens if one.top_tokens is not UNSET]
-            found.details.top_tokens = top or UNSET
         return [found] if self._is_hubs else found
 
     def failed(self, error: ApiError) -> bytes:
@@ -243,8 +225,7 @@ class GenerationWriter(Writer):
             self._reason = "stop_sequence" if self._text.endswith(stops) else "eos_token"
         elif new.finish_reason:
             self._reason = "length"
-        positions = new.positions or []
-        entries = [one.sampled for one in positions]
+        entries = [one.sampled for one in new.positions or []]
         if not entries and self.asked.stream:  # a rest of the text
             entries = [Entry(new.text, None, 1, id=self._last_id)]
         self._last_id = entries[-1].id if entries else 0
@@ -254,19 +235,10 @@ class GenerationWriter(Writer):
         pieces = _pieces(new.text, entries[:-1] if is_special else entries)
         texts = [*pieces, ""] if is_special else pieces
         last = len(entries) - 1
-        found = [
-            TokenEvent(token=_token(entry, text, special=is_special and at == last))
-            for at, (entry, text) in enumerate(zip(entries, texts, strict=False))
+        return [
+            TokenEvent(token=GeneratedToken(one.id, text, one.logprob, is_special and at == last))
+            for at, (one, text) in enumerate(zip(entries, texts, strict=False))
         ]
-        for event, position in zip(found, positions, strict=False):
-            ranked = (one for one in position.all if one.rank <= (self.asked.num_logprobs or 0))
-            top = [_token(one, one.text, special=False) for one in ranked]
-            event.top_tokens = top or UNSET
-        return found
-
-
-def _token(entry: Entry, text: str, special: bool | UnsetType = UNSET) -> GeneratedToken:
-    return GeneratedToken(entry.id, text, entry.logprob, special)
 
 
 def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
@@ -286,7 +258,6 @@ def _endpoint(path: str, summary: str, answer: Any, stream: bool | None = None) 
         *((path,), COMPLETION_TASKS, "cmpl-", partial(read_generate, stream=stream)),
         Operation(summary, answer, GenerateRequest, also=events, error=HubError),
         partial(GenerationWriter, is_hubs=path == "/"),
-        by_model=True,
     )
 
 

@@ -69,7 +69,6 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     more_headers: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic's errors
     stays: bool = False  # whether asking again is of no use, though it is a 503
 
     def body(self) -> Error:
@@ -191,7 +190,7 @@ _SENT_AS: Mapping[str, tuple[str, ...]] = {
     "stop_words": ("stop",),
     "max_tokens": ("max_completion_tokens", "max_tokens", "min_tokens", "prompt", "messages"),
     "logprobs": ("top_logprobs", "logprobs"),
-    "prompt_logprobs": ("prompt_logprobs", "logprobs"),
+    "prompt_logprobs": ("logprobs",),
     "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
     "guided_grammar": ("guided_grammar", "grammar"),
     "lora_name": ("model",),

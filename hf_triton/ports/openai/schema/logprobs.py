@@ -12,7 +12,6 @@ import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import Struct
 
@@ -91,16 +90,6 @@ def _texts(position: Position, num_alternatives: int) -> dict[str, float | None]
     if position.sampled not in entries:
         entries.append(position.sampled)
     return {entry.text: entry.logprob for entry in reversed(entries)}
-
-
-def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | None]:
-    """The form of vLLM, from the model's JSON: null for the first token."""
-    found: list[dict[str, Any] | None] = [None]
-    for position in json.loads(text)[1:]:
-        own, *others = position.items()
-        known = [own, *(item for item in others if item[1]["rank"] <= num_alternatives)]
-        found.append({id_: {**one, "logprob": _at_least(one["logprob"])} for id_, one in known})
-    return found
 
 
 class TextLogprobs(Struct):

@@ -6,13 +6,22 @@ https://docs.anthropic.com/en/api/messages
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from hf_triton.ports.openai.schema.body import Integer, Json, also, instead, only, present, short
-from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
+from hf_triton.ports.openai.schema.body import (
+    Integer,
+    Json,
+    also,
+    instead,
+    only,
+    present,
+    refused,
+    short,
+)
+from hf_triton.ports.openai.schema.errors import Placed, bad_field
 from hf_triton.ports.openai.schema.request import Chat, ChatOptions
 from hf_triton.ports.openai.schema.tools import Chosen, Named
 
@@ -86,30 +95,12 @@ class Tool(Struct, kw_only=True):
         return {"parameters" if n == "input_schema" else n: value for n, value in found.items()}
 
 
-class ChangedTool(Tool, kw_only=True):
-    """``definition`` is there where it is none of the request's ``tools``."""
-
-    definition: Tool | None = None
-
-
-class ToolAddition(Struct, tag="tool_addition"):
-    tool: ChangedTool
-
-
-class ToolRemoval(Struct, tag="tool_removal"):
-    tool: ChangedTool
-
-
-Block = (
-    Part | ToolUse | ToolResult | Thinking | RedactedThinking | ToolAddition | ToolRemoval
-)  # fmt: skip
-_CHANGES = (ToolAddition, ToolRemoval)
+Block = Part | ToolUse | ToolResult | Thinking | RedactedThinking
 
 
 class Message(Struct, kw_only=True):
     role: Literal["user", "assistant", "system"]
     content: str | list[Block] | None = None
-    clear_at: str | None = None
 
 
 class ToolChoice(Struct, kw_only=True):
@@ -148,6 +139,7 @@ class Metadata(Struct, kw_only=True):
         "reasoning_effort": instead("output_config.effort"),
         "parallel_tool_calls": instead("tool_choice.disable_parallel_tool_use"),
         "user": instead("metadata.user_id"),
+        "thread": refused("no conversation is kept here; send all messages"),
         "stream_options": instead("nothing: a stream always tells of its usage"),
         **dict.fromkeys(("n", "best_of"), instead("one request for each answer")),
         **dict.fromkeys(("logprobs", "top_logprobs"), instead("them to /v1/chat/completions")),
@@ -172,7 +164,6 @@ class CountRequest(ChatOptions, kw_only=True):
     output_config: OutputConfig | None = None
     output_format: Format | None = None  # what output_config.format was called
     thinking: ThinkingConfig | None = None
-    thread: Json | None = None
     stream: Annotated[Any, only(False)] = None
 
 
@@ -206,10 +197,6 @@ PARTS = {
 
 
 def as_chat(body: CountRequest) -> Chat:
-    if body.thread is not None:  # in words by which Anthropic's packages go on without
-        told = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-        text = "thread: no conversation is kept here; send all messages"
-        raise ApiError(400, text, "thread", details=told)
     choice = body.tool_choice or ToolChoice(type="auto")
     if choice.type == "tool" and not choice.name:
         raise bad_field("tool_choice.name", "none", "a text")
@@ -232,7 +219,6 @@ def as_chat(body: CountRequest) -> Chat:
         "messages": messages,
         "max_tokens": None,
         "max_completion_tokens": body.max_tokens,
-        "metadata": None,
         "user": body.metadata and body.metadata.user_id,
         "tools": _tools(body, choice),
         "tool_choice": _CHOICES.get(choice.type) or Chosen(Named(choice.name or "")),
@@ -248,16 +234,13 @@ def as_chat(body: CountRequest) -> Chat:
 
 def _messages(given: Sequence[Message]) -> list[Json]:
     messages: list[Json] = []
-    last_user = max((n for n, one in enumerate(given) if one.role == "user"), default=0)
     for number, message in enumerate(given):
         where = f"messages[{number}]"
-        is_cleared = message.clear_at == "next_user_message" and number < last_user
-        if message.role == "system" and (message.content is None or is_cleared):
+        if message.role == "system" and message.content is None:
             continue
         if message.content is None:
             raise bad_field(f"{where}.content", "none", "a text or a list of blocks")
         blocks = _listed(f"{where}.content", message.content)
-        blocks = [one for one in blocks if not isinstance(one[1], _CHANGES)]
         if message.role == "user":
             messages += (Placed(where, one) for one in _of_user(blocks))
         elif message.role == "assistant":
@@ -330,12 +313,14 @@ def _part(where: str, block: Any) -> Json:
 
 def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
     listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
-    shown: dict[str | None, bool] = {}
-    for is_added, changed, tool in _changes(body.messages):
-        shown[changed] = is_added
-        if tool:
-            listed = [one for one in listed if one[1].name != changed]
-            listed.append(("messages", tool))
+    contents = (one.content for one in body.messages if isinstance(one.content, list))
+    results = (one.content for blocks in contents for one in blocks if isinstance(one, ToolResult))
+    found = {
+        one.text
+        for parts in results
+        for one in (parts if isinstance(parts, list) else ())
+        if isinstance(one, ToolReference)
+    }
     own = [(at, tool) for at, tool in listed if tool.is_own]
     for where, tool in listed:
         # A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none
@@ -347,19 +332,5 @@ def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
     return [
         Placed(at, {"type": "function", "function": tool.function})
         for at, tool in own
-        if shown.get(tool.name, not tool.defer_loading or tool.name == choice.name)
+        if not tool.defer_loading or tool.name == choice.name or tool.name in found
     ]
-
-
-def _changes(messages: Sequence[Message]) -> Iterator[tuple[bool, str | None, Tool | None]]:
-    """Tools that messages add, remove or find: whether it is there, its name, its definition."""
-    for message in messages:
-        for block in message.content if isinstance(message.content, list) else ():
-            if isinstance(block, _CHANGES):
-                defined = block.tool.definition
-                name = (defined or block.tool).name
-                yield isinstance(block, ToolAddition), name, defined
-            inner = block.content if isinstance(block, ToolResult) else [block]
-            for one in inner if isinstance(inner, list) else ():
-                if isinstance(one, ToolReference):
-                    yield True, one.text, None

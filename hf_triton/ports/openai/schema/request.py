@@ -18,7 +18,6 @@ from msgspec import Struct
 from hf_triton.ports.openai.schema.body import (
     KINDS,
     Count,
-    Ignored,
     Integer,
     Json,
     JsonList,
@@ -102,6 +101,7 @@ SAMPLING: dict[str, Any] = {
 # llama.cpp's names of the same.
 OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "grammar": "guided_grammar"}
 USER = "user"
+_AT_TRITON = "Triton's /v2/models/NAME/generate has return_prompt_logprobs and return_token_ids"
 NARROWEST_TOP_P = 1e-9  # OpenAI's 0, which takes the likeliest token; Triton's 0 is off
 
 
@@ -119,12 +119,6 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     {
         **SAMPLING,
         **{name: SAMPLING[known] for name, known in OTHER_NAMES.items()},
-        # OpenAI's own bookkeeping: it changes no answer.
-        **dict.fromkeys(("metadata", "store", "service_tier"), Ignored),
-        **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), Ignored),
-        # How much OpenAI's models are to say, and how other servers keep theirs.
-        **dict.fromkeys(("verbosity", "keep_alive", "num_ctx", "cache_prompt"), Ignored),
-        **dict.fromkeys(("repeat_last_n", "id_slot", "timings_per_token"), Ignored),
         # Other servers' names of what must not be left out.
         **dict.fromkeys(("num_predict", "n_predict", "max_new_tokens"), refused("send max_tokens")),
         **dict.fromkeys(
@@ -144,11 +138,12 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
         "web_search_options": _only(),
         # vLLM's, and the defaults that its clients send.
         **{name: _only(value) for name, value in FIXED.items()},
-        **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), _only(False)),
+        "return_token_ids": refused(_AT_TRITON, False),
+        "return_tokens_as_token_ids": _only(False),
         **dict.fromkeys(("continue_final_message", "echo"), _only(False)),
         "add_generation_prompt": _only(True),
         "length_penalty": _only(1.0, 1),
-        "prompt_logprobs": _only(),
+        "prompt_logprobs": refused(f"send echo and logprobs to /v1/completions; {_AT_TRITON}"),
     }
 )
 class Generation(Struct, kw_only=True):
@@ -180,8 +175,6 @@ class Chat(ChatOptions, kw_only=True):
     reasoning_effort: str | None = None
     max_completion_tokens: Integer | None = None
     logprobs: bool | None = None
-    prompt_logprobs: Integer | None = None
-    return_token_ids: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -193,9 +186,7 @@ class GenerationRequest:
     include_usage: bool = False
     continuous_usage: bool = False  # vLLM's: the usage so far in every event
     num_logprobs: int | None = None  # alternatives; None without log-probabilities
-    num_prompt_logprobs: int | None = None  # the same of the prompt's
     echoes: bool = False  # the prompt's log-probabilities before the answer's
-    returns_token_ids: bool = False
     tools: Tools | None = None  # those whose calls the answer may hold
     media: tuple[MediaPart, ...] = ()  # the files of a chat
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)  # what an answer repeats of it
@@ -207,9 +198,8 @@ class GenerationRequest:
         """The model's outputs that are wanted beside those of every answer."""
         wanted = {
             "logprobs": self.num_logprobs is not None,
-            "prompt_logprobs": self.echoes or self.num_prompt_logprobs is not None,
+            "prompt_logprobs": self.echoes,
             "chat_format": self.is_chat,
-            **dict.fromkeys(("prompt_token_ids", "token_ids"), self.returns_token_ids),
         }
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
@@ -231,12 +221,8 @@ def asked(
     parameters = {**_sampling(body), **held, **sampling}
     if num_logprobs is not None:
         parameters["logprobs"] = num_logprobs
-    num_prompt_logprobs: int | None = getattr(body, "prompt_logprobs", None)
-    if num_prompt_logprobs is not None and (num_prompt_logprobs < 0 or body.stream):
-        allowed = "only with stream false" if num_prompt_logprobs >= 0 else "0 and more"
-        raise bad_field("prompt_logprobs", kind_of(num_prompt_logprobs), allowed)
-    if echoes or num_prompt_logprobs is not None:
-        parameters["prompt_logprobs"] = max(num_prompt_logprobs or 0, num_logprobs or 0)
+    if echoes:
+        parameters["prompt_logprobs"] = num_logprobs or 0
     common: dict[str, TensorValue] = {
         "stream": bool(body.stream),
         **present(body, "timeout_ms"),
@@ -254,9 +240,7 @@ def asked(
         include_usage=bool(usage.include_usage),
         continuous_usage=bool(usage.include_usage and usage.continuous_usage_stats),
         num_logprobs=num_logprobs,
-        num_prompt_logprobs=num_prompt_logprobs,
         echoes=echoes,
-        returns_token_ids=bool(getattr(body, "return_token_ids", None)),
         names=sent_names(body, parameters, held_at, calls="json_schema" in sampling),
     )
 

@@ -39,7 +39,6 @@ from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, und
 from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
 from hf_triton.tritonserver.model_state import State
 
-TRUNCATED = "truncated"  # of encoders, whether a text was cut
 SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
 # Together's words for what models are for.
 KINDS = {

@@ -43,16 +43,13 @@ class Chunk:
     num_input_tokens: int
     num_output_tokens: list[int]  # since the last chunk
     logprobs: list[str]  # empty where they were not asked for
-    prompt_logprobs: str = ""  # with the first response, as the next
-    prompt_token_ids: str = ""
-    token_ids: Sequence[str] = ()
+    prompt_logprobs: str = ""  # with the first response
     num_cached_tokens: int | None = None
     chat_format: str = ""
 
     @property
     def num_bytes(self) -> int:
-        of_choices = (*self.logprobs, *self.token_ids)
-        return len(self.prompt_logprobs) + len(self.prompt_token_ids) + sum(map(len, of_choices))
+        return len(self.prompt_logprobs) + sum(map(len, self.logprobs))
 
 
 def infer_request(
@@ -95,8 +92,6 @@ def read_chunk(response: Any) -> Chunk:
         unpack("UINT32", data["num_output_tokens"]),
         read_texts(data.get("logprobs", b"")),
         "".join(read_texts(data.get("prompt_logprobs", b""))),
-        "".join(read_texts(data.get("prompt_token_ids", b""))),
-        read_texts(data.get("token_ids", b"")),
         sum(unpack("UINT32", data["num_cached_tokens"])) if "num_cached_tokens" in data else None,
         "".join(read_texts(data.get("chat_format", b""))),
     )

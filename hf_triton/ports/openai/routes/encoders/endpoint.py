@@ -23,7 +23,6 @@ from hf_triton.ports.openai.routes.answers import Endpoint, Usage
 from hf_triton.ports.openai.schema.body import only, read
 from hf_triton.ports.openai.schema.errors import ApiError, Names, renamed
 from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
-from hf_triton.ports.openai.triton.catalog import TRUNCATED
 from hf_triton.ports.openai.triton.tensors import (
     ServedModel,
     add_input,
@@ -36,7 +35,6 @@ from hf_triton.ports.openai.triton.tensors import (
 
 MAX_INPUTS = 2048  # OpenAI's
 NUM_TOKENS = "num_input_tokens"
-CUT_HEADER, MOST_TOLD = "X-Truncated-Inputs", 100  # clients bound a header's length
 # In errors a model calls its texts so.
 _TEXTS = ("text_input", "input_text")
 _ROW = re.compile(r"\(row (\d+) of the batch\)")
@@ -149,8 +147,7 @@ class Batch:
     def _request(
         self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
     ) -> Any:
-        outputs = (*self.outputs, *([TRUNCATED] if TRUNCATED in model.outputs else []))
-        request = new_request(model.triton_name, request_id, outputs)
+        request = new_request(model.triton_name, request_id, self.outputs)
         ones = [1] if model.is_batched else []
         columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
         for name, column in columns.items():
@@ -163,24 +160,17 @@ class Batch:
         return request
 
     def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
-        rows: dict[str, list[Any]] = {name: [] for name in (*self.outputs, TRUNCATED)}
+        rows: dict[str, list[Any]] = {name: [] for name in self.outputs}
         for response in responses:
             data = outputs_of(response, self.outputs)
             for tensor in response.outputs:
                 rows[tensor.name] += _rows(tensor, data[tensor.name])
         num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
-        cut = [self._named(index) for index, is_cut in enumerate(rows.pop(TRUNCATED)) if is_cut]
         for found in rows.values():
             if len(found) != len(self.texts):
                 got = f"the model answered {len(found)} of {len(self.texts)} texts"
                 raise ApiError(500, got)
-        return Answers(rows, num_tokens, cut, answer_id)
-
-    def _named(self, index: int) -> str:
-        """A text as its caller knows it; of a pair the second is taken for the longer one."""
-        if index >= self.num_first or self.pairs:
-            return f"{self.names[-1]}[{index % self.num_first}]"
-        return f"{self.names[0]}[{index}]"
+        return Answers(rows, num_tokens, answer_id)
 
     def renamed(self, error: ApiError, first: int) -> ApiError:
         """The error in the caller's names; the request's first text has the number ``first``."""
@@ -195,23 +185,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Answers:
-    """``cut`` names the texts that were longer than the model takes."""
-
     rows: Mapping[str, list[Any]]
     num_tokens: int
-    cut: Sequence[str] = ()
     answer_id: str = ""
 
     @property
     def usage(self) -> Usage:
         return Usage(self.num_tokens, self.num_tokens)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        if not self.cut:
-            return {}
-        more = ["..."] if len(self.cut) > MOST_TOLD else []
-        return {CUT_HEADER: ", ".join([*self.cut[:MOST_TOLD], *more])}
 
 
 def encoder(
@@ -220,7 +200,6 @@ def encoder(
     id_prefix: str,
     operation: Operation,
     *,
-    by_model: bool = False,
     fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None,
 ) -> Endpoint:
     """Paths whose models compute numbers of texts; ``fits`` chooses among several bodies."""
@@ -230,15 +209,13 @@ def encoder(
         _ = found.sides
         return found
 
-    return Endpoint(paths, tasks, id_prefix, read_body, operation, by_model=by_model)
+    return Endpoint(paths, tasks, id_prefix, read_body, operation)
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:
     """An output's rows; where it has one dimension each element is one."""
     if tensor.name == NUM_TOKENS:
         return [unpack("UINT32", data)]
-    if tensor.name == TRUNCATED:
-        return list(data)
     values: Any = array("f", data) if tensor.datatype == "FP32" else unpack("BYTES", data)
     if tensor.datatype == "FP32" and not math.isfinite(sum(values)):
         raise ApiError(500, "the model computed a score that is not a number")

@@ -297,7 +297,6 @@ RANKING = encoder(
 SIMILARITY = encoder(
     *(("/similarity",), EMBEDDING_TASKS, "embd-"),
     Operation("How alike sentences are, as TEI", list[float], SimilarityRequest, error=HubError),
-    by_model=True,
 )
 # As TEI where there are texts, else as Cohere.
 EITHER_RERANK = encoder(
@@ -305,7 +304,6 @@ EITHER_RERANK = encoder(
     Operation(
         *("The same, or as TEI", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
     ),
-    by_model=True,
     fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
 )
 ENCODING = (

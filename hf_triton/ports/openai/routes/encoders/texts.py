@@ -30,28 +30,16 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     Texts,
     encoder,
 )
-from hf_triton.ports.openai.schema.body import Count, only, present
+from hf_triton.ports.openai.schema.body import Count, also, only, present, refused
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 
 VECTORS = "embedding"
-# The model's words for what NIM's and Voyage's clients call a text's use, and Jina's.
-_QUERY, _DOCUMENT = "search_query", "search_document"
+# The model's words for what NIM's and Voyage's clients call a text's use.
 _USES = {
-    "query": _QUERY,
-    "passage": _DOCUMENT,
-    "document": _DOCUMENT,
-    "retrieval.query": _QUERY,
-    "retrieval.passage": _DOCUMENT,
-    "classification": "classification",
-    "separation": "clustering",
-    "text-matching": "",
+    "query": "search_query",
+    **dict.fromkeys(("passage", "document"), "search_document"),
 }
-
-
-JinasTask = Literal[
-    "retrieval.query", "retrieval.passage", "classification", "separation", "text-matching"
-]
 
 
 class EmbeddingRequest(EncoderRequest, kw_only=True):
@@ -79,21 +67,26 @@ class Embeddings(Struct):
     usage: Usage
 
 
+@also(
+    {
+        # Jina's.
+        "task": refused("send input_type or prompt_name"),
+        "embedding_type": refused("send encoding_format", "float"),
+        "normalized": refused("serve a model that normalizes, or ask /embed"),
+        "late_chunking": refused("send each text by itself", False),
+    }
+)
 class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
     input: Texts
     encoding_format: Literal["float", "base64"] | None = None
-    embedding_type: Literal["float", "base64"] | None = None
     input_type: Literal["query", "passage", "document"] | None = None
-    task: JinasTask | None = None
-    normalized: bool | None = None
-    late_chunking: Annotated[Any, only(False)] = None
 
     def of_caller(self) -> Mapping[str, str]:
-        use = _USES.get(self.input_type or "") or _USES.get(self.task or "")
-        return {**super().of_caller(), **({"input_type": use} if use else {})}
+        use = {"input_type": _USES[self.input_type]} if self.input_type else {}
+        return {**super().of_caller(), **use}
 
     def write(self, answers: Answers) -> Embeddings:
-        is_base64 = "base64" in (self.encoding_format, self.embedding_type)
+        is_base64 = self.encoding_format == "base64"
         rows = answers.rows[VECTORS]
         found = [
             Embedding(
@@ -101,7 +94,7 @@ class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
                 # As little-endian float32.
                 base64.b64encode(row.tobytes()).decode("ascii") if is_base64 else row.tolist(),
             )
-            for index, row in enumerate(map(_normal, rows) if self.normalized else rows)
+            for index, row in enumerate(rows)
         ]
         return Embeddings("list", found, self.model, answers.usage)
 
@@ -135,13 +128,11 @@ def _no_token_ids(body: Mapping[str, Any]) -> type[EncoderRequest]:
 EMBEDDINGS = encoder(
     *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-"),
     Operation("Texts to vectors", Embeddings, EmbeddingsRequest),
-    by_model=True,
     fits=_no_token_ids,
 )
 EMBED = encoder(
     *(("/embed",), EMBEDDING_TASKS, "embd-"),
     Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
-    by_model=True,
 )
 
 
@@ -252,7 +243,6 @@ CLASSIFY = encoder(
 PREDICT = encoder(
     *(("/predict",), CLASSIFIER_TASKS, "classify-"),
     Operation("Texts to labels, as TEI", Predicted, PredictRequest, error=HubError),
-    by_model=True,
 )
 PREDICT_OF_HUB = encoder(
     *(("/",), CLASSIFIER_TASKS, "classify-", replace(PREDICT.operation, body=HubPredictRequest))
