@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
+from hf_triton.runtime.devices.device import free_bytes
 from hf_triton.runtime.errors import LoadError
 
 _MASKED = -1e9  # a logit below this is one that a model never chooses
@@ -59,16 +62,21 @@ def own_logits(
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference of logits (..., vocab), as a share of their range. Tokens that the
-    model masks don't count, nor rows for which it computes no numbers.
+    """The largest of ``differences``; infinite for NaN."""
+    worst = float(differences(logits, expected).max().item())
+    return float("inf") if worst != worst else worst
+
+
+def differences(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """The largest difference of each row of logits (..., vocab), as a share of its range. Tokens
+    that the model masks don't count, nor rows for which it computes no numbers.
     """
     top = expected.amax(-1, keepdim=True)
     masked = (expected < _MASKED) | ~top.isfinite()
     top = top.nan_to_num(0, 0, 0)
     logits, expected = (torch.where(masked, top, one) for one in (logits, expected))
     span = (top.squeeze(-1) - expected.amin(-1)).clamp_min(1e-6)
-    worst = float(((logits - expected).abs().amax(-1) / span).max().item())
-    return float("inf") if worst != worst else worst
+    return (logits - expected).abs().amax(-1) / span
 
 
 def check_numbers(logits: torch.Tensor) -> None:
@@ -101,6 +109,30 @@ def narrowed(model: Any, names: Callable[[str], object], width: int) -> Iterator
     finally:
         for owner, name, size in sizes:
             setattr(owner, name, size)
+
+
+@contextmanager
+def in_float32(model: Any) -> Iterator[None]:
+    """Widens the model's 16-bit weights to float32. Raises MemoryError where they would take more
+    than half of a device's free memory.
+    """
+    tensors = [
+        (one, one.data)
+        for one in chain(model.parameters(), model.buffers())
+        if one.dtype in (torch.float16, torch.bfloat16)
+    ]
+    needed: Counter[torch.device] = Counter()
+    for _, own in tensors:
+        needed[own.device] += torch.float32.itemsize * own.numel()
+    if any(size > free_bytes(device) // 2 for device, size in needed.items()):
+        raise MemoryError
+    try:
+        for one, own in tensors:
+            one.data = own.float()
+        yield
+    finally:
+        for one, own in tensors:
+            one.data = own
 
 
 class _Forced(LogitsProcessor):

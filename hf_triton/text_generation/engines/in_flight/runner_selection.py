@@ -33,7 +33,7 @@ from hf_triton.text_generation.forward.transformers.cache_runner import CacheRun
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
-from .trial import TRIAL_WIDTH, WIDTHS, Trial, text_probes
+from .trial import TRIAL_WIDTH, WIDTHS, text_trial
 
 
 def _fused(*given: Any) -> Any:
@@ -93,7 +93,7 @@ def select_runner(
     own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            trial = Trial(model, device, text_probes(model), max_model_len=max_model_len)
+            trial = text_trial(model, device, max_model_len)
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
@@ -169,6 +169,6 @@ def _attention_cases(
     cases: set[AttentionCase] = set()
     own_attention = OwnAttention(model)
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        Trial(model, device, text_probes(model)).logits(in_pages_by(kind, noting(cases)), shapes)
+        text_trial(model, device).logits(in_pages_by(kind, noting(cases)), shapes)
     own_attention.restore()
     return cases

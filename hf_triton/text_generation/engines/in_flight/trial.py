@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, cycle
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,8 +16,15 @@ from typing import Any, NamedTuple
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
-from hf_triton.text_generation.engine.own_logits import check_numbers, difference, own_logits
+from hf_triton.text_generation.engine.own_logits import (
+    check_numbers,
+    difference,
+    differences,
+    in_float32,
+    own_logits,
+)
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
@@ -33,10 +41,14 @@ from hf_triton.text_generation.sequence.source import Source
 # The largest difference of logits, as a share of their range. Runners sum in another order than the
 # model and some round less often, so results differ. In 16 bits it is _TIMES_NOISE what the model's
 # own logits change by where half of a prompt is decoded token by token, at least _TIMES_EPS the
-# type's last bit, at most WIDEST.
+# type's last bit, at most WIDEST. Where they differ by more, float32 tells which one is right: a
+# runner may be _FARTHER from it than the model's own logits, in the geometric mean of rows, which
+# one row where a mixture takes another expert changes little.
 EXACT = 1e-3  # float32
 _TIMES_NOISE, _TIMES_EPS, WIDEST = 4.0, 3.0, 8e-2
+_FARTHER = 1.25
 _TRIAL_LEN = 32
+_NUM_STEP_TOKENS = 11
 TRIAL_WIDTH = 4
 WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 _DRAFT_LENGTHS = (5, 3)  # of the prompts by which drafts are tried
@@ -116,15 +128,29 @@ class Trial:
         refusals: Refusals,
         **more: Any,
     ) -> RunnerSpec | None:
-        """The first runner that gives the expected logits. Raises LoadError for NaN in all."""
+        """The first runner that gives the expected logits, or in 16 bits some that are as near to
+        those of float32. Raises LoadError for NaN in all.
+        """
         check_numbers(expected.logits)
-        return first_agreeing(
-            candidates,
-            lambda spec: difference(self.logits(spec, shapes), expected.logits),
-            expected.tolerance,
-            refusals,
-            **more,
-        )
+        own_attention = OwnAttention(self.model)
+
+        @cache
+        def exact_logits() -> torch.Tensor | None:
+            """Those of float32, if the model is not float32 itself and has room for it."""
+            if self._is_rounded:
+                with suppress(Exception), own_attention.restored(), in_float32(self.model):
+                    return torch.stack([self._own_logits(probe) for probe in self.probes])
+            return None
+
+        def differs(spec: RunnerSpec) -> float:
+            logits = self.logits(spec, shapes)
+            found = difference(logits, expected.logits)
+            if found <= expected.tolerance or (exact := exact_logits()) is None:
+                return found
+            farther = self._error(logits, exact) / self._error(expected.logits, exact)
+            return expected.tolerance if farther <= _FARTHER else found
+
+        return first_agreeing(candidates, differs, expected.tolerance, refusals, **more)
 
     def logits(self, spec: RunnerSpec, shapes: list[LayerShape]) -> torch.Tensor:
         """A runner's logits over a cache full of NaN, which other sequences might leave."""
@@ -166,12 +192,21 @@ class Trial:
         """The largest difference that rounding makes. A quantized layer may round its input to 8
         bits, where one last bit decides between two of 256 values.
         """
-        if getattr(self.model, "hf_quantizer", None) is not None:
-            return WIDEST
-        if self.model.dtype == torch.float32:
-            return EXACT
-        least = _TIMES_EPS * torch.finfo(self.model.dtype).eps
-        return min(WIDEST, max(least, _TIMES_NOISE * self._noise(logits)))
+        if self._is_rounded:
+            least = _TIMES_EPS * torch.finfo(self.model.dtype).eps
+            return min(WIDEST, max(least, _TIMES_NOISE * self._noise(logits)))
+        return EXACT if getattr(self.model, "hf_quantizer", None) is None else WIDEST
+
+    @property
+    def _is_rounded(self) -> bool:
+        """Whether all is computed in 16 bits."""
+        is_quantized = getattr(self.model, "hf_quantizer", None) is not None
+        return not is_quantized and self.model.dtype != torch.float32
+
+    def _error(self, logits: torch.Tensor, exact: torch.Tensor) -> float:
+        """The geometric mean of the rows' differences, each at least half of the last bit."""
+        least = torch.finfo(self.model.dtype).eps / 2
+        return float(differences(logits, exact).clamp_min(least).log().mean().exp())
 
     def _noise(self, logits: list[torch.Tensor]) -> float:
         """How much a probe's logits change if half of its prompt is decoded token by token; in an
@@ -189,15 +224,23 @@ class Trial:
         return 0.0
 
 
+def text_trial(model: Any, device: torch.device, max_model_len: int = 0) -> Trial:
+    """Prompts that are computed in chunks of 1 to 10 tokens; on a CPU two decode together beyond a
+    page.
+    """
+    probes = text_probes(model)
+    return Trial(model, device, probes, _NUM_STEP_TOKENS, max_model_len=max_model_len)
+
+
 def text_probes(model: Any) -> list[Probe]:
-    """Prompts of 7, 4 and 18 tokens, the last longer than a page on a CPU."""
+    """Prompts of 4, 18 and 17 tokens, the last two longer than a page on a CPU."""
     config = model.config.get_text_config()
     draw = torch.Generator().manual_seed(0)
     numbers = torch.randint(0, int(config.vocab_size), (3, 20), generator=draw)
     pad = getattr(config, "pad_token_id", None)
     if isinstance(pad, int) and 0 <= pad < config.vocab_size:
-        numbers[2, [2, 12]] = pad  # some count positions of all other tokens
-    rows = zip(numbers.tolist(), (7, 4, 18), strict=True)
+        numbers[-1, [2, 12]] = pad  # some count positions of all other tokens
+    rows = zip(numbers.tolist(), (4, 18, 17), strict=True)
     return [Probe(row[:length], row[length : length + 2]) for row, length in rows]
 
 

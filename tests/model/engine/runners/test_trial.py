@@ -1,0 +1,72 @@
+"""What a trial at load refuses, and what it takes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.text_generation.engine import own_logits
+from hf_triton.text_generation.engine.own_logits import difference
+from hf_triton.text_generation.engines.in_flight.runner_selection import in_pages_by
+from hf_triton.text_generation.engines.in_flight.trial import Expected, Trial, text_trial
+from hf_triton.text_generation.forward.paged.attention import plain_attention
+from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
+from hf_triton.text_generation.forward.paged.step import PagedStep
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from tests.support.tiny_models import tiny_model
+
+CPU = torch.device("cpu")
+
+
+def test_a_runner_that_mixes_up_the_second_pages_of_rows_is_refused() -> None:
+    def mixed_up(q: Any, keys: Any, values: Any, step: PagedStep, rule: Any) -> torch.Tensor:
+        table = step.block_table.clone()
+        table[:, 1:] = table[-1:, 1:]
+        return plain_attention(q, keys, values, replace(step, block_table=table), rule)
+
+    model = tiny_model("llama")
+    trial, shapes = text_trial(model, CPU), layer_shapes(model, CPU)
+    expected, refusals = trial.expected(), Refusals()
+    specs = [in_pages_by(PagedRunner, attend) for attend in (mixed_up, plain_attention)]
+    assert trial.select(expected, specs[:1], shapes, refusals) is None
+    assert "logits differ by" in str(refusals)
+    assert trial.select(expected, specs[1:], shapes, Refusals()) is specs[1]
+
+
+@pytest.fixture
+def rounded() -> Trial:
+    return text_trial(tiny_model("llama").to(torch.bfloat16), CPU)
+
+
+def selected(trial: Trial, logits: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a runner with these logits is taken where nearly none may differ."""
+    monkeypatch.setattr(Trial, "logits", lambda *_: logits)
+    expected, spec = Expected(trial.expected().logits, 1e-6), RunnerSpec("one", lambda *_: None)
+    return trial.select(expected, [spec], [], Refusals()) is spec
+
+
+def test_in_16_bits_a_runner_may_differ_that_is_as_near_to_float32(
+    rounded: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, own = rounded.model, rounded.expected().logits
+    before = [(one.data_ptr(), one.dtype) for one in model.parameters()]
+    widened = replace(rounded, model=copy.deepcopy(model).float())
+    exact = widened.expected().logits
+    assert difference(own, exact) > 1e-3
+    assert selected(rounded, exact, monkeypatch)
+    assert selected(rounded, exact + (exact - own), monkeypatch)  # as far on the other side
+    assert not selected(rounded, own + 9 * (own - exact), monkeypatch)
+    assert [(one.data_ptr(), one.dtype) for one in model.parameters()] == before
+
+
+def test_without_room_for_float32_only_the_models_own_logits_count(
+    rounded: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = replace(rounded, model=copy.deepcopy(rounded.model).float()).expected().logits
+    monkeypatch.setattr(own_logits, "free_bytes", lambda _: 0)
+    assert not selected(rounded, exact, monkeypatch)
