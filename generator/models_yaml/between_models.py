@@ -6,83 +6,80 @@ Of folders letters' case does not count: on some file systems ``Demo`` and ``dem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from generator.models_yaml.model_rules import Entry
 from generator.spec.model_spec import MAX_NAME, OVERRIDES, Arm, Metric, ModelSpec
-from generator.spec.triton_models import ENGINE_SUFFIX
+from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.yaml_file import keys
-from generator.yaml_file.nodes import Key, Node
+from generator.yaml_file.nodes import Key, Node, scalars
 from generator.yaml_file.schema import Report, did_you_mean, show
 
 
-@dataclass(frozen=True)
-class NameClaim:
-    """A model's name, its place in the file, and the suffixes of its other folders' names."""
-
-    node: Node
-    name: str
-    suffixes: tuple[str, ...] = ()
-
-    @property
-    def streams(self) -> bool:
-        """Whether its other folder holds its engine; else they are an ensemble's steps."""
-        return self.suffixes == (ENGINE_SUFFIX,)
-
-    @property
-    def folders(self) -> list[str]:
-        return [self.name + suffix for suffix in self.suffixes]
-
-
-def refuse_clashes(claims: Sequence[NameClaim], report: Report) -> None:
+def refuse_clashes(entries: Sequence[Entry], report: Report) -> None:
     """Reports each name that another model has taken, and each too long for its other folders."""
-    others = {folder.lower(): (folder, claim) for claim in claims for folder in claim.folders}
-    first: dict[str, NameClaim] = {}
-    for claim in claims:
-        got, folder = f"got {show(claim.node)}", claim.name.lower()
-        other = first.setdefault(folder, claim)
-        if claim.name == other.name and other is not claim:
-            line = other.node.line
-            report.add(claim.node, f"{got}, already the name of the model in line {line}")
-        elif other is not claim:
-            line = other.node.line
-            report.add(
-                claim.node, f"{got}, which differs only in case from the name in line {line}"
+    claims = [(node, _suffixes(entry)) for entry in entries for node in _texts(entry, "name")]
+    claims += [(node, ()) for entry in entries for node in _texts(entry, "served_names")]
+    folders = {
+        f"{node.value}{suffix}".lower(): (node, suffix)
+        for node, suffixes in claims
+        for suffix in suffixes
+    }
+    first: dict[str, Node] = {}
+    for node, suffixes in claims:
+        name, got = str(node.value), f"got {show(node)}"
+        other = first.setdefault(name.lower(), node)
+        if other is not node:
+            is_same = other.value == name
+            of = (
+                "already the name of the model"
+                if is_same
+                else "which differs only in case from the name"
             )
-        elif folder in others:
-            report.add(claim.node, f"{got}, but {_taken(*others[folder])}")
-        suffix = max(claim.suffixes, key=len, default="")
+            report.add(node, f"{got}, {of} in line {other.line}")
+        elif name.lower() in folders:
+            report.add(node, f"{got}, but {_taken(*folders[name.lower()])}")
+        suffix = max(suffixes, key=len, default="")
         longest = MAX_NAME - len(suffix)
-        if longest < len(claim.name) <= MAX_NAME:
-            what = "a model that streams" if claim.streams else "an ensemble"
+        if longest < len(name) <= MAX_NAME:
+            what = "a model that streams" if suffix == ENGINE_SUFFIX else "an ensemble"
             why = f"{what} needs {len(suffix)} more for '<name>{suffix}'"
-            message = f"got {len(claim.name)} characters, expected at most {longest}: {why}"
-            report.add(claim.node, message)
+            report.add(node, f"got {len(name)} characters, expected at most {longest}: {why}")
 
 
-def _taken(folder: str, owner: NameClaim) -> str:
-    line = owner.node.line
-    if owner.streams:
+def _suffixes(entry: Entry) -> tuple[str, ...]:
+    """The ends of the names of the entry's other folders."""
+    if entry.keys.layout == "ensemble":
+        return STEP_SUFFIXES
+    return (ENGINE_SUFFIX,) if entry.keys.streaming else ()
+
+
+def _texts(entry: Entry, key: str) -> list[Node]:
+    """A text, or those of a list, that the entry itself has under ``key``."""
+    node = entry.own.get(key)
+    found = () if node is None else scalars(node)
+    return [one for one in found if isinstance(one.value, str)]
+
+
+def _taken(owner: Node, suffix: str) -> str:
+    folder, line = f"{owner.value}{suffix}", owner.line
+    if suffix == ENGINE_SUFFIX:
         holds = f"'{folder}' holds the engine of the model in line {line}, which streams"
         return f"{holds}; rename one of them, or set 'streaming: false' there"
     return f"'{folder}' is a step of the ensemble in line {line}; rename one of them"
 
 
-@dataclass(frozen=True)
-class MetricClaim:
-    node: Node
-    name: str
-    metric: Metric
-
-
-def refuse_differences(claimed: Iterable[MetricClaim], report: Report) -> None:
+def refuse_differences(entries: Iterable[Entry], report: Report) -> None:
     """Reports a metric that another model declares otherwise: on /metrics they are one."""
-    first: dict[str, MetricClaim] = {}
-    for claim in claimed:
-        other = first.setdefault(claim.name, claim)
-        if other.metric != claim.metric:
-            line = f"the metric of this name in line {other.node.line}"
-            report.add(claim.node, f"differs from {line}; expected the same, or another name")
+    first: dict[str, tuple[Node, Metric]] = {}
+    for entry in entries:
+        for name, metric in entry.keys.metrics.items():
+            node = entry.given["metrics"].entries[name]
+            other, declared = first.setdefault(name, (node, metric))
+            if declared != metric:
+                line = f"the metric of this name in line {other.line}"
+                report.add(node, f"differs from {line}; expected the same, or another name")
 
 
 @dataclass(frozen=True)
@@ -107,43 +104,40 @@ class Branch:
         return whole._replace(value=kept)
 
 
-def branches(whole: Node) -> list[Branch]:
+def branches(canary: Node | None) -> list[Branch]:
     """The arms that are right by themselves; mistakes are reported with the model's own."""
-    canary = whole.get("canary")
     arms = None if canary is None else canary.get("arms")
     nodes = [] if arms is None else arms.items
     found = ((node, keys.read(Arm, node, Report())) for node in nodes)
     return [Branch(node, arm) for node, arm in found if arm is not None]
 
 
-@dataclass(frozen=True)
-class Target:
-    """Another entry that a model named ``owner`` shares its requests with, and where it says so."""
-
-    node: Node
-    owner: str
-
-
-def refuse_targets(
-    targets: Iterable[Target],
-    names: Iterable[str],
-    specs: Iterable[ModelSpec],
-    report: Report,
-) -> None:
-    """Reports each target that can't answer for its owner; ``specs`` are the correct entries."""
-    known = dict.fromkeys(names)
+def refuse_targets(entries: Sequence[Entry], specs: Iterable[ModelSpec], report: Report) -> None:
+    """Reports each arm of another entry that can't answer for its owner; ``specs`` are the correct
+    entries.
+    """
+    known = [str(node.value) for entry in entries for node in _texts(entry, "name")]
     by_name = {spec.name: spec for spec in specs}
-    for target in targets:
-        name, got = str(target.node.value), f"got {show(target.node)}, which is"
-        owner, other = by_name.get(target.owner), by_name.get(name)
-        if name == target.owner:
-            report.add(target.node, f"{got} this model itself; expected another one")
-        elif name not in known:
-            hint = did_you_mean(name, [one for one in known if one != target.owner], "models")
-            report.add(target.node, f"{got} no model of this file{hint}")
-        elif owner is not None and other is not None:
-            for message in _differences(owner, other):
-                report.add(target.node, message)
+    for entry in entries:
+        for branch in branches(entry.given.get("canary")) if _texts(entry, "name") else ():
+            node, mine = branch.node.get("to"), str(entry.given["name"].value)
+            if node is not None and branch.arm.to is not None:
+                others = [name for name in known if name != mine]
+                for message in _why_not(node, mine, others, by_name):
+                    report.add(node, message)
+
+
+def _why_not(
+    node: Node, mine: str, others: Collection[str], specs: Mapping[str, ModelSpec]
+) -> Iterator[str]:
+    name, got = str(node.value), f"got {show(node)}, which is"
+    owner, other = specs.get(mine), specs.get(name)
+    if name == mine:
+        yield f"{got} this model itself; expected another one"
+    elif name not in others:
+        yield f"{got} no model of this file{did_you_mean(name, others, 'models')}"
+    elif owner is not None and other is not None:
+        yield from _differences(owner, other)
 
 
 def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:

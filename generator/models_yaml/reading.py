@@ -13,9 +13,6 @@ from generator.errors import ModelError, SpecError, looks_like_token
 from generator.models_yaml import models_lock
 from generator.models_yaml.between_models import (
     Branch,
-    MetricClaim,
-    NameClaim,
-    Target,
     branches,
     refuse_clashes,
     refuse_differences,
@@ -26,7 +23,6 @@ from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task, find_tasks
-from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.yaml_file import keys, nodes, schema
 from generator.yaml_file.keys import Keys, key_names, listed
 from generator.yaml_file.nodes import Node, scalars
@@ -120,10 +116,7 @@ class _Loader:
     base: Path
     tasks: Mapping[str, Task]
     report: Report
-    claims: list[NameClaim] = field(default_factory=list)
-    aliases: list[NameClaim] = field(default_factory=list)
-    metrics: list[MetricClaim] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
         known = key_names(ModelsYaml)
@@ -150,10 +143,9 @@ class _Loader:
             self.report.add(entries, message)
             return []
         specs = [spec for node in entries.value for spec in self.entry(node, shared)]
-        refuse_clashes([*self.claims, *self.aliases], self.report)
-        refuse_differences(self.metrics, self.report)
-        names = [claim.name for claim in self.claims]
-        refuse_targets(self.targets, names, specs, self.report)
+        refuse_clashes(self.entries, self.report)
+        refuse_differences(self.entries, self.report)
+        refuse_targets(self.entries, specs, self.report)
         return specs
 
     def defaults(self, node: Node) -> Node | None:
@@ -178,9 +170,7 @@ class _Loader:
             return
         if spec is not None:
             yield spec
-        for branch in branches(whole):
-            if branch.arm.to is not None and (place := branch.node.get("to")) is not None:
-                self.targets.append(Target(place, name.value))
+        for branch in branches(whole.get("canary")):
             if branch.arm.overrides and whole.get("task") and whole.get("model"):
                 arm = self.arm(branch, whole, name.value)
                 if arm is not None:
@@ -216,26 +206,13 @@ class _Loader:
         options = self.options(given.get("options"), task, node) if task else {}
         if "streaming" not in given or "streaming" in wrong:
             found = dataclasses.replace(found, streaming=task is not None and task.streams)
-        self.claim(node, found, given)
         entry = Entry(given, node, found, wrong, task, options)
+        self.entries.append(entry)
         for place, message in broken_rules(entry):
             self.refuse(place, message, node)
         if len(self.report.problems) > before:
             return None
         return _spec(found, options, given)
-
-    def claim(self, node: Node, found: ModelKeys, given: Mapping[str, Node]) -> None:
-        named, others = node.get("name"), node.get("served_names")
-        if named is not None and isinstance(named.value, str):
-            streaming = (ENGINE_SUFFIX,) if found.streaming else ()
-            suffixes = STEP_SUFFIXES if found.layout == "ensemble" else streaming
-            self.claims.append(NameClaim(named, named.value, suffixes))
-        texts = (one for one in others.items if isinstance(one.value, str)) if others else ()
-        self.aliases += [NameClaim(one, str(one.value)) for one in texts]
-        for name, metric in found.metrics.items():
-            place = given["metrics"].get(name)
-            if place is not None:
-                self.metrics.append(MetricClaim(place, name, metric))
 
     def options(self, node: Node | None, task: Task, model: Node) -> dict[str, object]:
         given: dict[str, Any] = {}

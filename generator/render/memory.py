@@ -79,7 +79,9 @@ def weight_bytes(
             names = set(read_json(files / _INDEX)["weight_map"].values())
         size = sum((files / name).stat().st_size for name in names)
         return int(size * _growth(files, values["dtype"]))
-    sizes = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
+    sizes: dict[str, int] = {
+        path: file["size"] for path, file in (values.get("locked_files") or {}).items()
+    }
     if values["local"]:
         path = _files(folder, values)
         found = [path] if path.is_file() else filter(Path.is_file, path.glob("*"))
