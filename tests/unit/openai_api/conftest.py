@@ -166,6 +166,15 @@ class Starter:
     def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
         return self.loop.run(self._triton(port))
 
+    def api(
+        self, *models: Model, port: int = 0, abandoned_requests: str = "", **options: Any
+    ) -> Translator:
+        """A translator in front of a fake of its own, which has the usual models without others."""
+        fake, port = self.triton(port)
+        fake.models = {one.name: one for one in models} or fake.models
+        fake.abandoned_requests = options["abandoned_requests"] = abandoned_requests
+        return self.translator(fake, f"127.0.0.1:{port}", **options)
+
     def translator(
         self,
         triton: FakeTriton,
@@ -226,8 +235,7 @@ class Starter:
 def module_api(loop: Loop) -> Iterator[Translator]:
     """A translator for a module whose tests leave nothing behind: each start takes 50 ms."""
     starter = Starter(loop)
-    fake, port = starter.triton()
-    yield starter.translator(fake, f"127.0.0.1:{port}")
+    yield starter.api()
     starter.end()
 
 
@@ -243,6 +251,4 @@ def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
 @pytest.fixture
 def api(starter: Starter, tmp_path: Path) -> Translator:
     """A translator without a key, in front of a fake of its own, which it tells who has left."""
-    fake, port = starter.triton()
-    fake.abandoned_requests = f"{tmp_path}/left_"
-    return starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)
+    return starter.api(abandoned_requests=f"{tmp_path}/left_")

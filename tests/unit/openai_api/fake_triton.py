@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from hf_triton.ports.openai.triton.tensors import pack_texts
+from hf_triton.ports.openai.triton.tensors import pack, unpack
 from hf_triton.runtime.request.request_parameters import CALL
 
 ERRORS = {
@@ -213,9 +213,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def _count(self, request: Any) -> Any:
         """Each of the ``words`` and the ``times`` that it is wanted, as JSON, and a score."""
-        inputs: dict[str, Any] = {
-            one.name: _texts(data) if one.datatype == "BYTES" else _value(one.datatype, data)
-            for one, data in zip(request.inputs, request.raw_input_contents, strict=True)
+        inputs = {
+            name: one if name == "words" else one[0] for name, one in _inputs(request).items()
         }
         self.shapes += [list(one.shape) for one in request.inputs]
         self.seen.append(inputs)
@@ -223,32 +222,29 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             text = f"times: got {inputs['times']}, allowed: 0 or more"
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
         counted = [{"word": word, "times": inputs.get("times", 1)} for word in inputs["words"]]
-        answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
-        answer.outputs.add(name="output", datatype="BYTES", shape=[1])
-        answer.raw_output_contents.append(pack_texts([json.dumps(counted)]))
-        answer.outputs.add(name="score", datatype="FP32", shape=[2])
-        answer.raw_output_contents.append(struct.pack("<2f", 0.5, float("nan")))
-        return answer
+        return _answer(
+            request,
+            output=("BYTES", [1], [json.dumps(counted)]),
+            score=("FP32", [2], [0.5, float("nan")]),
+        )
 
     async def _embed(self, request: Any) -> Any:
         """Of each text its length, its first character's code and a half."""
         self.ids.append(request.id)
         self.encoder_requests.append(request)
-        texts = _texts(request.raw_input_contents[0])
+        texts = next(iter(_inputs(request).values()))
         for text in texts:
             if text in ERRORS:
                 await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
                 raise RefusedError(*_labelled(request, error))
             await self._wait(text, {CALL: request.parameters[CALL].string_param})
-        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
-        rows = b"".join(struct.pack("<3f", len(text), ord(text[:1] or "\0"), 0.5) for text in texts)
-        answer.outputs.add(name="embedding", datatype="FP32", shape=[len(texts), 3])
-        answer.raw_output_contents.append(rows[: 12 * self.most_answered])
-        answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts)])
-        counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
-        answer.raw_output_contents.append(counts)
-        return answer
+        rows = [(len(text), ord(text[:1] or "\0"), 0.5) for text in texts[: self.most_answered]]
+        return _answer(
+            request,
+            embedding=("FP32", [len(texts), 3], [one for row in rows for one in row]),
+            num_input_tokens=("UINT32", [len(texts)], [len(text.split()) for text in texts]),
+        )
 
     async def _classify(self, request: Any) -> Any:
         """Of each pair how many words the second text shares with the first, and half of that as
@@ -256,75 +252,55 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         """
         self.ids.append(request.id)
         self.encoder_requests.append(request)
-        given = dict(
-            zip((one.name for one in request.inputs), request.raw_input_contents, strict=True)
-        )
-        texts = _texts(given.get("input_text") or given["text_input"])
-        pairs = _texts(given["text_pair"]) if "text_pair" in given else [""] * len(texts)
+        given = _inputs(request)
+        texts = given.get("input_text") or given["text_input"]
+        pairs = given.get("text_pair", [""] * len(texts))
         factor = 1.0 if "function_to_apply" in given else 0.5
-        both = zip(texts, pairs, strict=True)
-        shared = [len({*text.split()} & {*pair.split()}) for text, pair in both]
-        logits = [[float(number)] for number in shared]
-        names = [["RELEVANT"]] * len(texts)
+        both = list(zip(texts, pairs, strict=True))
+        logits = [[float(len({*text.split()} & {*pair.split()}))] for text, pair in both]
+        names = ["RELEVANT"]
         if request.model_name == "labels":
-            logits = [[0.0, 1.0, float(len(text))] for text in texts]
-            names = [["c", "b", "a"]] * len(texts)
-        columns = {
-            "label": ("BYTES", pack_texts([name for row in names for name in row])),
-            "score": ("FP32", _floats([sorted(row)[::-1] for row in logits], factor)),
-            "logits": ("FP32", _floats(logits, 1.0)),
-        }
-        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
-        for name, (datatype, data) in columns.items():
-            if name in {one.name for one in request.outputs}:
-                shape = [len(texts), len(logits[0])]
-                answer.outputs.add(name=name, datatype=datatype, shape=shape)
-                answer.raw_output_contents.append(data)
-        answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts), 1])
-        counts = [len(f"{text} {pair}".split()) for text, pair in zip(texts, pairs, strict=True)]
-        answer.raw_output_contents.append(struct.pack(f"<{len(counts)}I", *counts))
-        return answer
+            logits, names = [[0.0, 1.0, float(len(text))] for text in texts], ["c", "b", "a"]
+        shape = [len(texts), len(names)]
+        scores = [factor * one for row in logits for one in sorted(row)[::-1]]
+        counts = [len(f"{text} {pair}".split()) for text, pair in both]
+        return _answer(
+            request,
+            label=("BYTES", shape, names * len(texts)),
+            score=("FP32", shape, scores),
+            logits=("FP32", shape, [one for row in logits for one in row]),
+            num_input_tokens=("UINT32", [len(texts), 1], counts),
+        )
 
     async def _hear(self, request: Any) -> Any:
         """An answer of two segments."""
-        inputs: dict[str, Any] = {
-            tensor.name: _files(data)[0]
-            if tensor.datatype == "BYTES"
-            else _value(tensor.datatype, data)
-            for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
-        }
+        inputs = {name: one[0] for name, one in _inputs(request).items()}
         parameters = {name: one.string_param for name, one in request.parameters.items()}
         self.seen.append({**inputs, **parameters, "model": request.model_name})
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         self.ids.append(request.id)
-        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         if inputs["audio"] == NO_IMAGE:
             text = "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3"
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
         if inputs["audio"] == NO_ANSWER:
             return None
-        is_verbose = inputs.get("return_timestamps") == b"verbose"
+        is_verbose = inputs.get("return_timestamps") == "verbose"
         more = NUMBERS if is_verbose else {}
         segments = [{**one, **more} for one in SEGMENTS if "return_timestamps" in inputs]
-        wanted = {
-            "text_output": pack_texts([" One. Two."]),
-            "segments": pack_texts([json.dumps(segments)]),
-            "language": pack_texts(["french" if is_verbose else "fr"]),
-            "duration": struct.pack("<f", 3.5),
-        }
-        for output in request.outputs:
-            answer.outputs.add(name=output.name, shape=[1])
-            answer.raw_output_contents.append(wanted[output.name])
-        return answer
+        return _answer(
+            request,
+            text_output=("BYTES", [1], [" One. Two."]),
+            segments=("BYTES", [1], [json.dumps(segments)]),
+            language=("BYTES", [1], ["french" if is_verbose else "fr"]),
+            duration=("FP32", [1], [3.5]),
+        )
 
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models
         self.ids.append(request.id)
         inputs: dict[str, Any] = {
-            tensor.name: _files(data)
-            if tensor.name in ("image", "audio")
-            else _value(tensor.datatype, data)
-            for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
+            name: one if name in ("image", "audio") or len(one) > 1 else one[0]
+            for name, one in _inputs(request).items()
         }
         inputs["sampling_parameters"] = json.loads(inputs.get("sampling_parameters", "{}"))
         inputs.update({name: one.string_param for name, one in request.parameters.items()})
@@ -355,17 +331,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             self.num_waiting -= 1
 
 
-def _floats(rows: list[list[float]], factor: float) -> bytes:
-    return b"".join(struct.pack("<f", factor * number) for row in rows for number in row)
-
-
-def _value(datatype: str, data: bytes) -> Any:
-    if datatype == "BYTES":
-        assert struct.unpack_from("<I", data) == (len(data) - 4,)
-        return data[4:].decode()
-    if datatype == "INT32" and len(data) > 4:
-        return list(struct.unpack(f"<{len(data) // 4}i", data))
-    return struct.unpack({"BOOL": "<?", "INT32": "<i", "FP32": "<f"}[datatype], data)[0]
+def _inputs(request: Any) -> dict[str, list[Any]]:
+    """The elements of each input; files are bytes."""
+    return {
+        one.name: _files(data) if one.name in ("image", "audio") else unpack(one.datatype, data)
+        for one, data in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
 
 
 def _files(data: bytes) -> list[bytes]:
@@ -377,8 +348,16 @@ def _files(data: bytes) -> list[bytes]:
     return files
 
 
-def _texts(data: bytes) -> list[str]:
-    return [file.decode() for file in _files(data)]
+def _answer(request: Any, **outputs: tuple[str, list[int], list[Any]]) -> Any:
+    """An answer of those outputs that are asked for: data type, shape and elements."""
+    answer = service_pb2.ModelInferResponse(
+        model_name=request.model_name, model_version="1", id=request.id
+    )
+    for name in [one.name for one in request.outputs] or outputs:
+        datatype, shape, elements = outputs[name]
+        answer.outputs.add(name=name, datatype=datatype, shape=shape)
+        answer.raw_output_contents.append(pack(datatype, elements))
+    return answer
 
 
 def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
@@ -467,24 +446,18 @@ def _response(
     told = [_logprobs(token) for token in prompt]
     if told:
         told[0] = {"5": {"logprob": None, "rank": None, "decoded_token": prompt[0]}}
-    outputs = {
-        "text_output": ("BYTES", pack_texts(texts)),
-        "finish_reason": ("BYTES", pack_texts(reasons)),
-        "num_input_tokens": ("UINT32", struct.pack("<I", num_input)),
-        "num_output_tokens": ("UINT32", b"".join(struct.pack("<I", len(t)) for t in tokens)),
-        "chat_format": ("BYTES", pack_texts([chat_format])),
-        "logprobs": ("BYTES", pack_texts(json.dumps([_logprobs(t) for t in c]) for c in tokens)),
-        "prompt_logprobs": ("BYTES", pack_texts([json.dumps(told)])),
-        "prompt_token_ids": ("BYTES", pack_texts([json.dumps([5] * len(prompt))])),
-        "token_ids": ("BYTES", pack_texts(json.dumps([5] * len(choice)) for choice in tokens)),
-        "num_cached_tokens": ("UINT32", struct.pack("<I", 2)),
-    }
-    answer = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
-    for wanted in request.outputs:
-        datatype, data = outputs[wanted.name]
-        answer.outputs.add(name=wanted.name, datatype=datatype, shape=[len(texts)])
-        answer.raw_output_contents.append(data)
-    return answer
+    size = [len(texts)]
+    return _answer(
+        request,
+        text_output=("BYTES", size, texts),
+        finish_reason=("BYTES", size, reasons),
+        num_input_tokens=("UINT32", size, [num_input]),
+        num_output_tokens=("UINT32", size, [len(choice) for choice in tokens]),
+        chat_format=("BYTES", size, [chat_format]),
+        logprobs=("BYTES", size, [json.dumps([_logprobs(t) for t in c]) for c in tokens]),
+        prompt_logprobs=("BYTES", size, [json.dumps(told)]),
+        num_cached_tokens=("UINT32", size, [2]),
+    )
 
 
 def _logprobs(token: str) -> dict[str, Any]:

@@ -14,12 +14,10 @@ from tests.unit.openai_api.fake_triton import Model
 @pytest.fixture
 def adapted(starter: Starter) -> Translator:
     """Two models with adapters, one of which both have."""
-    triton, port = starter.triton()
-    triton.models.clear()
-    for name, adapters in (("writer", "polite,sql"), ("other", "sql")):
-        model = Model(f"{name}_stream", "engine", adapters=adapters)
-        triton.models.update({model.name: model, name: Model(name, "front")})
-    return starter.translator(triton, f"127.0.0.1:{port}")
+    return starter.api(
+        *(Model("writer", "front"), Model("writer_stream", "engine", adapters="polite,sql")),
+        *(Model("other", "front"), Model("other_stream", "engine", adapters="sql")),
+    )
 
 
 def test_each_is_listed_beside_its_model(adapted: Translator) -> None:
@@ -54,15 +52,13 @@ def test_a_name_of_none_or_of_several_is_a_404(adapted: Translator, name: str) -
 def test_those_of_now_are_listed_and_asked_for_though_the_model_was_loaded_with_others(
     starter: Starter, tmp_path: Path
 ) -> None:
-    triton, port = starter.triton()
-    triton.models = {"m_stream": Model("m_stream", "engine", adapters="sql")}
     for version, names in ((2, ["sql"]), (10, ["polite", "new"])):
         (tmp_path / "m_stream" / str(version)).mkdir(parents=True)
         listed = json.dumps([{"name": name} for name in names])
         (tmp_path / "m_stream" / str(version) / "adapters.json").write_text(listed)
-    port_of_openai = starter.translator(triton, f"127.0.0.1:{port}", repository=tmp_path)
-    listed_now = {one["id"] for one in port_of_openai.get("/v1/models").body["data"]}
+    api = starter.api(Model("m_stream", "engine", adapters="sql"), repository=tmp_path)
+    listed_now = {one["id"] for one in api.get("/v1/models").body["data"]}
     assert listed_now == {"m", "m:polite", "m:new"}
-    assert port_of_openai.completion(model="new").status == 200
-    assert triton.seen[-1]["lora_name"] == "new"
-    assert port_of_openai.completion(model="sql").status == 404
+    assert api.completion(model="new").status == 200
+    assert api.triton.seen[-1]["lora_name"] == "new"
+    assert api.completion(model="sql").status == 404

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
+from tests.unit.openai_api.fake_triton import Model
 
 
 def embed(api: Translator, value: object, **body: object) -> Any:
@@ -88,12 +89,10 @@ def test_options_and_the_words_of_nim_reach_the_model(
 
 
 def test_text_embeddings_inference_answers_a_bare_list(starter: Starter) -> None:
-    fake, port = starter.triton()
-    fake.models = {"vectors": fake.models["vectors"]}
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    api = starter.api(Model("vectors", "whole", task="feature-extraction"))
     found = api.post("/embed", inputs=["two", "a"], normalize=False).body
     assert found == [vector("two"), vector("a")]
-    names = [tensor.name for tensor in fake.encoder_requests[-1].inputs]
+    names = [tensor.name for tensor in api.triton.encoder_requests[-1].inputs]
     assert "truncate" in names, "it cuts unless told not to"
     [row] = api.post("/embed", inputs="two").body
     assert sum(one * one for one in row) == pytest.approx(1)

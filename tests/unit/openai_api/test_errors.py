@@ -13,7 +13,7 @@ from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import of_text
 from hf_triton.ports.retries import Model as Told
 from hf_triton.tritonserver.model_state import State
-from tests.support.triton import eventually
+from tests.support.triton import eventually, free_ports
 from tests.unit.openai_api.conftest import Reply, Starter, Translator
 from tests.unit.openai_api.fake_triton import Model
 
@@ -48,6 +48,17 @@ def test_models_come_and_go(api: Translator) -> None:
     assert eventually(lambda: api.completion(model="late").status == 404)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_no_longer_streams_is_asked_as_it_is_now(
+    api: Translator, stream: bool
+) -> None:
+    assert api.completion().status == 200, "it has just read the catalog"
+    del api.triton.models["echo_stream"]
+    api.triton.models["echo"] = Model("echo", "whole")
+    reply = api.completion(stream=stream)
+    assert (reply.status, "a" in reply.text) == (200, True)
+
+
 @pytest.mark.parametrize("name,folder", [("whole", "whole"), ("echo", "echo_stream")])
 def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
     name: str, folder: str, api: Translator
@@ -66,10 +77,9 @@ def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
 
 
 def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> None:
-    fake, port = starter.triton()
-    fake.models.pop("whole")
-    fake.loading.add("whole")
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    api = starter.api()
+    api.triton.models.pop("whole")
+    api.triton.loading.add("whole")
 
     def told(state: State, reason: str) -> Reply:
         api.tell(whole=Told(state=state, reason=reason))
@@ -90,10 +100,9 @@ def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> 
 def test_what_is_to_be_served_is_known_by_the_repositorys_record(
     starter: Starter, tmp_path: Path
 ) -> None:
-    fake, port = starter.triton()
-    fake.loading.add("unloaded")
     served_record.write(tmp_path, ["echo", "labels", "late"])
-    api = starter.translator(fake, f"127.0.0.1:{port}", repository=tmp_path)
+    api = starter.api(repository=tmp_path)
+    api.triton.loading.add("unloaded")
     assert api.completion(model="late").status == 503, "Triton is still to be told of it"
     assert api.completion(model="labels").status == 404, "is of another task"
     assert api.completion(model="unloaded").status == 404, "Triton remembers it"
@@ -184,21 +193,19 @@ def test_a_models_words_become_openais(said: str, param: str, code: str | None, 
 
 @pytest.mark.threat("openai-metrics", "playground-scripts")
 def test_paths_that_a_browser_begins_with_need_no_key(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
+    api = starter.api(key="the-key")
     for path in ("/", "/openapi.json", "/docs", "/playground/"):
         assert api.get(path).status == 200
     for path in ("/metrics", "/playground/models", "/playground/models/echo", "/playground/x"):
         assert api.get(path).status == 401
     assert api.post("/v2/models/stranger/generate", words="a").status == 401
     assert api.post("/", inputs="a", model="echo").status == 401
-    assert not fake.seen
+    assert not api.triton.seen
 
 
 @pytest.mark.threat("no-key")
 def test_the_key_guards_all_but_health(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
+    api = starter.api(key="secret-key")
     assert api.get("/health").status == api.get("/ping").status == 200
     assert api.get("/version").status == 401
     for header in (
@@ -215,15 +222,15 @@ def test_the_key_guards_all_but_health(starter: Starter) -> None:
             assert reply.error["code"] == "invalid_api_key"
             assert "secret" not in reply.text
             assert reply.headers["WWW-Authenticate"] == "Bearer"
-    assert not fake.seen
+    assert not api.triton.seen
     for headers in ({"Authorization": "bearer secret-key"}, {"x-api-key": "secret-key"}):
         api.headers = headers
         assert api.completion().status == 200
 
 
 def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    port = free_ports().grpc_port
+    api = starter.api(port=port)
     assert api.completion().status == 200
     assert api.get("/health").status == 200
     ending = starter.endings.pop(0)

@@ -53,13 +53,11 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def of_one_mib(starter: Starter) -> Translator:
-    fake, port = starter.triton()
-    return starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=1))
+    return starter.api(access=Access(max_body_mib=1))
 
 
 def with_key(starter: Starter) -> Translator:
-    fake, port = starter.triton()
-    return starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
+    return starter.api(key="secret-key")
 
 
 @pytest.mark.threat("encoded-bodies")
@@ -156,9 +154,8 @@ def test_a_body_without_a_length_is_bounded_too(
 def test_a_larger_body_is_read_where_models_yaml_allows_it(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake, port = starter.triton()
     monkeypatch.setattr("hf_triton.ports.bodies.ALL_MIB", 1)
-    api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=3))
+    api = starter.api(access=Access(max_body_mib=3))
     spaces = b" " * (2 * 2**20)  # more than all large ones have otherwise
     reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": "a"' + spaces + b"}")
     assert reply.status == 200, reply.text[:500]
@@ -197,13 +194,11 @@ def test_slow_senders_keep_nobody_out(
     starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(port_module, "max_connections", lambda: 8)
-    fake, port = starter.triton()
-    fake.abandoned_requests = f"{tmp_path}/left_"
-    api = starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)
+    api = starter.api(abandoned_requests=f"{tmp_path}/left_")
     body = b'{"model": "whole", "prompt": "a !waits"}'
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     answered = opened(api, closing, request)
-    assert eventually(lambda: fake.num_waiting == 1)
+    assert eventually(lambda: api.triton.num_waiting == 1)
     slow = [opened(api, closing, HEAD + b"Content-Length: 9\r\n\r\n{") for _ in range(20)]
     assert api.completion().status == 200
     assert eventually(lambda: sum(map(is_closed, slow)) >= 12)

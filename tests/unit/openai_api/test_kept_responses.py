@@ -67,8 +67,7 @@ def test_what_is_not_to_be_stored_is_not(api: Translator, starter: Starter) -> N
     answered = ask(api, store=False).body
     assert answered["store"] is False
     assert api.get(f"{PATH}/{answered['id']}").status == 404
-    fake, port = starter.triton()
-    off = starter.translator(fake, f"127.0.0.1:{port}", keep_s=0)
+    off = starter.api(keep_s=0)
     answered = ask(off, store=True).body
     assert answered["store"] is False
     assert off.get(f"{PATH}/{answered['id']}").status == 404
@@ -76,9 +75,7 @@ def test_what_is_not_to_be_stored_is_not(api: Translator, starter: Starter) -> N
 
 @pytest.mark.threat("kept-responses")
 def test_nobody_reads_anothers(starter: Starter) -> None:
-    fake, port = starter.triton()
-    access = Access((Caller("alice", "a" * 16), Caller("bob", "b" * 16)))
-    api = starter.translator(fake, f"127.0.0.1:{port}", access=access)
+    api = starter.api(access=Access((Caller("alice", "a" * 16), Caller("bob", "b" * 16))))
     api.headers["Authorization"] = f"Bearer {'a' * 16}"
     answered = ask(api).body
     reference = {"type": "item_reference", "id": answered["output"][0]["id"]}

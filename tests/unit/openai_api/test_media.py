@@ -31,9 +31,7 @@ FILE = b"\0\xff an image \n"
 
 @pytest.fixture
 def api(starter: Starter) -> Translator:
-    fake, port = starter.triton()
-    fake.models.update({model.name: model for model in SEEING})
-    return starter.translator(fake, f"127.0.0.1:{port}")
+    return starter.api(*SEEING, Model("echo", "whole"))
 
 
 def url(file: bytes, kind: str = "image/png") -> str:
@@ -138,10 +136,7 @@ def files() -> Iterator[str]:
 
 @pytest.fixture
 def fetching(starter: Starter, files: str) -> Translator:
-    fake, port = starter.triton()
-    fake.models.update({model.name: model for model in SEEING})
-    hosts = (files, files.replace("127.0.0.1", "localhost"))
-    return starter.translator(fake, f"127.0.0.1:{port}", media_hosts=hosts)
+    return starter.api(*SEEING, media_hosts=(files, files.replace("127.0.0.1", "localhost")))
 
 
 def test_an_allowed_hosts_files_are_fetched(fetching: Translator, files: str) -> None:

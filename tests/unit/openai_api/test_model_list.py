@@ -11,17 +11,13 @@ from tests.unit.openai_api.fake_triton import Model
 @pytest.fixture
 def several(starter: Starter) -> Translator:
     """A model of chats under several names, one of texts, an encoder and a classifier."""
-    triton, port = starter.triton()
-    triton.models.clear()
-    for model in (
+    return starter.api(
         Model("chat_stream", "engine", served_names="gpt-4o-mini,openai/gpt-4o,t5"),
         Model("chat", "front"),
         Model("t5", "whole", task="text2text-generation"),
         Model("embed", "whole", task="feature-extraction"),
         Model("rank", "whole", task="text-classification"),
-    ):
-        triton.models[model.name] = model
-    return starter.translator(triton, f"127.0.0.1:{port}")
+    )
 
 
 def test_the_list_tells_what_each_is_for_and_how_much_it_holds(several: Translator) -> None:

@@ -35,16 +35,14 @@ def test_files_name_no_other_origin_and_make_no_markup_of_text() -> None:
 
 
 def test_a_playground_that_is_left_out_is_not_there(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", has_playground=False)
+    api = starter.api(has_playground=False)
     for path in ("/playground", "/playground/", "/playground/models"):
         assert api.get(path).status == 404
     assert api.post("/v2/models/stranger/generate", words="a").status == 404
 
 
 def test_each_model_is_shown_once_with_its_state_and_the_reason(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    api = starter.api()
     api.tell(
         echo=Told(),
         echo_stream=Told(),

@@ -77,9 +77,9 @@ def repository(tmp_path: Path) -> Path:
 def test_a_request_waits_for_a_model_that_is_gone_before_anybody_says_so(
     starter: Starter, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake, port = starter.triton()
     monkeypatch.setattr(Catalog.models, "__defaults__", (0.0,))  # instead of two seconds
-    api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)
+    api = starter.api(repository=repository)
+    fake = api.triton
     api.tell(echo_stream=READY)
     assert api.completion().status == 200
     del fake.models["echo_stream"], fake.models["echo"]

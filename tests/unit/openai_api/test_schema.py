@@ -50,9 +50,8 @@ def test_metrics_are_those_of_tritons_port(starter: Starter, tmp_path: Path) -> 
         writer.write((head + METRICS).encode())
         writer.close()
 
-    fake, port = starter.triton()
     path = str(tmp_path / "metrics")
-    api = starter.translator(fake, f"127.0.0.1:{port}", metrics_socket=path)
+    api = starter.api(metrics_socket=path)
     assert api.get("/metrics").status == 503, "nobody listens there"
     server = starter.loop.run(asyncio.start_unix_server(answer, path))
     reply = api.get("/metrics")

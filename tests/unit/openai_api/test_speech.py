@@ -52,8 +52,8 @@ def test_a_file_and_its_fields_become_tensors(api: Translator, model: str) -> No
     assert seen.pop("model") == ("hears_stream" if model == "hears" else model)
     assert seen == {
         "audio": SOUND,
-        "language": b"de",
-        "prompt": "names: Zoë".encode(),
+        "language": "de",
+        "prompt": "names: Zoë",
         "temperature": 0.5,
         "user": "me",
     }
@@ -74,7 +74,7 @@ def test_verbose_json_has_segments(api: Translator) -> None:
     assert api.triton.seen[-1].get("task") is None
     more = {"timestamp_granularities[]": "segment", "stream": "false"}
     body = ask(api, TRANSLATIONS, response_format="verbose_json", **more).body
-    assert api.triton.seen[-1]["task"] == b"translate"
+    assert api.triton.seen[-1]["task"] == "translate"
     assert (body["task"], body["language"]) == ("translate", "english")
 
 
