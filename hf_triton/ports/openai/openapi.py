@@ -12,24 +12,10 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from hf_triton.ports.openai.schema.errors import HUBS_STATUSES, Error, HubError
+from hf_triton.ports.openai.schema.errors import Error
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 FORM = "multipart/form-data"
-_STATUSES = {
-    400: "A field is not as it must be",
-    401: "Without a key that is known",
-    403: "Without the admin key, or what models.yaml does not allow",
-    404: "No such model, or none of this path's task",
-    408: "The body did not come in time",
-    413: "The body is too large",
-    415: "The body is encoded, or of another type",
-    429: "Beyond the caller's limits: see Retry-After",
-    500: "The model failed",
-    501: "Not done by this Triton",
-    503: "Not ready, or too busy: see Retry-After",
-    504: "Triton takes too long",
-}
 _TEXT = {"type": "string"}
 # One of a stream; a client reads its data as JSON, but for OpenAI's last, which is [DONE].
 _EVENT = {"type": "object", "properties": {"event": _TEXT, "data": _TEXT}, "required": ["data"]}
@@ -92,7 +78,6 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     path = _VARIABLE.sub(r"\1", route.path)
     name = f"{route.method.lower()}_{path.strip('/')}"
     failed = {JSON: {"schema": known[operation.error]}}
-    statuses = HUBS_STATUSES if operation.error is HubError else {}
     answers = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
     for kind in operation.also:
         answers[kind] = {"schema": _EVENT if kind == EVENTS else _TEXT}
@@ -101,10 +86,7 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
         "summary": operation.summary,
         "responses": {
             "200": {"description": "The answer", "content": answers},
-            **{
-                str(statuses.get(status, status)): {"description": text, "content": failed}
-                for status, text in _STATUSES.items()
-            },
+            "default": {"description": "An error, which names its place", "content": failed},
         },
     }
     variables = [variable[1] for variable in _VARIABLE.finditer(route.path)]
