@@ -104,9 +104,8 @@ _OF_MODEL = Operation(
 
 
 class About:
-    """The handlers. ``metrics_socket`` is the Unix socket of Triton's metrics, "" where there is
-    none; ``fitting`` are the handlers of ``POST /`` for models of some tasks, the first of which
-    counts where models of several are served.
+    """The handlers. ``metrics_socket`` is the Unix socket of Triton's metrics; ``fitting`` are the
+    handlers of ``POST /`` for models of some tasks: the first where models of several are served.
     """
 
     def __init__(
@@ -153,13 +152,11 @@ class About:
         return await handler(request)
 
     async def _health(self, _request: web.Request) -> web.Response:
-        if await self._triton.why_unreachable():
+        if not await self._triton.is_live():
             raise ApiError(503, "no connection to Triton", code="unavailable")
         return json_response(Health())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        if not self._metrics_socket:
-            raise ApiError(404, "metrics: Triton runs elsewhere; ask its own metrics port")
         connector = UnixConnector(self._metrics_socket)
         try:
             async with (

@@ -65,7 +65,7 @@ class AdapterChanges:
     def __init__(
         self,
         catalog: Catalog,
-        repository: Path | None,
+        repository: Path,
         admin_key: str,
         is_down: Callable[[str], bool] = lambda _name: False,
     ) -> None:
@@ -82,38 +82,35 @@ class AdapterChanges:
         ]
 
     async def _load(self, read_body: ReadBody, request: web.Request) -> web.Response:
-        repository = self._checked(request)
+        self._check_key(request)
         body = await read_body(request, partial(read, LoadRequest))
-        model, name = await self._to_load(repository, body.lora_name)
-        allowed, folder = _sources(repository, model), repository / model.triton_name
+        model, name = await self._to_load(body.lora_name)
+        allowed, folder = self._sources(model), self._repository / model.triton_name
 
         def edit(listed: list[Json]) -> list[Json]:
             source = _source_of(body.lora_path, allowed, folder)
             return _added(listed, {"name": name, **source, "loaded_at": time.time()})
 
-        await self._change(repository, model, edit)
+        await self._change(model, edit)
         return web.Response(text=f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     async def _unload(self, read_body: ReadBody, request: web.Request) -> web.Response:
-        repository = self._checked(request)
+        self._check_key(request)
         named = (await read_body(request, partial(read, UnloadRequest))).lora_name
         models, _, name = await self._models_of(named)
         having = {one.entry: one for one in models.values() if name in one.adapters}
         if not having:
             raise _not_found(named)
         model = _only_one(list(having.values()), named)
-        await self._change(repository, model, partial(_removed, name=name))
+        await self._change(model, partial(_removed, name=name))
         return web.Response(text=f"Success: LoRA adapter '{named}' removed successfully.")
 
-    def _checked(self, request: web.Request) -> Path:
-        """The repository. Raises ApiError: 403 without the admin key."""
+    def _check_key(self, request: web.Request) -> None:
+        """Raises ApiError, 403, without the admin key."""
         given = ",".join(request.headers.getall(HTTP_ADMIN_HEADER, ()))
         same = hmac.compare_digest(given.encode(errors="surrogateescape"), self._admin_key)
         if self._admin_key and not same:
             raise ApiError(403, needs_admin_key(HTTP_ADMIN_HEADER).text)
-        if self._repository is None:
-            raise ApiError(404, f"{request.path}: Triton runs elsewhere; ask its own port")
-        return self._repository
 
     async def _models_of(self, named: str) -> tuple[Mapping[str, ServedModel], str, str]:
         """The models that ``MODEL:NAME`` or ``NAME`` may mean, then MODEL and NAME."""
@@ -121,7 +118,7 @@ class AdapterChanges:
         models = await self._catalog.models()
         return {base: await self._catalog.find(base)} if base else models, base, name
 
-    async def _to_load(self, repository: Path, named: str) -> tuple[ServedModel, str]:
+    async def _to_load(self, named: str) -> tuple[ServedModel, str]:
         """The model that is to have the adapter, and the adapter's own name."""
         if not _NAME.fullmatch(named.rpartition(":")[2]):
             raise bad_field("lora_name", "another name", f"NAME or MODEL:NAME; NAME is {_NAMES}")
@@ -132,7 +129,7 @@ class AdapterChanges:
         takers = {
             model.entry: model
             for model in models.values()
-            if model.takes_adapters and not model.adapter and _sources(repository, model)
+            if model.takes_adapters and not model.adapter and self._sources(model)
         }
         if not takers:
             which = f"model '{base}'" if base else "no model"
@@ -141,20 +138,18 @@ class AdapterChanges:
             raise ApiError(403, f"lora_name: {which} {takes} by requests: {where}", "lora_name")
         return _only_one(list(takers.values()), named), name
 
-    async def _change(
-        self, repository: Path, model: ServedModel, edit: Callable[[list[Json]], list[Json]]
-    ) -> None:
+    async def _change(self, model: ServedModel, edit: Callable[[list[Json]], list[Json]]) -> None:
         if self._is_down(model.triton_name):
             text = "is not loaded now; ask it something, or wait, and try again"
             raise ApiError(503, f"model: '{model.entry}' {text}", code=_UNAVAILABLE)
         async with self._changing:
-            await asyncio.to_thread(_change_list, repository, model, edit)
+            await asyncio.to_thread(_change_list, self._repository, model, edit)
         self._catalog.forget()
 
-
-def _sources(repository: Path, model: ServedModel) -> Sources:
-    found: Any = newest_json(repository / model.triton_name, Path(SOURCES_FILE).name)
-    return found or ()
+    def _sources(self, model: ServedModel) -> Sources:
+        folder = self._repository / model.triton_name
+        found: Any = newest_json(folder, Path(SOURCES_FILE).name)
+        return found or ()
 
 
 def _change_list(

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from generator.errors import ServerError
 from generator.spec.task_sets import MEDIA_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.openai.about import About, with_schema
@@ -319,12 +318,9 @@ class OpenAiApp:
 
 @contextlib.asynccontextmanager
 async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
-    """The port's listener. Raises ServerError where a Triton that is elsewhere can't be reached."""
     port = Port(shared)
     triton = Triton(settings.triton_address, port.retries)
     try:
-        if settings.repository is None:  # whoever started this looks after the other one
-            await _check(triton)
         app = OpenAiApp(settings, port, triton, shared.admin_key).application()
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_ABORT_S)
         await runner.setup()
@@ -336,10 +332,3 @@ async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator
             await runner.cleanup()
     finally:
         await triton.close()
-
-
-async def _check(triton: Triton) -> None:
-    if reason := await triton.why_unreachable():
-        if "HTTP" in reason.upper() or "protocol" in reason.lower():
-            reason += "; is it Triton's gRPC port, by default 8001?"
-        raise ServerError(f"no Triton answers at {triton.address}: {reason}")

@@ -180,7 +180,7 @@ class Starter:
         triton: FakeTriton,
         address: str,
         key: str | None = None,
-        repository: Path | None = None,
+        repository: Path = Path("nowhere"),
         media_hosts: tuple[str, ...] = (),
         access: Access = EVERYBODY,
         abandoned_requests: str = "",

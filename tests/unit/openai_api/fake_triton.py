@@ -107,7 +107,7 @@ class Model:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
     of those whose callers left, ``left`` those that it was told so of by files whose paths begin
-    with ``abandoned_requests``; whether it ``is_told`` of the last request's caller. An error comes
+    with ``abandoned_requests``. An error comes
     once ``num_waiting_at_errors`` requests wait. The next ``num_away`` requests find no engine;
     only while it ``waits`` some are not answered.
     """
@@ -124,7 +124,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     num_waiting: int = 0
     abandoned_requests: str = ""
     left: list[str] = field(default_factory=list)
-    is_told: bool = False
     num_indexed: int = 0
     loading: set[str] = field(default_factory=set)
     num_away: int = 0
@@ -306,7 +305,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         inputs.update({name: one.string_param for name, one in request.parameters.items()})
         seen = {name: value for name, value in inputs.items() if name != CALL}
         self.seen.append({**seen, "model": request.model_name})
-        self.is_told = CALL in inputs
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs
 

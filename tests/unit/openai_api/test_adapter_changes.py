@@ -217,7 +217,3 @@ def test_a_model_that_is_down_is_to_be_tried_again(port: Translator, work: Path)
     port.tell(m_stream=Told(is_coming=True))
     assert eventually(lambda: load(port, "m:new", work / "allowed" / "good").status == 503)
     assert listed(work) == LISTED
-
-
-def test_where_triton_is_elsewhere_there_is_no_repository(api: Translator) -> None:
-    assert load(api, "new", "org/one").status == unload(api, "new").status == 404

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.errors import ServerError
 from generator.repository import served_record
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import of_text
@@ -242,12 +241,6 @@ def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> 
     api.triton, _ = starter.triton(port)
     starter.endings.reverse()  # the translator ends first
     assert eventually(lambda: api.completion().status == 200)
-
-
-def test_a_triton_that_is_not_there_at_the_start_is_said(starter: Starter) -> None:
-    fake, _ = starter.triton()
-    with pytest.raises(ServerError, match=r"no Triton answers at 127.0.0.1:1: .*refused"):
-        starter.translator(fake, "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec.access import Limits
-from hf_triton.ports.settings import Access
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
 
@@ -27,25 +25,6 @@ def connect(api: Translator, **body: object) -> socket.socket:
 def address_of(api: Translator) -> tuple[str, int]:
     host, port = api.url.removeprefix("http://").split(":")
     return host, int(port)
-
-
-@pytest.mark.threat("left-grpc-calls")
-@pytest.mark.parametrize("model", ["echo", "whole"])
-def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
-    model: str, starter: Starter, tmp_path: Path
-) -> None:
-    """It would die of what is cancelled. Until then it counts for who left it."""
-    fake, port = starter.triton()
-    fake.abandoned_requests = str(tmp_path / "ends")
-    one = Access(limits=Limits(concurrent_requests=1))
-    api = starter.translator(fake, f"127.0.0.1:{port}", access=one)
-    with connect(api, model=model, prompt="a !waits", stream=True):
-        assert eventually(lambda: fake.num_waiting == 1)
-    assert not eventually(lambda: bool(fake.cancelled), 1)
-    assert api.completion(model=model).status == 429
-    Path(fake.abandoned_requests).touch()
-    assert eventually(lambda: api.completion(model=model).status == 200)
-    assert (fake.left, fake.cancelled) == (["a !waits"], [])
 
 
 @pytest.mark.threat("left-grpc-calls")

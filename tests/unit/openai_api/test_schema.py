@@ -58,9 +58,3 @@ def test_metrics_are_those_of_tritons_port(starter: Starter, tmp_path: Path) -> 
     starter.loop.loop.call_soon_threadsafe(server.close)
     assert (reply.status, reply.text) == (200, METRICS)
     assert reply.headers["Content-Type"].startswith("text/plain")
-
-
-def test_metrics_of_a_triton_elsewhere_are_at_its_own_port(api: Translator) -> None:
-    reply = api.get("/metrics")
-    assert reply.status == 404
-    assert "its own metrics port" in reply.error["message"]

@@ -145,7 +145,7 @@ class Playground:
         ]
         sample: Mapping[str, Any] = {one["name"]: "" for one in inputs if not one["optional"]}
         folder = self._repository.folder
-        if folder and (folder / name).is_dir():
+        if (folder / name).is_dir():
             sample = await asyncio.to_thread(sample_request, folder, name, config)
         sample = sample or {one["name"]: "" for one in inputs[:1]}
         return json_response({"inputs": inputs, "sample": sample})

@@ -60,21 +60,20 @@ Told = TypeVar("Told")
 
 
 class Repository:
-    """What the model repository in ``folder`` says of its models; nothing where it is elsewhere."""
+    """The models of the model repository in ``folder``, by its files."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._parsed: dict[str, tuple[int, Any]] = {}  # with the file's time, in ns
 
     def to_be_served(self) -> Collection[str] | None:
         """The names in models.yaml; None where nobody knows them."""
-        record = served_record.read(self.folder) if self.folder else None
+        record = served_record.read(self.folder)
         return record.models if record else None
 
     def adapters(self, model: str) -> tuple[str, ...] | None:
         """The adapters of a Triton model's newest version; None where nobody knows them."""
-        name = Path(ADAPTERS_FILE).name
-        listed: Any = newest_json(self.folder / model, name) if self.folder else None
+        listed: Any = newest_json(self.folder / model, Path(ADAPTERS_FILE).name)
         with contextlib.suppress(TypeError, KeyError):
             return tuple(str(adapter["name"]) for adapter in listed)
         return None
@@ -82,9 +81,9 @@ class Repository:
     def configs(self, models: Collection[str]) -> list[Any]:
         """The ModelConfigs, as far as they can be read; a file is parsed when it has changed."""
         found = []
-        for model in models if self.folder else ():
+        for model in models:
             with contextlib.suppress(OSError, UnicodeDecodeError, TemplateError):
-                file = Path(self.folder or "", model, CONFIG_FILE)
+                file = self.folder / model / CONFIG_FILE
                 changed_at = file.stat().st_mtime_ns
                 if model not in self._parsed or self._parsed[model][0] != changed_at:
                     parsed = model_config.parse(file.read_text(encoding="utf-8"))

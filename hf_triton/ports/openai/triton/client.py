@@ -123,7 +123,6 @@ class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
     def __init__(self, address: str, retries: RetryCoordinator | None = None) -> None:
-        self.address = address
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._calls = TritonCalls(self._channel, retries or RetryCoordinator())
@@ -132,14 +131,13 @@ class Triton:
         await self._calls.close()
         await self._channel.close()
 
-    async def why_unreachable(self) -> str | None:
-        """The reason in one line; None where it answers."""
+    async def is_live(self) -> bool:
         try:
             request = service_pb2.ServerLiveRequest()
             await self._stub.ServerLive(request, timeout=QUESTION_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            return " ".join(str(error.details() or error.code().name).split())
-        return None
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     async def ready_models(self) -> dict[str, list[str]]:
         """Every model of Triton's that is ready, with its versions. Raises ApiError.
