@@ -1,5 +1,5 @@
-"""What the port tells of the server, of its models and of itself; and what Hugging Face's servers
-have of the one model that they serve: here at the port itself where one model alone fits, and under
+"""Paths about the server, its models and the port itself; and those of Hugging Face's servers for
+the one model that they serve: here at the port itself where one model alone fits, and under
 /models/NAME of each.
 """
 

@@ -31,7 +31,7 @@ _HEADS = BytesHeaderParser()
 
 
 class Connection(web.RequestHandler):
-    """Nothing is decompressed: a body can be a thousand times as large as what was sent."""
+    """Decompresses no body, which could be a thousand times as large as what was sent."""
 
     __slots__ = ("_is_between", "_port", "deadline", "is_idle")
 

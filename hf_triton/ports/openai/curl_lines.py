@@ -29,7 +29,7 @@ _SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class OpenAiApi:
-    """What ``serve`` shows; ``key_variable`` is the shell variable with a caller's key, or ""."""
+    """The API as ``serve`` shows it, with the shell variable of a caller's key, or ""."""
 
     url: str
     key_variable: str = ""

@@ -1,6 +1,6 @@
-"""What the port does to every request: who may ask, by keys and limits of callers and by origins of
-pages; its id and trace; and how answers and errors go out, as JSON or server-sent events, each in
-its API's format.
+"""The way of every request through the port: callers' keys and limits and the origins of pages are
+checked, ids and traces passed on, and answers and errors sent as JSON or server-sent events, each
+in its API's format.
 """
 
 from __future__ import annotations

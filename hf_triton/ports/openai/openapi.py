@@ -1,4 +1,4 @@
-"""What routes take and answer, as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0) and a page."""
+"""OpenAPI 3.1 of routes, and a page of it (https://spec.openapis.org/oas/v3.1.0)."""
 
 from __future__ import annotations
 

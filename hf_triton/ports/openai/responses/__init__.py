@@ -1,1 +1,1 @@
-"""What is particular to ``/v1/responses``: its requests, its tools, and those that are kept."""
+"""The requests and tools of ``/v1/responses``, and the responses that are kept."""

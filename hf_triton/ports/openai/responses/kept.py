@@ -108,7 +108,7 @@ class Deleted(Struct):
 
 
 class EarlierResponses:
-    """What one request may refer to. All that it reads is together no more than a body may be."""
+    """The responses that one request may refer to. It reads no more of them than a body may be."""
 
     def __init__(self, kept: KeptResponses, owner: str = "", payer: str = "") -> None:
         self._kept, self._owner, self._payer = kept, owner, payer

@@ -64,7 +64,7 @@ class ResponseTools:
     hosted: Sequence[str] = ()  # the kinds of those left out
 
     def name_of(self, namespace: Any, name: Any) -> Any:
-        """What a chat calls the tool that a call or a choice names."""
+        """The name in a chat of the tool that a call or a choice names."""
         space = namespace or ""
         texts = isinstance(space, str) and isinstance(name, str)
         return self.names.get((space, name), name) if texts else name

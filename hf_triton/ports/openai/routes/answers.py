@@ -1,5 +1,5 @@
-"""What the app needs of a path that generates, and the answers of all of them: put together from
-the chunks of their prompts, and written as one object or as events.
+"""Paths that generate: their description for the app, and their answers, put together from the
+chunks of their prompts and written as one object or as events.
 
 The choices of all prompts are counted through: those of the second follow those of the first.
 """
@@ -80,7 +80,7 @@ class Choice:
 
 @dataclass
 class Answer:
-    """What a request has been answered so far; ``earlier`` is what its caller may refer to."""
+    """A request's answer so far; ``earlier`` are the responses that its caller may refer to."""
 
     asked: GenerationRequest
     answer_id: str

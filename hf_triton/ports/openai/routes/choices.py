@@ -178,9 +178,8 @@ def ask_chat(chat: Chat) -> GenerationRequest:
 
 
 def ask_as(chat: Chat, names: Mapping[str, str], parts: Mapping[str, str]) -> GenerationRequest:
-    """What a request of another path asks for, which ``chat`` was made of: ``names`` are what
-    places here are called there, and ``parts`` what lies within messages and tools. Raises
-    ApiError, 400.
+    """Reads a request of another path, of which ``chat`` was made. ``names`` are that path's names
+    of places in a chat, ``parts`` those of parts of messages and tools. Raises ApiError, 400.
     """
     placed = renamed({**places(messages=chat.messages, tools=chat.tools), **parts})
     named = renamed(names)
@@ -215,7 +214,7 @@ class ChatWriter(ChoicesWriter):
     answer_type = ChatCompletion
 
     def begin(self) -> list[Json]:
-        """Who speaks, for each choice."""
+        """The role, for each choice."""
         delta = Message(role="assistant", content="")
         choices = (ChatChunkChoice(index=index, delta=delta) for index in range(self.asked.n))
         return list(map(self.chunk, choices))

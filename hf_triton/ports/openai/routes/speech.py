@@ -96,7 +96,7 @@ def read_form(form: Mapping[str, list[bytes]]) -> SpeechForm:
 
 
 def write(asked: SpeechForm, task: str, response: Any) -> Transcript | str:
-    """What a ModelInferResponse says in OpenAI's object, or as a text."""
+    """Writes a ModelInferResponse as OpenAI's object, or as a text."""
     data = outputs_of(response, OUTPUTS)
     [text], [listed], [language] = (unpack("BYTES", data[name]) for name in OUTPUTS[:3])
     [duration] = unpack("FP32", data["duration"])

@@ -61,7 +61,7 @@ def check_structure(number: int) -> None:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in JSON's words, without showing a text."""
+    """Names the kind of a value in JSON's words, and shows no text."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int | float):

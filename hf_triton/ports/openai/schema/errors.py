@@ -57,7 +57,7 @@ class HubError(Struct):
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """What a client is told; the openai package raises an exception of its own per status."""
+    """An error for the client; the openai package raises an exception of its own per status."""
 
     status: int
     message: str

@@ -1,4 +1,4 @@
-"""What a request asks for, whichever of the APIs it came by: Triton's inputs for each prompt.
+"""Requests for generation, whichever API they came by, as Triton's inputs for each prompt.
 
 Every field is either passed on, known to change nothing, or refused by its name where leaving it
 out would change an answer; unknown ones are left out. Which values are allowed is the model's to
@@ -147,7 +147,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     }
 )
 class Generation(Struct, kw_only=True):
-    """Who asks is passed on: a canary can be sticky by it."""
+    """Fields of all APIs. ``user`` is passed on: a canary can be sticky by it."""
 
     model: str
     stream: bool | None = None
@@ -212,8 +212,9 @@ def asked(
     *,
     echoes: bool = False,
 ) -> GenerationRequest:
-    """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it, and
-    ``echoes`` whether it has the prompt's log-probabilities before the answer's. Raises ApiError.
+    """Reads the request that ``body`` makes of each of ``prompts``. ``sampling`` are parameters of
+    the API's own; if it ``echoes``, the prompt's log-probabilities precede the answer's. Raises
+    ApiError.
     """
     if not body.model:
         raise bad_field("model", "none", "the name of a model, see /v1/models")

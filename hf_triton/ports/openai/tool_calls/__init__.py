@@ -1,1 +1,1 @@
-"""What a model has written, read as it comes: its reasoning, its calls of tools, and its text."""
+"""Reads what a model writes as it comes: its reasoning, its calls of tools, and its text."""

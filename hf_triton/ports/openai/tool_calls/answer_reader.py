@@ -106,7 +106,7 @@ class FoundCalls:
         return "tool_calls" if reason == "stop" and self._num_calls else reason
 
     def _num_text(self, waiting: str) -> int:
-        """How many characters come before what may be a call."""
+        """The number of characters before what may be a call."""
         if not self._within_text:
             begun = _end(self._begin, waiting)
             rest, has_mark = waiting[begun:], bool(waiting[:begun].strip())
@@ -152,7 +152,7 @@ class FoundCalls:
         return len(text) if rest and any(one.startswith(rest) for one in self._form.ends) else end
 
     def _read_call(self, text: str, at: int, begin: int) -> Found:
-        """What stands at ``at``; any marks end at ``begin``."""
+        """Reads the call, or text, at ``at``; any marks before it end at ``begin``."""
         if self._form.is_python and (found := BEGIN_OF_PYTHON.match(text, begin)):
             return self._read_python(text, begin, found["name"])
         if text[begin : begin + 1] in ("{", "["):
@@ -208,7 +208,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int = 0) -> int:
 
 
 def num_safe(text: str, marks: Sequence[str]) -> int:
-    """How many characters come before what may be a mark, or its beginning, at the end."""
+    """The number of characters before a mark, or its beginning, at the end of a text."""
     longest = max(map(len, marks), default=0)
     for start in range(max(0, len(text) - longest), len(text)):
         if any(mark.startswith(text[start:]) for mark in marks):

@@ -1,4 +1,4 @@
-"""What a piece of an answer brought, and calls in the form of OpenAI's streams."""
+"""Pieces of an answer after they are read, and calls in the form of OpenAI's streams."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Read:
 
 
 def enough_after(num_waiting: int) -> int:
-    """How many characters must wait before a next look, or long texts would cost their square."""
+    """The number of characters that must wait before a next look; each look costs all of them."""
     return num_waiting + max(0, num_waiting - _LITTLE) // 8
 
 

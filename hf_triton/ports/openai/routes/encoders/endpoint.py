@@ -1,5 +1,5 @@
-"""What the app needs of a path whose models compute numbers of texts: how it is asked, what a model
-is asked for it, and how its answers are written.
+"""Paths whose models compute numbers of texts: their requests, the models' requests for them, and
+their answers.
 
 A model without batches takes a list of texts in one request (``input_text``), one with batches
 takes rows, at most ``max_batch_size`` of them.
@@ -105,8 +105,8 @@ class Listed(Struct):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
-    ``options`` for all. Errors call the two ``names``; without pairs, the second is that of the
+    """A model's request: ``texts``, each with one of ``pairs`` where there are any, and ``options``
+    for all. Errors call the two ``names``; without pairs, the second is that of the
     texts after ``num_first``.
     """
 

@@ -1,4 +1,4 @@
-"""How well texts fit together. ``/rerank`` sorts documents by it, in Cohere's, Jina's and vLLM's
+"""Scores of pairs of texts. ``/rerank`` sorts documents by it, in Cohere's, Jina's and vLLM's
 shape or in that of text-embeddings-inference (TEI), ``/v1/ranking`` in that of NVIDIA's rerankers;
 ``/score`` says it of pairs, in vLLM's, ``/similarity`` in TEI's.
 
