@@ -31,13 +31,10 @@ def refuse_clashes(entries: Sequence[Entry], report: Report) -> None:
         name, got = str(node.value), f"got {show(node)}"
         other = first.setdefault(name.lower(), node)
         if other is not node:
-            is_same = other.value == name
-            of = (
-                "already the name of the model"
-                if is_same
-                else "which differs only in case from the name"
-            )
-            report.add(node, f"{got}, {of} in line {other.line}")
+            why = "which differs only in case from the name"
+            if other.value == name:
+                why = "already the name of the model"
+            report.add(node, f"{got}, {why} in line {other.line}")
         elif name.lower() in folders:
             report.add(node, f"{got}, but {_taken(*folders[name.lower()])}")
         suffix = max(suffixes, key=len, default="")
@@ -116,7 +113,8 @@ def refuse_targets(entries: Sequence[Entry], specs: Iterable[ModelSpec], report:
     """Reports each arm of another entry that can't answer for its owner; ``specs`` are the correct
     entries.
     """
-    known = [str(node.value) for entry in entries for node in _texts(entry, "name")]
+    names = (str(node.value) for entry in entries for node in _texts(entry, "name"))
+    known = dict.fromkeys(names)
     by_name = {spec.name: spec for spec in specs}
     for entry in entries:
         for branch in branches(entry.given.get("canary")) if _texts(entry, "name") else ():
