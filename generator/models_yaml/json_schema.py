@@ -1,8 +1,7 @@
-"""models.yaml as a JSON Schema for editors, and its keys as the documentation lists them."""
+"""models.yaml as a JSON Schema for editors."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from generator.models_yaml.reading import ModelsYaml
@@ -30,21 +29,3 @@ def json_schema() -> dict[str, Any]:
         rules.append({"if": is_of_task, "then": options})
     found["properties"]["models"]["items"] = {"allOf": rules}
     return {"$schema": _DIALECT, **found, "title": "models.yaml", "required": ["models"]}
-
-
-def table(kind: type[Any]) -> str:
-    rows = ["| key | default | |", "|---|---|---|"]
-    for field in dataclasses.fields(kind):
-        shown = field.metadata["shown"]
-        default = _word(field.default) if shown is None else shown
-        cell = f" {default} " if default else " "
-        rows.append(f"| `{field.name}` |{cell}| {field.metadata['about']} |")
-    return "\n".join(rows)
-
-
-def _word(default: object) -> str:
-    if default is None:
-        return "none"
-    if isinstance(default, str):
-        return f"`{default}`" if default else ""
-    return str(default).lower()

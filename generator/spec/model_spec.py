@@ -259,8 +259,8 @@ def _method(value: object) -> object:
 
 @dataclass(frozen=True)
 class Ensemble(Keys):
-    """How a model is cut into steps. All after ``postprocessing_instances`` is for a model step on
-    a backend of Triton's own: rows at once, the multiple of tokens that rows are padded to, and
+    """The steps of a model. All after ``postprocessing_instances`` is for a model step on a
+    backend of Triton's own: rows at once, the multiple of tokens that rows are padded to, and
     whether the exported model takes ``token_type_ids``.
     """
 

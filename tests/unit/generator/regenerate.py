@@ -7,14 +7,15 @@ Read the difference before committing it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from generator.models_yaml.json_schema import table
 from generator.models_yaml.server_settings import ServerSettings
 from generator.render.manifest import MANIFEST_FILE
 from generator.spec import task_folders
@@ -51,6 +52,24 @@ def documented(page: str) -> str:
         text, rest = after.split("\n| ", 1)
         page = f"{before}{heading}\n{text}\n{table(kind)}\n\n{rest.split(chr(10) * 2, 1)[1]}"
     return page
+
+
+def table(kind: type[Any]) -> str:
+    rows = ["| key | default | |", "|---|---|---|"]
+    for field in dataclasses.fields(kind):
+        shown = field.metadata["shown"]
+        default = _word(field.default) if shown is None else shown
+        cell = f" {default} " if default else " "
+        rows.append(f"| `{field.name}` |{cell}| {field.metadata['about']} |")
+    return "\n".join(rows)
+
+
+def _word(default: object) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, str):
+        return f"`{default}`" if default else ""
+    return str(default).lower()
 
 
 def rendered_golden(work: Path) -> dict[str, str]:

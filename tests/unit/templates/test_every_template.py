@@ -215,63 +215,45 @@ def test_run_time_never_imports_build_time() -> None:
         assert not imported_by(path) & build_time, path
 
 
+# The tensors of text generation, by their type and shape.
+INPUTS = {
+    "STRING [1]": (
+        *("text_input", "messages", "tools", "chat_template_kwargs", "lora_name", "json_schema"),
+        *("regex", "sampling_parameters", "on_timeout"),
+    ),
+    "STRING [-1]": ("stop_words", "bad_words", "choice"),
+    "INT32 [-1]": ("input_ids",),
+    "INT32 [1]": ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms"),
+    "UINT64 [1]": ("seed", "random_seed"),
+    "FP32 [1]": (
+        *("temperature", "top_p", "repetition_penalty", "frequency_penalty", "presence_penalty"),
+        "length_penalty",
+    ),
+    "BOOL [1]": (
+        *("stream", "exclude_input_in_output", "return_finish_reason", "return_logprobs"),
+        *("return_cumulative_logprob", "return_num_input_tokens", "return_num_output_tokens"),
+        *("return_prompt_logprobs", "return_prompt_token_ids", "return_token_ids"),
+        *("return_num_cached_tokens", "return_chat_format"),
+    ),
+}
+OUTPUTS = {
+    "STRING [-1]": ("text_output", "finish_reason", "logprobs", "token_ids"),
+    "STRING [1]": ("prompt_logprobs", "prompt_token_ids", "chat_format"),
+    "FP32 [-1]": ("cumulative_logprob",),
+    "UINT32 [1]": ("num_input_tokens", "num_cached_tokens"),
+    "UINT32 [-1]": ("num_output_tokens",),
+}
+
+
 def test_text_generation_declares_the_contracts_tensors() -> None:
     task = TASKS["text-generation"]
     [*_, model] = triton_models(load(task.folder / "example.yaml")[0])
     config = config_of(model, task)
-    kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
-    assert [(i.name, kinds[i.data_type], list(i.dims)) for i in config.input] == [
-        ("text_input", "STRING", [1]),
-        ("input_ids", "INT32", [-1]),
-        ("messages", "STRING", [1]),
-        ("tools", "STRING", [1]),
-        ("chat_template_kwargs", "STRING", [1]),
-        ("lora_name", "STRING", [1]),
-        ("stream", "BOOL", [1]),
-        ("max_tokens", "INT32", [1]),
-        ("min_tokens", "INT32", [1]),
-        ("top_k", "INT32", [1]),
-        ("n", "INT32", [1]),
-        ("temperature", "FP32", [1]),
-        ("top_p", "FP32", [1]),
-        ("repetition_penalty", "FP32", [1]),
-        ("frequency_penalty", "FP32", [1]),
-        ("presence_penalty", "FP32", [1]),
-        ("seed", "UINT64", [1]),
-        ("random_seed", "UINT64", [1]),
-        ("stop_words", "STRING", [-1]),
-        ("bad_words", "STRING", [-1]),
-        ("json_schema", "STRING", [1]),
-        ("regex", "STRING", [1]),
-        ("choice", "STRING", [-1]),
-        ("sampling_parameters", "STRING", [1]),
-        ("length_penalty", "FP32", [1]),
-        ("beam_width", "INT32", [1]),
-        ("timeout_ms", "INT32", [1]),
-        ("on_timeout", "STRING", [1]),
-        ("exclude_input_in_output", "BOOL", [1]),
-        ("return_finish_reason", "BOOL", [1]),
-        ("return_cumulative_logprob", "BOOL", [1]),
-        ("return_logprobs", "BOOL", [1]),
-        ("return_num_input_tokens", "BOOL", [1]),
-        ("return_num_output_tokens", "BOOL", [1]),
-        ("return_prompt_logprobs", "BOOL", [1]),
-        ("return_prompt_token_ids", "BOOL", [1]),
-        ("return_token_ids", "BOOL", [1]),
-        ("return_num_cached_tokens", "BOOL", [1]),
-        ("return_chat_format", "BOOL", [1]),
-    ]
+    for tensors, expected in ((config.input, INPUTS), (config.output, OUTPUTS)):
+        found: dict[str, set[str]] = {}
+        for one in tensors:
+            kind = f"{model_config.type_word(one).removeprefix('TYPE_')} {list(one.dims)}"
+            found.setdefault(kind, set()).add(one.name)
+        assert found == {kind: set(names) for kind, names in expected.items()}
     assert all(tensor.optional for tensor in config.input), "a chat has no text_input"
-    assert [(o.name, kinds[o.data_type], list(o.dims)) for o in config.output] == [
-        ("text_output", "STRING", [-1]),
-        ("finish_reason", "STRING", [-1]),
-        ("cumulative_logprob", "FP32", [-1]),
-        ("logprobs", "STRING", [-1]),
-        ("num_input_tokens", "UINT32", [1]),
-        ("num_output_tokens", "UINT32", [-1]),
-        ("prompt_logprobs", "STRING", [1]),
-        ("prompt_token_ids", "STRING", [1]),
-        ("token_ids", "STRING", [-1]),
-        ("num_cached_tokens", "UINT32", [1]),
-        ("chat_format", "STRING", [1]),
-    ]
+    assert config.output[0].name == "text_output", "some clients read the first output"
