@@ -24,7 +24,7 @@ async def serve_ports(
 ) -> None:
     """Serves until ``stop``; then accepts nothing more, and lets what is in flight end.
 
-    Raises ServerError where a port can't be listened on, or a Triton elsewhere can't be reached.
+    Raises ServerError where a port can't be listened on.
     """
     retries = retries or RetryCoordinator(settings.abandoned_requests)
     common = shared(settings.access, settings.admin_key, retries, settings.repository)

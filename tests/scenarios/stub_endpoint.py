@@ -70,11 +70,11 @@ class StubEndpoint:
         """One ``execute`` for all of them, as Triton's dynamic batcher hands them over."""
         return [pending.reply() for pending in self.model(model).send_together(requests)]
 
-    def generate(self, model: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    def generate(self, model: str, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
         return self.model(model).generate(body)
 
     def generate_stream(
-        self, model: str, body: Mapping[str, Any]
+        self, model: str, body: Mapping[str, Any] | bytes
     ) -> tuple[int, list[dict[str, Any]]]:
         return self.model(model).generate_stream(body)
 

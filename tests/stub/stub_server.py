@@ -105,18 +105,19 @@ class StubServer:
         for reply in self.send(request).replies():
             yield reply if reply.ok else Reply(400, reply.error)
 
-    def generate(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    def generate(self, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
         """``/generate``: status and body."""
         status, [answer] = self.generate_stream(body)
         return status, answer
 
-    def generate_stream(self, body: Mapping[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+    def generate_stream(self, body: Mapping[str, Any] | bytes) -> tuple[int, list[dict[str, Any]]]:
         """``/generate_stream``: the status, which the first response decides, and the events.
 
         A key, also inside ``parameters``, that names an input is that tensor, any other a request
         parameter. Any error of a model is a 400 there (24.10).
         """
-        given = {**body, **body.get("parameters", {})}
+        read = json.loads(body) if isinstance(body, bytes) else body
+        given = {**read, **read.get("parameters", {})}
         given.pop("parameters", None)
         declared = {tensor.name: tensor for tensor in self.config.input}
         names = declared.keys() & given.keys()

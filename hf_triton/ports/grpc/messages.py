@@ -34,10 +34,9 @@ _NOT_ONE = "got bytes that are no ModelInferRequest"
 _RATHER_RAW = "; send its data as raw_input_contents"
 
 
-def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[str]]:
+def checked(message: bytes) -> tuple[str, list[str]]:
     """The model that a ModelInferRequest asks, and the outputs that it wants classified. Raises
-    RefusedError for a request that tritonserver could fail at, and unless it may, for one that says
-    itself who sends it.
+    RefusedError for a request that tritonserver could fail at, or that says itself who sends it.
     """
     is_small = len(message) <= _SMALL_BYTES
     parse = service_pb2.ModelInferRequest.FromString if is_small else _without_data
@@ -48,7 +47,7 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[str]]:
     for field in ("inputs", "outputs", "raw_input_contents", "parameters"):
         check_count(len(getattr(request, field)), field)
     _check_names(request)
-    if CALLER in request.parameters and not may_name_caller:
+    if CALLER in request.parameters:
         raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
     for index, tensor in enumerate(request.inputs):
         check_count(len(tensor.parameters), f"inputs[{index}].parameters")

@@ -95,8 +95,7 @@ class GrpcPort(Port):
     def check(self, method: str, message: bytes) -> str:
         """The model that must be there. Raises RefusedError for what does not go on."""
         if method in (INFER, STREAM):
-            # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
-            model, classified = checked(message, may_name_caller=not self.callers.have_keys)
+            model, classified = checked(message)
             self.check_classified(model, classified)
             return model
         if method != _LOAD and len(message) > SMALL_BYTES:

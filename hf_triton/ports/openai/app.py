@@ -272,10 +272,11 @@ class OpenAiApp:
 
     async def _keep(self, request: web.Request) -> web.Response:
         """Tells a kept response, or forgets it."""
-        if request.query.get("stream", "false") != "false":
+        is_told = request.method == "GET"
+        if is_told and request.query.get("stream", "false") != "false":
             raise bad_field("stream", "another value", "false: a stored response is sent whole")
         earlier = self._earlier(request)
-        answer = earlier.delete if request.method == "DELETE" else earlier.response
+        answer = earlier.response if is_told else earlier.delete
         work = partial(answer, request.match_info["id"])
         return json_response(await aside(earlier.num_bytes, work))
 

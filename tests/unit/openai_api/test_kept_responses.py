@@ -56,7 +56,7 @@ def test_a_response_is_told_again_and_forgotten(api: Translator) -> None:
     assert api.get(path).body == answered
     Response.model_validate(answered)
     assert api.get(f"{path}?stream=true").status == 400
-    assert api.send("DELETE", path).body["deleted"] is True
+    assert api.send("DELETE", f"{path}?stream=true").body["deleted"] is True
     for reply in (api.get(path), api.send("DELETE", path)):
         assert (reply.status, reply.error["param"]) == (404, "id")
     gone = ask(api, previous_response_id=answered["id"])
