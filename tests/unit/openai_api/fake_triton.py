@@ -212,8 +212,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def _count(self, request: Any) -> Any:
         """Each of the ``words`` and the ``times`` that it is wanted, as JSON, and a score."""
-        inputs = {
-            name: one if name == "words" else one[0] for name, one in _inputs(request).items()
+        given = _inputs(request)
+        inputs: dict[str, Any] = {
+            name: one if name == "words" else one[0] for name, one in given.items()
         }
         self.shapes += [list(one.shape) for one in request.inputs]
         self.seen.append(inputs)
