@@ -24,12 +24,10 @@ from generator.yaml_file.keys import (
     key,
     listed,
     number,
-    one_of,
     refused,
     whole,
 )
 
-LOG_FORMATS = ("text", "json")
 ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"
 ORIGIN_EXAMPLE = "https://chat.example.com"
 _URL_EXAMPLE = "http://localhost:4318/v1/traces"
@@ -101,15 +99,15 @@ class OnDemand(Keys):
 
 @dataclass(frozen=True)
 class ServerSettings(Keys):
-    """``tracing`` is None where there is none. All but it and ``log_format`` are of the ports on
-    which callers ask; the files of ``tls`` are relative to models.yaml's folder.
+    """``tracing`` is None where there is none. All others are of the ports on which callers ask;
+    the files of ``tls`` are relative to models.yaml's folder.
     """
 
     expected: ClassVar[str] = "a map of settings of the server"
+    gone: ClassVar[Mapping[str, str]] = {
+        "log_format": "let the collector of your logs parse lines, as Fluent Bit and Vector do"
+    }
     tracing: Tracing | None = key(None, "a collector of traces: [tracing](observability.md)")
-    log_format: Annotated[str, one_of(*LOG_FORMATS)] = key(
-        "text", "`json`: a JSON object for each line of the log: [logs](observability.md)"
-    )
     max_body_mib: Annotated[int, whole(1, 1024, "MiB")] = key(
         64, "the longest body of a request, in MiB: [callers](callers.md)"
     )

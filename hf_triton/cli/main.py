@@ -51,6 +51,7 @@ _GONE = {
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
     "apply --url": "run apply where the server runs, as by docker exec CONTAINER hf-triton apply",
+    "serve --log-format": "let the collector of your logs parse lines, as Fluent Bit does",
     "serve --openai-cors": "use cors in the server: block of models.yaml",
     "serve --openai-key-file": "use --api-keys-file, whose keys every port takes",
     "serve --triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",

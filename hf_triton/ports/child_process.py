@@ -9,13 +9,11 @@ from generator.python_modules import run_module
 from hf_triton.ports.settings import EVERYBODY, Access, OpenAiPort, ProxySettings
 from hf_triton.tritonserver.child_process import ChildProcess, environment_for
 from hf_triton.tritonserver.listen import HeldPorts, Listen
-from hf_triton.tritonserver.restart_policy import RestartPolicy
 
 
 def proxy(
     listen: Listen,
     access: Access = EVERYBODY,
-    policy: RestartPolicy | None = None,
     admin_key: str = "",
     openai: OpenAiPort | None = None,
     repository: Path = Path(),
@@ -30,6 +28,5 @@ def proxy(
         "the ports' process",
         run_module("hf_triton.ports"),
         partial(environment_for, settings),
-        policy,
         HeldPorts(listen, flags),
     )

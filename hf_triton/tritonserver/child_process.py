@@ -25,7 +25,7 @@ import msgspec
 
 from generator.errors import EXIT_OK, GeneratorError, ServerError
 from hf_triton.tritonserver.listen import HeldPorts
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.restart_policy import Restarts
 
 _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
 START_TIMEOUT_S = 60.0
@@ -47,14 +47,13 @@ class ChildProcess:
         name: str,
         command: Sequence[str],
         environment: Callable[[], Mapping[str, str]],
-        policy: RestartPolicy | None = None,
         ports: HeldPorts | None = None,
     ) -> None:
         self.name, self._ports = name, ports
         self.why_not_up = ""
         self.command, self._environment = command, environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts = Restarts(policy or RestartPolicy())
+        self._restarts = Restarts()
         self._start_at_s: float | None = None  # where it has died
         self._is_starting = False
         self.heard_at_s = 0.0

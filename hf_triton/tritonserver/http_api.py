@@ -106,16 +106,11 @@ class ServerApi:
     def metrics(self) -> str:
         """The text of its /metrics; empty where it has none, or none at that port."""
         listen = self.listen
-        path = listen.metrics_socket if listen.sockets else ""
-        connection = self._connection(listen.metrics_port, path, _METRICS_TIMEOUT_S)
-        try:
-            connection.request("GET", "/metrics")
-            response = connection.getresponse()
-            return response.read().decode() if response.status == 200 else ""
-        except (OSError, http.client.HTTPException, UnicodeDecodeError):
-            return ""
-        finally:
-            connection.close()
+        at = listen.metrics_port, listen.metrics_socket
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            status, body = self._call("GET", "/metrics", _METRICS_TIMEOUT_S, at)
+            return body.decode() if status == 200 else ""
+        return ""
 
     def _control(self, name: str, action: str) -> str | None:
         path = f"/v2/repository/models/{_quoted(name)}/{action}"
@@ -128,17 +123,16 @@ class ServerApi:
             raise ServerError(f"{path}: {_error(status, body)}")
         return _parsed(body)
 
-    def _connection(
-        self, port: int, socket_path: str, timeout_s: float | None
-    ) -> http.client.HTTPConnection:
-        if socket_path:
-            return _UnixConnection(socket_path, timeout_s)
-        return http.client.HTTPConnection(self.listen.client_host(), port, timeout=timeout_s)
-
-    def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
-        listen = self.listen
-        socket_path = listen.http_socket if listen.sockets else ""
-        connection = self._connection(listen.http_port, socket_path, timeout_s)
+    def _call(
+        self, method: str, path: str, timeout_s: float | None, at: tuple[int, str] | None = None
+    ) -> tuple[int, bytes]:
+        """``at``: another port than HTTP's, and its socket."""
+        port, socket_path = at or (self.listen.http_port, self.listen.http_socket)
+        connection = (
+            _UnixConnection(socket_path, timeout_s)
+            if self.listen.sockets
+            else http.client.HTTPConnection(self.listen.client_host(), port, timeout=timeout_s)
+        )
         try:
             connection.request(method, path)
             response = connection.getresponse()

@@ -14,9 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from hf_triton.tritonserver.json_log import TRITON_LINE
 from hf_triton.tritonserver.triton_texts import ABORT, AT_THE_END, LOAD_FAILED, NOISE
 
+# Triton's log line, and that of gRPC's libraries: I1120 11:05:01.464615 4596 server.cc:345] "text"
+TRITON_LINE = re.compile(
+    r"(?P<severity>[IWEF])\d{4} [\d:.]+ +\d+ (?P<file>[^\s:]+):\d+\]\s?(?P<message>.*)"
+)
 _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
 _PROGRESS_EVERY_S = 10.0
 # Several lines for every batch of traces that the collector does not take.

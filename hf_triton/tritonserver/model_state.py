@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
+from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times
 
 
 class State(str, enum.Enum):
@@ -252,9 +252,9 @@ class ModelStates:
     """
 
     def __init__(
-        self, policy: RestartPolicy | None = None, clock: Callable[[], float] = time.monotonic
+        self, max_restarts: int = MAX_RESTARTS, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._policy, self._clock = policy or RestartPolicy(), clock
+        self._max_restarts, self._clock = max_restarts, clock
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._models: dict[str, ModelState] = {}
@@ -265,7 +265,7 @@ class ModelStates:
     def __getitem__(self, folder: str) -> ModelState:
         with self._lock:
             if folder not in self._models:
-                restarts = Restarts(self._policy, self._clock)
+                restarts = Restarts(self._max_restarts, self._clock)
                 self._models[folder] = ModelState(restarts, self._lock, self._numbers, self.changed)
             return self._models[folder]
 

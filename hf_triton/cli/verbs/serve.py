@@ -17,7 +17,7 @@ from pathlib import Path
 from generator.errors import UsageError
 from generator.flag_values import port, positive, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
-from generator.models_yaml.server_settings import LOG_FORMATS, ServerSettings
+from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.access import Tls
 from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
@@ -25,10 +25,9 @@ from hf_triton.ports.api_keys import take_api_keys
 from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.serving.python_env import ensure_environments
-from hf_triton.tritonserver import json_log
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
-from hf_triton.tritonserver.restart_policy import RestartPolicy
+from hf_triton.tritonserver.restart_policy import MAX_RESTARTS
 from hf_triton.tritonserver.restrictions import refuse_clashes
 
 
@@ -52,12 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve without models that take longer to load (default: wait for all)",
     )
     _add_supervision(parser)
-    parser.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        help="format of stderr; json: one object per line (default: log_format in the server: "
-        "block of models.yaml, else text)",
-    )
     parser.add_argument(
         "--verbose",
         action="store_true",
@@ -97,7 +90,7 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-restarts",
         type=whole(0, 1000),
-        default=RestartPolicy.max_restarts,
+        default=MAX_RESTARTS,
         metavar="N",
         help="stop loading a model after more failures in a row, and serve the others; crashes of "
         "ready models don't count. Where tritonserver dies more often in a row before all models "
@@ -187,8 +180,6 @@ def run(args: argparse.Namespace) -> int:
     from hf_triton.serving.supervision.public_ports import PublicPorts
     from hf_triton.tritonserver.process import TritonServer
 
-    if args.log_format == "json":
-        json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     callers = take_api_keys(args.api_keys_file, os.environ)
     refuse_clashes(args.arguments)
@@ -199,14 +190,15 @@ def run(args: argparse.Namespace) -> int:
     listen = Listen(args.host, *numbers, health_port=args.health_port)
     listen.check()  # before files are written
     outcome = generate(config, repository)
-    settings = _settings(config, args)
+    settings = load_settings(config)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
         print(f"hf-triton: {name}: {reason}", file=sys.stderr)
-    policy = RestartPolicy(max_restarts=args.max_restarts)
-    options = ServeOptions(config, args.load_timeout_s, policy, args.drain_s, settings.on_demand)
+    options = ServeOptions(
+        config, args.load_timeout_s, args.max_restarts, args.drain_s, settings.on_demand
+    )
     access = _access(settings, callers, config)
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)
@@ -228,19 +220,11 @@ def run(args: argparse.Namespace) -> int:
                 args.openai_keep_minutes * 60,
             )
         ports = PublicPorts(
-            proxy(listen, access, policy, admin_key, openai, repository.absolute()),
+            proxy(listen, access, admin_key, openai, repository.absolute()),
             api_of(openai, listen, access) if openai else None,
             access,
         )
         return serve(server, [spec.name for spec in outcome.plan.specs], options, ports)
-
-
-def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
-    """The server settings of models.yaml; their log format applies from here on."""
-    settings = load_settings(config)
-    if settings.log_format == "json" and args.log_format is None:
-        json_log.start()
-    return settings
 
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:

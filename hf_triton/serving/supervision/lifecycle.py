@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,6 @@ from types import FrameType
 from typing import NoReturn
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
-from hf_triton.serving.supervision import limits
 from hf_triton.serving.supervision.dead_process_memory import remove_of_dead_servers
 from hf_triton.serving.supervision.health import Health, health_port
 from hf_triton.serving.supervision.loop import ServeOptions, Supervisor
@@ -27,10 +27,26 @@ from hf_triton.tritonserver.model_state import State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
 
+_MOST_DESCRIPTORS = 1 << 20  # some programs go through all that they may have
 _ONLY_LOADS_S = 3.0
 _UNLOADED_WITHIN_S = 10.0
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def raise_limits() -> None:
+    """Raises this process' limits, which are its children's too, as far as it may: on file
+    descriptors, of which each connection takes one (the usual 1,024 are there for programs that
+    call select()), and on addresses. Threads' stacks, libraries and CUDA take hundreds of GiB of
+    those, of which little is ever used; where some are refused, libraries abort with "Resource
+    temporarily unavailable" and no reason.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
 
 
 class StopRequested(KeyboardInterrupt):
@@ -57,7 +73,7 @@ def serve(
     no process or file is left behind.
     """
     remove_of_dead_servers()
-    limits.raise_all()
+    raise_limits()
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
     try:

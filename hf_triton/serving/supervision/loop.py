@@ -28,7 +28,7 @@ from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
+from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times
 from hf_triton.tritonserver.stubs import StubEnds, find_stubs
 
 _LOOK_EVERY_S = 0.25
@@ -57,7 +57,7 @@ class ServeOptions:
 
     config: Path
     load_timeout_s: float | None = None
-    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    max_restarts: int = MAX_RESTARTS
     drain_s: float = 0.0
     on_demand: OnDemand = field(default_factory=OnDemand)
 
@@ -81,14 +81,14 @@ class Supervisor:
         health.why_no_ports = lambda: ports.process.why_not_up
         api, ends = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S), StubEnds()
         deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
-        self.states = ModelStates(options.policy)
+        self.states = ModelStates(options.max_restarts)
         self.loader = ModelLoader(api, deaths, served, self.states, say, server.log_tail)
         self._answers = ServerAnswers(api)
         self._hangs = HangWatch(server, self._answers, self.loader, ports.process, say)
         self._on_demand = OnDemandModels(
             server, served, self.loader, self.states, options.on_demand, say
         )
-        self._restarts = Restarts(options.policy)
+        self._restarts = Restarts(options.max_restarts)
         self.has_served = False
         self._has_curl_lines: set[str] = set()
         self._folders: list[list[str]] = []

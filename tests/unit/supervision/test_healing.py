@@ -14,7 +14,7 @@ from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.restart_policy import Restarts
 from hf_triton.tritonserver.stubs import End
 from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 from tests.support.triton import eventually
@@ -32,7 +32,7 @@ class Clinic:
 
     def __init__(self, repository: Path, server: FakeServer, *models: str, restarts: int = 5):
         self.server, self.said = server, list[str]()
-        self.states = ModelStates(RestartPolicy(max_restarts=restarts))
+        self.states = ModelStates(restarts)
         self.ends = FakeEnds(End())
         self.served = ServedModels(repository, models)
         for folder in ("e", "f"):

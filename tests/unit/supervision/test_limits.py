@@ -22,8 +22,8 @@ def in_process(code: str, **wanted: tuple[int, int]) -> str:
 
 
 RAISED = """
-from hf_triton.serving.supervision import limits
-limits.raise_all()
+from hf_triton.serving.supervision.lifecycle import raise_limits
+raise_limits()
 print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 30)
 """
 STACK = """

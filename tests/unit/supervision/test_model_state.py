@@ -17,7 +17,6 @@ from hf_triton.tritonserver.model_state import (
     Seen,
     State,
 )
-from hf_triton.tritonserver.restart_policy import RestartPolicy
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 READY, LOADING, AWAY = Seen(is_ready=True), Seen(is_loading=True), Seen(reason="m is UNAVAILABLE")
@@ -94,7 +93,7 @@ STORIES: dict[str, tuple[tuple[Step, ...], State, int]] = {
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_ends_as_the_table_says(story: str) -> None:
     steps, state, generation = STORIES[story]
-    model = ModelStates(RestartPolicy(max_restarts=2))["m"]
+    model = ModelStates(2)["m"]
     for step in steps:
         step(model)
     assert (model.state, model.generation) == (state, generation)
@@ -132,7 +131,7 @@ def test_the_last_death_is_that_of_the_model_or_of_the_server() -> None:
 
 
 def test_parts_of_an_entry_are_lost_together_but_those_that_are_ready() -> None:
-    states = ModelStates(RestartPolicy(max_restarts=0))
+    states = ModelStates(0)
     for folder in ("tokens", "model", "e"):
         states[folder].load()
     states["tokens"].ready()

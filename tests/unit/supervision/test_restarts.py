@@ -9,7 +9,7 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.restart_policy import Restarts
 
 
 class Clock:
@@ -20,14 +20,14 @@ class Clock:
 
 
 def test_restarts_come_later_each_time_up_to_a_minute_and_for_ever() -> None:
-    restarts = Restarts(RestartPolicy(max_restarts=0), Clock())
+    restarts = Restarts(0, Clock())
     assert [restarts.died() for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
     assert {restarts.died() for _ in range(2000)} == {60}
 
 
 def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
     clock = Clock()
-    restarts = Restarts(RestartPolicy(), clock)
+    restarts = Restarts(clock=clock)
     assert [restarts.died(), restarts.died()] == [0, 1]
     restarts.lives()
     clock.now_s += 29
@@ -40,7 +40,7 @@ def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
 
 
 def test_too_many_failed_starts_in_a_row_are_the_end() -> None:
-    restarts = Restarts(RestartPolicy(max_restarts=2), Clock())
+    restarts = Restarts(2, Clock())
     assert [restarts.died(), restarts.failed(), restarts.failed()] == [0, 1, 2]
     assert restarts.count == "2 of at most 2"
     assert restarts.failed() is None
@@ -48,7 +48,7 @@ def test_too_many_failed_starts_in_a_row_are_the_end() -> None:
 
 
 def test_what_was_ready_once_may_fail_as_often_again() -> None:
-    restarts = Restarts(RestartPolicy(max_restarts=1), Clock())
+    restarts = Restarts(1, Clock())
     assert restarts.failed() is not None
     restarts.lives()
     restarts.died()

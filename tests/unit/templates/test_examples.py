@@ -40,7 +40,7 @@ def test_the_default_file_serves_the_demo_model() -> None:
     assert (spec.name, spec.source.folder) == ("demo", ROOT / "demo/model")
 
 
-TOP_LEVEL = ("# dtype", "# defaults:", "#   dtype", "# server:", "#   tracing:", "#   log_format:")
+TOP_LEVEL = ("# dtype", "# defaults:", "#   dtype", "# server:", "#   tracing:")
 
 
 def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> None:
@@ -56,7 +56,6 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     assert [spec.name for spec in specs] == ["demo", "demo_new"]
     assert specs[0].max_batch_size == 8
     settings = load_settings(tmp_path / "models.yaml")
-    assert settings.log_format == "json"
     assert settings.tracing is not None
 
 
