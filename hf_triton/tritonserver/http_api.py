@@ -45,7 +45,7 @@ class ServerApi:
     """A server's API, at its Unix sockets where it has some. Every call raises OSError if it can't
     be reached.
 
-    Loads go over gRPC, where that port is known (not 0) and answers. Over HTTP a load blocks
+    Loads go over gRPC, where it has that port (not 0). Over HTTP a load blocks
     one of Triton's HTTP threads until it ends, and with it every client whose connection that
     thread serves: of 100 clients 33 got no answer meanwhile (24.10).
     """
@@ -65,11 +65,10 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        if self.listen.grpc_port:
-            with contextlib.suppress(NoGrpcError):
-                error = load_over_grpc(self.listen.triton_grpc, name)
-                return None if error is None else one_line(error)
-        return self._control(name, "load")
+        if not self.listen.grpc_port:
+            return self._control(name, "load")
+        error = load_over_grpc(self.listen.triton_grpc, name)
+        return None if error is None else one_line(error)
 
     def unload(self, name: str) -> str | None:
         """Asks for a model to be unloaded once its requests are answered, and does not wait for
@@ -192,16 +191,9 @@ def _error(status: int, body: bytes) -> str:
     return one_line(text or f"HTTP status {status}")
 
 
-class NoGrpcError(Exception):
-    """Nobody answers gRPC there: it is switched off, encrypted, or the server has gone."""
-
-
 def load_over_grpc(address: str, name: str) -> str | None:
-    """Loads a model, however long it takes; Triton's error where that fails.
-
-    Raises:
-        NoGrpcError: nothing was loaded, for nobody answers.
-        ConnectionError: the server went away meanwhile.
+    """Loads a model, however long it takes; Triton's error where that fails. Raises ConnectionError
+    if the server is not there, or went away meanwhile.
     """
     # Imported here: it costs as much as all the rest, and most verbs load nothing.
     import grpc
@@ -212,21 +204,14 @@ def load_over_grpc(address: str, name: str) -> str | None:
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options=options) as channel:
         triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-        def is_live() -> bool:
-            try:
-                triton.ServerLive(service_pb2.ServerLiveRequest(), timeout=_CONNECT_TIMEOUT_S)
-            except grpc.RpcError:
-                return False
-            return True
-
-        if not is_live():
-            raise NoGrpcError
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
         try:
             triton.RepositoryModelLoad(request)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE and not is_live():
-                raise ConnectionError(error.details()) from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                try:
+                    triton.ServerLive(service_pb2.ServerLiveRequest(), timeout=_CONNECT_TIMEOUT_S)
+                except grpc.RpcError:
+                    raise ConnectionError(error.details()) from None
             return str(error.details())
     return None

@@ -122,4 +122,4 @@ def tell_state(port: int, metrics_port: int, config: str = "models.yaml") -> Non
     """As ``serve`` does."""
     here = str(Path(config).absolute())
     repository = str(Bench.repository.absolute())
-    write_state(ServerState(os.getpid(), "127.0.0.1", port, 1, metrics_port, 1, here, repository))
+    write_state(ServerState(os.getpid(), "127.0.0.1", port, 0, metrics_port, 1, here, repository))

@@ -7,6 +7,7 @@ failed, or ``--dry-run`` found changes, 130 if it was interrupted.
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from generator.errors import ServerError
@@ -78,11 +79,5 @@ def run(args: argparse.Namespace) -> int:
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     target = running_target(repository, args.http_port)
-    options = ApplyOptions(
-        dry_run=args.dry_run,
-        force=args.force,
-        wait=args.wait,
-        drain_timeout_s=args.drain_timeout_s,
-        allow_gap=args.allow_gap,
-    )
+    options = ApplyOptions(**{one.name: getattr(args, one.name) for one in fields(ApplyOptions)})
     return Session(repository, target, options).apply(Path(args.config))

@@ -42,7 +42,6 @@ class RunningCopy:
     loaded: Mapping[str, float]
     free: Mapping[str, float]
     cache: float
-    load_s: float
     num_instances: int
 
 
@@ -56,12 +55,12 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     for group in plan.groups:
         if group.refusal or group.needs_gap:
             continue
-        needed, free, load_s = _of_group(group, metrics)
+        needed, free = _of_group(group, metrics)
         left = {**free, **left}
         short = [device for device in needed if needed[device] > free[device]]
         if short:
             device = max(short, key=lambda one: needed[one] - free[one])
-            shortages[group.name] = Shortage(device, needed[device], free[device], load_s)
+            shortages[group.name] = Shortage(device, needed[device], free[device])
         elif any(needed[device] > left[device] for device in needed):
             one_by_one.add(group.name)
         else:
@@ -69,11 +68,10 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     return replace(plan, shortages=shortages, one_by_one=frozenset(one_by_one))
 
 
-def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[str, float], float]:
-    """What a second copy needs and what is free, by device; how long the last load took."""
+def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[str, float]]:
+    """The bytes that a second copy needs, and those that are free, by device."""
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
-    load_s = 0.0
     for folder in group.folders:
         if folder.action is not FolderAction.REPLACE:
             continue
@@ -84,8 +82,7 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
             for device, count in _needed_bytes(folder, copy).items():
                 needed[device] += int(count)
             free.update(copy.free)
-            load_s += copy.load_s
-    return dict(needed), free, load_s
+    return dict(needed), free
 
 
 def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
@@ -140,7 +137,7 @@ def running_copy(
     """
     loaded: Counter[str] = Counter()
     free: dict[str, float] = {}
-    cache = load_s = 0.0
+    cache = 0.0
     instances = set()
     for name, labels, value in _samples(metrics):
         is_wanted = version is None or labels.get("version") == str(version)
@@ -148,8 +145,6 @@ def running_copy(
             continue
         if name == "hf_triton_kv_cache_bytes":
             cache += value
-        elif name == "hf_triton_load_seconds":
-            load_s = max(load_s, value)
         elif name == "hf_triton_memory_bytes" and labels["kind"] == "free":
             free[labels["device"]] = min(value, free.get(labels["device"], value))
         elif name == "hf_triton_memory_bytes":
@@ -157,4 +152,4 @@ def running_copy(
             instances.add(labels["instance"])
     if not any(loaded.values()):
         return None
-    return RunningCopy(loaded, free, cache, load_s, len(instances))
+    return RunningCopy(loaded, free, cache, len(instances))

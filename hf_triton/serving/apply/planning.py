@@ -154,19 +154,16 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class Shortage:
-    """A second copy of a model does not fit. Bytes on ``device``; ``load_s`` is how long the copy
-    that runs took to load, in seconds.
-    """
+    """A second copy of a model does not fit. Bytes on ``device``."""
 
     device: str
     needed: float
     free: float
-    load_s: float
 
     def __str__(self) -> str:
         return (
             f"a second copy needs {self.needed / _GIB:.1f} GiB on {self.device}, and "
-            f"{self.free / _GIB:.1f} GiB are free (its last load took {self.load_s:.0f} s)"
+            f"{self.free / _GIB:.1f} GiB are free"
         )
 
 
