@@ -52,7 +52,7 @@ class World:
                 if ends_s <= self.now:
                     del self.ends[name]
                     if self.residency.models[name].state == "loading":
-                        self.residency.loaded(name, self.load_s)
+                        self.residency.loaded(name)
                     else:
                         self.residency.unloaded(name)
             self.residency.set_demands(self.demands)

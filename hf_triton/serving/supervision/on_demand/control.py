@@ -51,7 +51,6 @@ class OnDemandModels:
         self._residency = Residency(*limits, self._load, self._evict, say, time.monotonic)
         self._entries: dict[str, OnDemandEntry] = {}
         self._owners: dict[str, str] = {}  # of entries and arms
-        self._began_s: dict[str, float] = {}  # loads under way
         self._unloaded = SimpleQueue[tuple[str, int]]()  # with the server that it has left
 
     @property
@@ -59,7 +58,6 @@ class OnDemandModels:
         return self._residency.models
 
     def server_started(self) -> None:
-        self._began_s.clear()
         self._residency.server_ended()
 
     def look(self, demand: PortDemand, *, may_begin: bool) -> None:
@@ -68,8 +66,6 @@ class OnDemandModels:
         self._entries = self._served.on_demand()
         self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
         residency.set_entries({name: entry.idle_s for name, entry in self._entries.items()})
-        for name in self._began_s.keys() - self._entries.keys():  # an apply has taken it away
-            del self._began_s[name]
         if not residency.models:
             return
         while not self._unloaded.empty():  # before their states are looked at
@@ -84,13 +80,12 @@ class OnDemandModels:
             elif any(one.state is State.HEALING for one in own):
                 coming.add(name)
         for name, model in residency.models.items():
-            if name in self._began_s and name in ready:
-                residency.loaded(name, time.monotonic() - self._began_s.pop(name))
+            if model.state == "loading" and name in ready:
+                residency.loaded(name)
                 self._sizes.note_loaded(name)
             reasons = (one.reason for one in states[name] if one.is_lost)
-            is_ours = name in self._began_s or (model.state == "loaded" and name not in coming)
+            is_ours = model.state == "loading" or (model.state == "loaded" and name not in coming)
             if is_ours and (reason := next(reasons, "")):
-                self._began_s.pop(name, None)
                 residency.failed(name, reason)
         residency.set_ready(ready, coming)
         residency.set_demands({name: self._demand(name, demand) for name in residency.models})
@@ -146,7 +141,6 @@ class OnDemandModels:
         return self._entries[name].folders if name in self._entries else []
 
     def _load(self, name: str) -> None:
-        self._began_s[name] = time.monotonic()
         self._tell_budgets()
         self._loader.begin(self._entries[name].entries)
 

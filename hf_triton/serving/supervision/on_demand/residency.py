@@ -247,14 +247,15 @@ class Residency:
             f"model '{model.name}' can't be loaded: {why}; requests try again after {pause_s:.0f} s"
         )
 
-    def loaded(self, name: str, seconds: float) -> None:
+    def loaded(self, name: str) -> None:
+        """Notes that a load has ended well."""
         if model := self.models.get(name):
             now = self._clock()
             if model.waits_since_s is not None:
                 model.waited_s += now - model.waits_since_s
             model.state, model.closed, model.waits_for = "loaded", False, ""
+            model.load_s, model.failure, model.num_failures = now - model.changed_at_s, "", 0
             model.loaded_at_s = model.asked_at_s = model.changed_at_s = now
-            model.load_s, model.failure, model.num_failures = seconds, "", 0
             model.num_loads += 1
 
     def failed(self, name: str, why: str) -> None:
