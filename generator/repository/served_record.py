@@ -22,17 +22,8 @@ _MOST_BYTES = 2**26
 
 
 @dataclass(frozen=True)
-class LastApply:
-    """Whether the last apply did all that it had to, and when it ended, in seconds since 1970."""
-
-    is_good: bool
-    at_s: float
-
-
-@dataclass(frozen=True)
 class ServedRecord:
     models: tuple[str, ...] = ()
-    applied: LastApply | None = None
 
 
 def read(repository: Path) -> ServedRecord | None:
@@ -43,9 +34,9 @@ def read(repository: Path) -> ServedRecord | None:
     return None
 
 
-def write(repository: Path, models: Iterable[str], applied: LastApply | None = None) -> None:
+def write(repository: Path, models: Iterable[str]) -> None:
     """Raises RepositoryError."""
-    record = ServedRecord(tuple(sorted(models)), applied)
+    record = ServedRecord(tuple(sorted(models)))
     text = json.dumps(dataclasses.asdict(record), indent=2, sort_keys=True)
     with readable_errors():
         write_file(f"{repository}/{RECORD_FILE}", f"{text}\n".encode())

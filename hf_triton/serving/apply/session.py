@@ -23,7 +23,6 @@ from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.native_model import place_models
 from generator.repository.plan import make_plan
-from generator.repository.served_record import LastApply
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again
@@ -260,10 +259,6 @@ class Session:
             return EXIT_INTERRUPTED
         return EXIT_INPUT if self._failures else EXIT_OK
 
-    @property
-    def _is_good(self) -> bool:
-        return not (self._failures or self._stopping.is_set())
-
     @cached_property
     def _models_before(self) -> set[str]:
         """Those of the record as this apply has found it."""
@@ -275,9 +270,8 @@ class Session:
         others of the plan's loaded.
         """
         models = self._served_now(plan) - set(removed)
-        applied = LastApply(self._is_good, round(time.time(), 3))
         try:
-            served_record.write(self._repository, models, applied)
+            served_record.write(self._repository, models)
         except GeneratorError as error:  # such as a full disk
             warn(f"what is served could not be noted: {error}")
 

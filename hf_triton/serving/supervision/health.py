@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Literal
 
-from generator.repository.served_record import LastApply
 from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import Listen, listening_socket
 
@@ -68,8 +67,6 @@ METRICS = {
     ),
     "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
     "hf_triton_server_restarts_total": ("counter", "Times tritonserver was restarted."),
-    "hf_triton_last_apply_success": ("gauge", "Whether the last apply changed all it had to."),
-    "hf_triton_last_apply_timestamp_seconds": ("gauge", "When the last apply ended."),
 }
 
 
@@ -98,7 +95,6 @@ class Health:
     on_demand_samples: Sequence[Sample] = ()
     why_no_ports: Callable[[], str] = str  # "" where the ports' process listens
     num_server_restarts: int = 0
-    last_apply: LastApply | None = None
     _phase_reason: str = _PHASE_REASONS["starting"]
     _is_server_up: bool = False
     _answered_at_s: float | None = None
@@ -159,9 +155,6 @@ class Health:
             yield "hf_triton_model_given_up", labels, int(model.is_given_up)
         yield "hf_triton_server_up", {}, int(self._is_server_up)
         yield "hf_triton_server_restarts_total", {}, self.num_server_restarts
-        if applied := self.last_apply:
-            yield "hf_triton_last_apply_success", {}, int(applied.is_good)
-            yield "hf_triton_last_apply_timestamp_seconds", {}, applied.at_s
 
 
 def _escaped(label: str) -> str:

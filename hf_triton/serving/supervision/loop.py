@@ -188,7 +188,6 @@ class Supervisor:
 
     def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
-        self.health.last_apply = self._served.last_apply() or self.health.last_apply
         reports, models = dict[str, ModelReport](), dict[str, Model]()
         for name in self._served.names():
             states, on_demand = self._states_of(name), self._on_demand.for_ports(name)

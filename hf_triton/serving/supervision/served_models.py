@@ -6,8 +6,8 @@ Reads files only; knows no server.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from generator.render import model_config
 from generator.repository import served_record
-from generator.repository.served_record import LastApply, ServedRecord
+from generator.repository.served_record import ServedRecord
 
 
 @dataclass(frozen=True)
@@ -45,41 +45,24 @@ class ServedModels:
     def __init__(self, repository: Path, names: Sequence[str]) -> None:
         self.repository = repository
         self._names = list(names)
-        self._recorded_at_s = 0.0
-        self._last_read: tuple[object, ServedRecord | None] = None, None  # with the file's state
+        self._has_recorded = False
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
         served_record.write(self.repository, self._names)
-        self._recorded_at_s = time.time()
+        self._has_recorded = True
 
     def names(self) -> list[str]:
         """The entries' names: from the record, if this server has written one."""
-        record = self._record()
-        if record is not None and set(record.models) != set(self._names):
-            self._names = list(record.models)
+        file = self.repository / served_record.RECORD_FILE
+        with contextlib.suppress(OSError):
+            if self._has_recorded:
+                found = file.stat()
+                state = found.st_ino, found.st_size, found.st_mtime_ns
+                record = _read_record(self.repository, state)
+                if record is not None and set(record.models) != set(self._names):
+                    self._names = list(record.models)
         return list(self._names)
-
-    def last_apply(self) -> LastApply | None:
-        """How the last apply ended, if there was one since this server started."""
-        record = self._record()
-        applied = record.applied if record else None
-        return applied if applied and applied.at_s >= self._recorded_at_s else None
-
-    def _record(self) -> ServedRecord | None:
-        """The record, which is read again only where it is another file."""
-        if not self._recorded_at_s:
-            return None
-        try:
-            found = (self.repository / served_record.RECORD_FILE).stat()
-        except OSError:
-            return None
-        state = found.st_ino, found.st_size, found.st_mtime_ns
-        known, record = self._last_read
-        if record is None or known != state:
-            record = served_record.read(self.repository)
-            self._last_read = state, record
-        return record
 
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
@@ -130,6 +113,11 @@ class ServedModels:
     def model_of(self, folder: str) -> str | None:
         """The entry that a folder belongs to; None if it is not to be served."""
         return next((name for name in self.names() if folder in self.folders(name)), None)
+
+
+@functools.lru_cache(maxsize=2)
+def _read_record(repository: Path, _state: object) -> ServedRecord | None:
+    return served_record.read(repository)
 
 
 @functools.lru_cache(maxsize=4096)

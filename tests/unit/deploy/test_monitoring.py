@@ -75,10 +75,6 @@ CASES = {
         {'hf_triton_server_restarts_total{instance="h:1"}': "0x4 1x20"},
         *("3m", "10m", "tritonserver died and was started again on h:1", HOST),
     ),
-    "HfTritonApplyFailed": Case(
-        {'hf_triton_last_apply_success{instance="h:1"}': "1x2 0x20"},
-        *("5m", "12m", "The last change of models.yaml was not applied on h:1", HOST),
-    ),
     "HfTritonErrors": Case(
         {
             'hf_triton_finished_total{model="a",finish_reason="stop"}': "0+90x30",

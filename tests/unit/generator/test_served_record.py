@@ -1,4 +1,4 @@
-"""The file that says what is to be served, and how the last apply ended."""
+"""The file that says what is to be served."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from generator.repository import served_record
-from generator.repository.served_record import RECORD_FILE, LastApply, ServedRecord
+from generator.repository.served_record import RECORD_FILE, ServedRecord
 
 
-@pytest.mark.parametrize("applied", [None, LastApply(False, 1.5)])
-def test_what_was_written_is_read(tmp_path: Path, applied: LastApply | None) -> None:
-    served_record.write(tmp_path, ["b", "a"], applied)
-    assert served_record.read(tmp_path) == ServedRecord(("a", "b"), applied)
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    served_record.write(tmp_path, ["b", "a"])
+    assert served_record.read(tmp_path) == ServedRecord(("a", "b"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"models": 3}'])

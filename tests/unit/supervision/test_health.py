@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from generator.errors import ServerError
-from generator.repository.served_record import LastApply
 from hf_triton.serving.supervision import health as served_over_http
 from hf_triton.serving.supervision.health import Health, ModelReport, health_port
 from hf_triton.tritonserver.listen import Listen
@@ -102,7 +101,6 @@ def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
         "b": ModelReport("is being loaded", 1, 1, True),
     }
     told.health.num_server_restarts = 1
-    told.health.last_apply = LastApply(True, 1700000000.5)
     answer = get(f"{told.url}/metrics")
     samples = [line for line in answer.body.splitlines() if not line.startswith("#")]
     assert samples == [
@@ -116,8 +114,6 @@ def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
         'hf_triton_model_given_up{model="b"} 1',
         "hf_triton_server_up 1",
         "hf_triton_server_restarts_total 1",
-        "hf_triton_last_apply_success 1",
-        "hf_triton_last_apply_timestamp_seconds 1700000000.5",
     ]
     assert "# TYPE hf_triton_model_deaths_total counter\n" in answer.body
 
