@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from generator.errors import ServerError
-from hf_triton.serving.supervision import dead_process_memory, lifecycle, limits
+from hf_triton.serving.supervision import dead_process_memory, lifecycle
 from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 
 
@@ -73,7 +73,7 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
         raise ServerError("far enough")
 
     monkeypatch.setattr(dead_process_memory, "SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(limits, "raise_all", stop)
+    monkeypatch.setattr(lifecycle, "raise_limits", stop)
     region = tmp_path / f"hf_triton_{2**22 + 1}_8000_a"
     region.touch()
     os.utime(region, (0, 0))
