@@ -22,6 +22,7 @@ from generator.errors import (
     EXIT_INPUT,
     EXIT_INTERRUPTED,
     GeneratorError,
+    UsageError,
     error_text,
 )
 from generator.python_modules import leave_out_working_directory
@@ -37,7 +38,6 @@ VERBS = {
     "tasks": "list the tasks, whether they stream, and their options with units, ranges, defaults",
     "schema": "print the JSON Schema of models.yaml, by which editors complete and check it",
     "fetch": "download the models of models.yaml into their caches, and lock them in models.lock",
-    "verify": "hash every downloaded file again and compare it with models.lock",
     "optimize": "compare a model's engines on this machine: check and time them, recommend one",
     "serve": "generate, start Triton, wait until every model is ready, and print the curl lines",
     "apply": "make a running server run what models.yaml says; no request is lost",
@@ -46,7 +46,7 @@ VERBS = {
 }
 # Of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
-# Options of earlier releases, each with what to use instead.
+# Verbs and options of earlier releases, each with what to use instead.
 _GONE = {
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
@@ -57,6 +57,7 @@ _GONE = {
     "serve --triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
     "serve --watch": "run hf-triton apply --wait when the file changes, as by entr",
     "tasks --json": "use hf-triton schema",
+    "verify": "use hf-triton fetch --verify, with --dry-run to change nothing",
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -93,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
+        if words and (instead := _GONE.get(words[0])):
+            raise UsageError(f"hf-triton {words[0]} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())
         code: int = _module(args.verb).run(args)
         if sys.stdout is not None:  # None where it was closed before we started

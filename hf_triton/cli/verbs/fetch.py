@@ -1,5 +1,5 @@
-"""``hf-triton fetch``: downloads the models of models.yaml before serving, and writes
-models.lock.
+"""``hf-triton fetch``: downloads the models of models.yaml before serving, and writes models.lock.
+With ``--verify`` it first compares what is here with that, byte by byte.
 """
 
 from __future__ import annotations
@@ -7,16 +7,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from generator.errors import FetchError
-from generator.fetch.fetching import FetchRun, update_lock
+from generator.fetch.fetching import FetchRun, run_all, update_lock
+from generator.fetch.model_cache import ModelCache, caches_of
 from generator.fetch.plan import chosen_models, hub_models
+from generator.fetch.progress import Progress
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
-from generator.models_yaml.reading import load_unpinned
-from generator.spec.model_spec import ModelSpec
+from generator.models_yaml.reading import load, load_unpinned
+from generator.spec.model_spec import LockedSnapshot, ModelSpec
+from hf_triton.runtime.weights.locked_files import differences, hash_file
 from hf_triton.serving.python_env import ensure_environments, preview
 
 NUM_WORKERS = 8
@@ -26,7 +31,8 @@ EPILOG = """\
   hf-triton fetch --locked      # the same elsewhere: exactly the files of models.lock, or an error
   hf-triton fetch --update NAME # move NAME's branch to its newest commit
   hf-triton fetch --envs-only   # only build the Python environments that models ask for
-  hf-triton verify              # hash everything again
+  hf-triton fetch --verify      # hash everything again, and fetch what differs from models.lock;
+                                # with --dry-run name it only: exit code 1, no network
 
 Files go to model_repository/NAME/hf_cache/. models.lock, beside models.yaml, records the commit
 and the SHA-256 of every file: keep it under version control. Where it exists, `generate` pins the
@@ -58,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="look up branches and tags again, instead of taking the commits in models.lock",
     )
+    how.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every downloaded file, unlike the server, which hashes a file once and "
+        "recognizes it by its size, time and inode; fetch again what differs from models.lock",
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -85,6 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where a model can't be fetched, after all others are complete."""
     config = Path(args.config)
+    if args.verify:
+        args.names, args.locked = _wrong_models(config, args), True
+        if not args.names:
+            return 0
     specs = load_unpinned(config)
     chosen = chosen_models(specs, args.names, config)
     for line in preview(chosen):
@@ -144,13 +160,67 @@ def _lock_to_follow(
     config: Path, chosen: Sequence[ModelSpec], args: argparse.Namespace
 ) -> models_lock.Lock:
     """The lock entries that determine the commits to fetch."""
-    lock = models_lock.read_lock(config)
     if args.locked:
-        if lock is None:
-            name = models_lock.lock_path(config)
-            raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+        lock = _required_lock(config)
         models_lock.pin(chosen, lock, config)
-    return {} if lock is None or args.update else lock
+        return lock
+    return {} if args.update else models_lock.read_lock(config) or {}
+
+
+def _required_lock(config: Path) -> models_lock.Lock:
+    lock = models_lock.read_lock(config)
+    if lock is None:
+        name = models_lock.lock_path(config)
+        raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+    return lock
+
+
+def _wrong_models(config: Path, args: argparse.Namespace) -> list[str]:
+    """The models that differ from models.lock; prints each file that does, and forgets its hash.
+    Raises FetchError for a dry run where there are any.
+    """
+    _required_lock(config)
+    specs = hub_models(chosen_models(load(config), args.names, config))
+    progress, wrong = Progress(), dict[str, int]()
+
+    def check(part: tuple[ModelSpec, ModelCache]) -> None:
+        if count := _count_wrong(*part, progress):
+            wrong[part[0].name] = wrong.get(part[0].name, 0) + count
+
+    parts = zip(specs, caches_of(Path(args.repository), specs), strict=True)
+    run_all(parts, check, 2, threading.Event())  # one thread reads while the other hashes
+    lock, names = models_lock.lock_path(config), list(dict.fromkeys(spec.name for spec in specs))
+    if not wrong:
+        print(f"{len(names)} model{'s' * (len(names) != 1)} as in {lock}")
+    elif args.dry_run:
+        count = sum(wrong.values())
+        files = "1 file is" if count == 1 else f"{count} files are"
+        again = " ".join(name for name in names if name in wrong)
+        raise FetchError(f"{files} not as in {lock}: run hf-triton fetch --verify {again}")
+    return [name for name in names if name in wrong]
+
+
+def _count_wrong(spec: ModelSpec, cache: ModelCache, progress: Progress) -> int:
+    locked = spec.locked or LockedSnapshot("", {})
+    folder = cache.snapshot(locked.commit)
+
+    def hash_anew(path: Path) -> str:
+        sha256 = hash_file(path, partial(progress.add, spec.title))
+        cache.hashes.add(path, sha256)
+        return sha256
+
+    progress.begin(spec.title, locked.size)
+    try:
+        found = list(differences(folder, locked.files, hash_anew))
+    except OSError as error:
+        raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
+    finally:
+        progress.end(spec.title)
+    for difference in found:
+        progress.say(f"{spec.title}: {difference}")
+        cache.forget(folder / difference.path)
+    cache.hashes.save()
+    return len(found)
 
 
 def _wait(busy: str) -> None:

@@ -3,7 +3,7 @@ no file added. The SHA-256 of cached files is computed once and recorded in a fi
 
 The cache has the layout of ``huggingface_hub``
 (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). Imports nothing of the runtime,
-so that `hf-triton fetch` and `verify` check by the same rules as the server.
+so that `hf-triton fetch` checks by the same rules as the server.
 """
 
 from __future__ import annotations

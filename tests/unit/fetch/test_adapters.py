@@ -53,7 +53,7 @@ def test_an_adapters_two_files_come_into_the_models_cache(adapted: Workplace, hu
     assert adapted.cache() in found["sql"].parents
     assert sorted(path.name for path in found["sql"].iterdir()) == sorted(SAVED)
     assert found["polite"] == adapted.folder / "polite"
-    assert adapted.run("verify").out.endswith("1 model as in models.lock\n")
+    assert adapted.run("fetch", "--verify", "--dry-run").out.endswith("1 model as in models.lock\n")
 
 
 def test_one_that_is_not_as_locked_is_not_loaded(adapted: Workplace) -> None:
@@ -63,7 +63,10 @@ def test_one_that_is_not_as_locked_is_not_loaded(adapted: Workplace) -> None:
     with pytest.raises(LoadError) as raised:
         folders(adapted)
     assert str(raised.value).startswith(f"adapter sql: org/sql@{COMMIT}: adapter_model.safetensors")
-    assert "tiny, adapter sql: adapter_model.safetensors has 12 bytes" in adapted.run("verify").err
+    assert (
+        "tiny, adapter sql: adapter_model.safetensors has 12 bytes"
+        in adapted.run("fetch", "--verify", "--dry-run").err
+    )
     adapted.fetch()
     assert folders(adapted)["sql"].is_dir()
 
@@ -134,4 +137,4 @@ def test_a_model_and_its_adapters_may_come_from_one_repository(
         assert "incomplete" not in "".join(map(str, work.cache().rglob("*")))
         assert "all here" in work.fetch("--dry-run").out
         assert folders(work) == dict.fromkeys(("sql", "polite"), work.loaded())
-        assert work.run("verify").code == 0
+        assert work.run("fetch", "--verify", "--dry-run").code == 0

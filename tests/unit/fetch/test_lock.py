@@ -10,7 +10,8 @@ import pytest
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 from tests.unit.fetch.workplace import Workplace
 
-RENDERING = [["validate"], ["generate"], ["diff"], ["fetch", "--locked"], ["verify"]]
+VERIFY = ["fetch", "--verify"]
+RENDERING = [["validate"], ["generate"], ["diff"], ["fetch", "--locked"], VERIFY]
 
 
 @pytest.mark.parametrize("command", RENDERING, ids=lambda command: command[0])
@@ -68,7 +69,7 @@ def test_a_damaged_lock_is_named_by_line(
     if value is None:
         del lock["models"]["org/tiny"]["main"][key]
     (work.folder / "models.lock").write_text(json.dumps(lock, indent=1))
-    for command in (["generate"], ["fetch"], ["verify"]):
+    for command in (["generate"], ["fetch"], VERIFY):
         text = work.refused(*command)
         assert "models.lock:" in text
         assert message in text
@@ -87,7 +88,7 @@ def test_a_lock_that_is_a_link_to_nowhere_is_not_taken_for_none(work: Workplace)
     work.fetch()
     (work.folder / "models.lock").rename(work.folder / "older")
     (work.folder / "models.lock").symlink_to("gone")
-    for command in (["generate"], ["fetch"], ["verify"]):
+    for command in (["generate"], ["fetch"], VERIFY):
         text = work.refused(*command)
         assert text.splitlines()[1].startswith("models.lock: ")
         assert text.endswith(ADVICE)
@@ -105,11 +106,10 @@ def test_a_locked_commit_that_models_yaml_contradicts_is_named(work: Workplace) 
     assert work.lock["models"]["org/tiny"][COMMIT]["commit"] == COMMIT
 
 
-@pytest.mark.parametrize("verb", ["fetch", "verify"])
-def test_without_a_lock_there_is_nothing_to_hold_to(work: Workplace, verb: str) -> None:
-    more = ["--locked"] if verb == "fetch" else []
+@pytest.mark.parametrize("flag", ["--locked", "--verify"])
+def test_without_a_lock_there_is_nothing_to_hold_to(work: Workplace, flag: str) -> None:
     expected = "hf-triton: models.lock: no such file; run hf-triton fetch once to make it\n"
-    assert work.refused(verb, *more) == expected
+    assert work.refused("fetch", flag) == expected
 
 
 def test_a_locked_fetch_leaves_the_lock_alone(work: Workplace, hub: FakeHub) -> None:

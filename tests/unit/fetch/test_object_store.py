@@ -84,7 +84,7 @@ def test_a_folder_is_fetched_locked_and_served_without_the_store(
     }
     folder = work.loaded()
     assert (folder / "config.json").read_bytes() == b"{}"
-    assert work.run("verify").code == 0
+    assert work.run("fetch", "--verify", "--dry-run").code == 0
     (work.folder / "models.lock").unlink()
     assert work.loaded() == folder
 

@@ -1,4 +1,4 @@
-"""`verify` reads every byte again, names what is wrong, and has it fetched again where asked."""
+"""`fetch --verify` reads every byte again, names what is wrong, and fetches it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 
 from tests.support.fake_hub import FakeHub
 from tests.unit.fetch.conftest import FILES
-from tests.unit.fetch.workplace import Workplace
+from tests.unit.fetch.workplace import Ran, Workplace
+
+
+def verify(work: Workplace, *names: str) -> Ran:
+    return work.run("fetch", "--verify", "--dry-run", *names)
 
 
 def damage_missing(path: Path) -> None:
@@ -39,8 +43,8 @@ DAMAGES = {
 def test_an_intact_cache_is_said_to_be_so(work: Workplace, hub: FakeHub) -> None:
     work.fetch()
     hub.paths.clear()
-    ran = work.run("verify")
-    assert ran == (0, "tiny: 3 files, 7.0 kB: as locked\n1 model as in models.lock\n", "")
+    ran = verify(work)
+    assert ran == (0, "1 model as in models.lock\n", "")
     assert hub.paths == []
 
 
@@ -49,31 +53,31 @@ def test_a_damaged_file_is_named_and_repaired(work: Workplace, hub: FakeHub, wha
     work.fetch()
     DAMAGES[what](work.snapshots()[0] / "model.safetensors")
     for _ in range(2):  # what was found wrong is not taken for right the next time
-        ran = work.run("verify")
+        ran = verify(work)
         assert ran.code == 1
         assert ran.err == (
             f"tiny: model.safetensors {what}\n"
-            "hf-triton: 1 file is not as in models.lock: run hf-triton verify --repair tiny\n"
+            "hf-triton: 1 file is not as in models.lock: run hf-triton fetch --verify tiny\n"
         )
     hub.count_anew()
-    assert work.run("verify", "--repair").code == 0
+    assert work.run("fetch", "--verify").code == 0
     assert hub.sent == {"model.safetensors": 7000}
-    assert work.run("verify").code == 0
+    assert verify(work).code == 0
     assert work.files() == FILES
 
 
 def test_a_file_that_was_added_is_named_and_taken_away(work: Workplace) -> None:
     work.fetch()
     (work.snapshots()[0] / "vocab/evil.py").write_text("import os")
-    assert "tiny: vocab/evil.py is not in models.lock\n" in work.run("verify").err
-    assert work.run("verify", "--repair").code == 0
+    assert "tiny: vocab/evil.py is not in models.lock\n" in verify(work).err
+    assert work.run("fetch", "--verify").code == 0
     assert work.files() == FILES
 
 
 def test_a_cache_that_is_gone_is_named_file_by_file(work: Workplace) -> None:
     work.fetch()
     work.cache().rename(work.folder / "gone")
-    err = work.run("verify").err
+    err = verify(work).err
     assert err.count(" is missing\n") == len(FILES)
 
 
@@ -81,5 +85,5 @@ def test_other_models_are_left_out_where_names_are_given(work: Workplace) -> Non
     work.write("tiny", "second")
     work.fetch()
     damage_missing(work.snapshots("second")[0] / "config.json")
-    assert work.run("verify", "tiny").code == 0
-    assert work.run("verify").code == 1
+    assert verify(work, "tiny").code == 0
+    assert verify(work).code == 1
