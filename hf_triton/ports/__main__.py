@@ -2,8 +2,8 @@
 
     python -m hf_triton.ports    its settings are in the environment
 
-Writes a line to stdout when it listens on all, then a byte a second. Stops at SIGTERM, and at once
-when stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
+Writes a line to stdout when it listens on all, then an empty one a second. Stops at SIGTERM, and at
+once when stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
 """
 
 from __future__ import annotations

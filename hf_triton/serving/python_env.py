@@ -120,15 +120,11 @@ class _Progress:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._on_terminal = sys.stderr.isatty()
-        self._begun = False
+        self._erase = "\r\033[K" if sys.stderr.isatty() else ""
 
     def show(self, line: str) -> None:
-        if not self._begun:
-            self._begun = True
-            _say(f"{self.title}: building")
-        if self._on_terminal:
-            print(f"\r\033[K  {line}", end="", file=sys.stderr, flush=True)
+        if self._erase:
+            print(f"{self._erase}  {line}", end="", file=sys.stderr, flush=True)
         elif line.startswith("Installing") or "MB)" in line or "GB)" in line:
             _say(f"{self.title}: {line}")
 
@@ -136,8 +132,7 @@ class _Progress:
         _say(f"{self.title}: another hf-triton is building it ({folder}); waiting for that one")
 
     def end(self) -> None:
-        if self._on_terminal and self._begun:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print(self._erase, end="", file=sys.stderr, flush=True)
 
 
 def _say(line: str) -> None:

@@ -1,10 +1,10 @@
 """A process that ``serve`` starts beside tritonserver, restarts when it dies, and ends.
 
 What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
-nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
-stops at SIGTERM after what is in flight. Its parent writes lines about the models to its stdin, and
-reads lines of JSON from its stdout; it ends at once when its stdin closes, because its parent is
-gone.
+nor its supervisor. It writes a line to stdout when it listens, and from then on an empty one a
+second. It stops at SIGTERM after what is in flight. Its parent writes lines about the models to its
+stdin, and reads lines of JSON from its stdout; it ends at once when its stdin closes, because its
+parent is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hf_triton.tritonserver.restart_policy import Restarts
 _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
-_BEAT_EVERY_S, _BEAT = 1.0, b"."
+_BEAT_EVERY_S, _BEAT = 1.0, b"\n"
 _MAX_UNWRITTEN = 1 << 16
 
 Settings = TypeVar("Settings")
@@ -143,12 +143,10 @@ class ChildProcess:
         if not ready.poll(timeout_s * 1000):
             return False
         data = stdout.read(1 << 16)
-        *lines, rest = (self._unread + data).split(b"\n")
-        self._unread = rest.lstrip(_BEAT)
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            found = line.lstrip(_BEAT)
-            if found.startswith(b"{"):
-                self._last_line = found
+            if line.startswith(b"{"):
+                self._last_line = line
         return data != b""
 
     @property

@@ -173,21 +173,18 @@ class TritonServer:
         files = {model: self.repository / model / "config.pbtxt" for model in models}
         engines = {model: model_config.engine_of(file) for model, file in files.items()}
         steps = {step for file in files.values() for step in model_config.steps_of(file)}
-        wanted = [one for one in files if one not in {*engines.values(), *steps}]
 
-        def load(model: str) -> str | None:
+        def load(model: str) -> None:
             for part in filter(None, (engines[model], model)):
                 if failure := self.api.load(part):
-                    return failure.removeprefix(f"{part}: ")
-            is_ready = patiently(partial(self.api.is_model_ready, model))
-            return None if is_ready else "loaded, but not ready"
+                    reason = failure.removeprefix(f"{part}: ")
+                    raise ServerError(f"model '{model}' failed to load: {reason}")
+            if not patiently(partial(self.api.is_model_ready, model)):
+                raise ServerError(f"model '{model}' is loaded, but not ready")
 
         pool = ThreadPoolExecutor(NUM_LOADERS)
         try:
-            found = pool.map(load, wanted, timeout=timeout_s)
-            for model, failure in zip(wanted, found, strict=True):
-                if failure:
-                    raise ServerError(f"model '{model}' failed to load: {failure}")
+            list(pool.map(load, files.keys() - {*engines.values(), *steps}, timeout=timeout_s))
         except LateError:
             raise ServerError(f"still loading after {timeout_s:.0f} s") from None
         except OSError:

@@ -10,11 +10,8 @@ from generator.errors import UsageError
 from hf_triton.runtime.request.request_parameters import CALLER
 
 _SHORTEST = len("--http-r")  # Triton takes a flag's beginning for the whole
-# Which headers of a request become parameters of it, with the shortest beginning of each flag.
-_FORWARDING = {
-    "--http-header-forward-pattern": len("--http-h"),
-    "--grpc-header-forward-pattern": len("--grpc-he"),
-}
+# The headers of a call that become parameters of it, and the flag's shortest beginning.
+_FORWARDING, _SHORTEST_FORWARDING = "--grpc-header-forward-pattern", len("--grpc-he")
 # tritonserver listens for the proxies alone; what stands for each flag towards callers.
 _OF_SERVE = {
     **{f"--{kind}-address": "--host" for kind in ("http", "grpc", "metrics")},
@@ -29,14 +26,13 @@ _CALLER_PATTERN = f"(?i:^{CALLER}$)"
 
 
 def forwarding(arguments: Sequence[str]) -> list[str]:
-    """The user's own arguments for tritonserver, with those by which a request's caller reaches its
-    model: Triton holds each to one pattern, so a user's own gets an alternative.
+    """The user's own arguments for tritonserver, with the one by which a gRPC call's caller reaches
+    its model: Triton takes one pattern, so a user's own gets an alternative.
     """
-    found = [f"{name}={_CALLER_PATTERN}" for name in _FORWARDING]
+    found = [f"{_FORWARDING}={_CALLER_PATTERN}"]
     for argument in arguments:  # the last one of a flag counts
         flag, _, pattern = argument.partition("=")
-        lengths = (num for name, num in _FORWARDING.items() if name.startswith(flag))
-        if any(len(flag) >= num for num in lengths):
+        if _FORWARDING.startswith(flag) and len(flag) >= _SHORTEST_FORWARDING:
             either = f"(?:{pattern})|{_CALLER_PATTERN}" if pattern else _CALLER_PATTERN
             argument = f"{flag}={either}"
         found.append(argument)

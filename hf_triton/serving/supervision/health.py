@@ -48,10 +48,6 @@ METRICS = {
     "hf_triton_model_loaded": ("gauge", "Whether a model that is loaded on demand is in memory."),
     "hf_triton_model_loads_total": ("counter", "Times the model was loaded on demand."),
     "hf_triton_model_put_out_total": ("counter", "Times the model was evicted, by reason."),
-    "hf_triton_model_thrashing_total": (
-        "counter",
-        "Times the model was loaded again within a minute of making room for another one.",
-    ),
     "hf_triton_model_waiting_requests": ("gauge", "Requests that wait until the model is loaded."),
     "hf_triton_model_load_wait_seconds_total": (
         "counter",

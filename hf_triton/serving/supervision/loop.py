@@ -91,7 +91,6 @@ class Supervisor:
         self._restarts = Restarts(options.max_restarts)
         self.has_served = False
         self._has_curl_lines: set[str] = set()
-        self._folders: list[list[str]] = []
         self._begun: list[str] = []  # since the server was started
         self._loading: list[str] = []  # of those, what is waited for
         self._ask_at_s = self._lack_told_at_s = self._count_leftovers_at_s = 0.0
@@ -142,10 +141,7 @@ class Supervisor:
         return self.states.of(self._served.folders(name))
 
     def _look_at_models(self) -> None:
-        now, names = time.monotonic(), self._served.names()
-        folders = [self._served.folders(name) for name in names]
-        if folders != self._folders:  # an apply has changed them
-            self._folders, self._ask_at_s = folders, 0.0
+        now = time.monotonic()
         is_due = now >= self._ask_at_s
         is_loading = self.states.any(State.LOADING, State.HEALING)
         if is_due:

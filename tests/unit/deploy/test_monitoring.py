@@ -66,8 +66,8 @@ CASES = {
     ),
     "HfTritonModelsThrash": Case(
         {
-            'hf_triton_model_thrashing_total{model="a",instance="h:1"}': "0x4 1+1x30",
-            'hf_triton_model_thrashing_total{model="b",instance="h:1"}': "0x8 1x40",
+            'hf_triton_model_put_out_total{model="a",reason="room",instance="h:1"}': "0x4 1+1x30",
+            'hf_triton_model_put_out_total{model="b",reason="room",instance="h:1"}': "0x8 1x40",
         },
         *("5m", "14m", "Model a is loaded again and again on h:1", ONE),
     ),

@@ -9,7 +9,7 @@ import pytest
 from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.tritonserver.restrictions import forwarding
 
-OURS = [f"--{protocol}-header-forward-pattern=(?i:^{CALLER}$)" for protocol in ("http", "grpc")]
+OURS = [f"--grpc-header-forward-pattern=(?i:^{CALLER}$)"]
 
 
 def test_the_callers_header_is_passed_on() -> None:
@@ -17,13 +17,7 @@ def test_the_callers_header_is_passed_on() -> None:
     assert forwarding(["--log-verbose=1"]) == [*OURS, "--log-verbose=1"]
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("--http-header-forward-pattern", "--http-header", "--http-h"),
-        *("--grpc-header-forward-pattern", "--grpc-he"),
-    ],
-)
+@pytest.mark.parametrize("flag", ["--grpc-header-forward-pattern", "--grpc-he"])
 def test_a_pattern_of_ones_own_holds_beside_it(flag: str) -> None:
     [*ours, widened] = forwarding([f"{flag}=^x-(a|b)=c$"])
     assert ours == OURS
@@ -36,4 +30,6 @@ def test_a_pattern_of_ones_own_holds_beside_it(flag: str) -> None:
 
 
 def test_an_empty_pattern_is_none() -> None:
-    assert forwarding(["--http-header-forward-pattern="])[-1] == OURS[0]
+    assert forwarding(["--grpc-header-forward-pattern="])[-1] == OURS[0]
+    other = "--http-header-forward-pattern=x"
+    assert forwarding([other]) == [*OURS, other]

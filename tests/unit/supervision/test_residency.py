@@ -108,7 +108,7 @@ def test_what_is_asked_is_not_evicted_before_it_has_stayed_a_while() -> None:
     assert world.states == {"a": "asleep", "b": "loaded"}
 
 
-def test_two_that_do_not_fit_together_take_turns_and_the_log_says_so() -> None:
+def test_two_that_do_not_fit_together_take_turns() -> None:
     world = World(1, "a", "b")
     for _ in range(120):
         asleep = {name: WAITS for name, state in world.states.items() if state != "loaded"}
@@ -119,8 +119,6 @@ def test_two_that_do_not_fit_together_take_turns_and_the_log_says_so() -> None:
         world.run(0.5, **asleep, **loaded)
     assert 4 <= len(world.loads) <= 8, "each stays four times as long as it takes to load"
     assert all(one != two for one, two in itertools.pairwise(world.loads))
-    assert [line for line in world.said if "evict each other" in line]
-    assert sum(model.num_thrashes for model in world.residency.models.values()) > 0
 
 
 def test_the_first_in_line_is_loaded_before_those_that_would_fit_sooner() -> None:

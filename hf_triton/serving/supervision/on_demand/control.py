@@ -124,7 +124,6 @@ class OnDemandModels:
             for family, value in (
                 ("hf_triton_model_loaded", float(model.state == "loaded")),
                 ("hf_triton_model_loads_total", model.num_loads),
-                ("hf_triton_model_thrashing_total", model.num_thrashes),
                 ("hf_triton_model_waiting_requests", model.demand.waiting),
                 ("hf_triton_model_load_wait_seconds_total", model.waited_s),
             ):

@@ -20,7 +20,6 @@ _PAUSE_S = 1.0
 # A busy model makes room after this many seconds or times a load's time, whichever is longer.
 _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
 _LONG_LOAD_S = 60.0
-_THRASH_S, _SAY_THRASH_EVERY_S = 60.0, 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
 
@@ -51,14 +50,12 @@ class Resident:
     loaded_at_s: float = -math.inf
     changed_at_s: float = -math.inf
     load_s: float = 0.0
-    made_room_at_s: float = -math.inf
     made_room_for: str = ""
     failure: str = ""
     retry_at_s: float = -math.inf
     num_failures: int = 0
     num_loads: int = 0
     num_evictions: dict[str, int] = field(default_factory=lambda: {"idle": 0, "room": 0})
-    num_thrashes: int = 0
     waited_s: float = 0.0
 
     @property
@@ -86,7 +83,6 @@ class Residency:
         self._max_loads, self._sizes, self._limits = max_loads, sizes, limits
         self._load, self._evict, self._say, self._clock = load, evict, say, clock
         self.models: dict[str, Resident] = {}
-        self._said_thrash_at_s = -math.inf
 
     def set_entries(self, idle_s: Mapping[str, float | None]) -> None:
         """Takes the entries that are loaded on demand now, and when each may go."""
@@ -172,15 +168,6 @@ class Residency:
     def _begin(self, model: Resident, now: float) -> None:
         model.state, model.waits_for = "loading", "it is being loaded"
         model.changed_at_s = now
-        if now - model.made_room_at_s < _THRASH_S:
-            model.num_thrashes += 1
-            if now - self._said_thrash_at_s >= _SAY_THRASH_EVERY_S:
-                self._said_thrash_at_s = now
-                self._say(
-                    f"models '{model.name}' and '{model.made_room_for}' evict each other, and both "
-                    "get requests: raise memory_gib of on_demand in models.yaml's server:, or load "
-                    "fewer models"
-                )
         self._load(model.name)
 
     def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
@@ -233,7 +220,6 @@ class Residency:
         model.state, model.closed = "leaving", True
         model.num_evictions[why] += 1
         if why == "room":
-            model.made_room_at_s = self._clock()
             self._say(f"model '{model.name}' is unloaded to make room for '{model.made_room_for}'")
 
     def _fail(self, model: Resident, why: str) -> None:
