@@ -51,6 +51,7 @@ _GONE = {
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
     "apply --url": "run apply where the server runs, as by docker exec CONTAINER hf-triton apply",
+    "serve --load-timeout-s": "say load: manual for models that may take longer than others wait",
     "serve --log-format": "let the collector of your logs parse lines, as Fluent Bit does",
     "serve --openai-cors": "use cors in the server: block of models.yaml",
     "serve --openai-key-file": "use --api-keys-file, whose keys every port takes",
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """What stdout still holds, and all that follows."""
+    """Drops the text that stdout still holds, and all that follows."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

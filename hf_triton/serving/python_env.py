@@ -101,7 +101,7 @@ def _users(specs: Iterable[ModelSpec]) -> dict[PythonEnv, list[ModelSpec]]:
 
 
 def _missing_packages(env: PythonEnv, task: Task) -> str:
-    """What the environment has not and the task needs; empty where there is nothing."""
+    """The packages that the task needs and the environment lacks; empty where there are none."""
     if not task.library:
         return ""
     try:

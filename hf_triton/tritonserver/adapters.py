@@ -111,7 +111,7 @@ def _wait_served(plan: ModelPlan, model: str) -> None:
 
 
 def _statuses(folder: Path, pattern: str) -> Iterator[Mapping[str, Any]]:
-    """What each process that runs has written last, {} where it has written nothing yet."""
+    """Yields the last status of each process that runs, {} where it has written none yet."""
     for path in sorted(folder.glob(pattern)):
         with contextlib.suppress(OSError), path.open("rb") as file:
             try:

@@ -94,7 +94,7 @@ def _follow_input(shared_memory_prefix: str, sockets: str) -> None:
 
 
 def _end_orphans() -> None:
-    """What a program that crashed leaves running: nobody may come to end it after this process."""
+    """Ends processes that a crashed program leaves: after this process nobody else may."""
     group = os.getpgrp()
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):  # noqa: PTH208
         with contextlib.suppress(OSError):

@@ -55,7 +55,7 @@ class LogFilter:
         self._num_alike: dict[str, int] = {}
 
     def feed(self, line: str) -> list[str]:
-        """What to show now: lines that were held back, and ``line`` if it is for the reader."""
+        """The lines to show now: those held back, and ``line`` if it is for the reader."""
         now = self._clock()
         found = list[str]()
         if now >= self._alike_until_s or len(self._num_alike) > _MAX_KINDS:

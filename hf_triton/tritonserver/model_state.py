@@ -27,7 +27,7 @@ class State(str, enum.Enum):
 
 
 class Event(enum.Enum):
-    """What changes a state; the value is the word in the chart of docs/architecture.md."""
+    """A change of a state; the value is the word in the chart of docs/architecture.md."""
 
     LOAD = "a load begins"
     READY = "a version is ready"
@@ -83,7 +83,7 @@ _AFTER_DEATHS = 1
 
 @dataclass(frozen=True)
 class Seen:
-    """What Triton says of one model; ``reason`` is why it is not ready."""
+    """A model in Triton's index; ``reason`` is why it is not ready."""
 
     is_ready: bool = False
     is_loading: bool = False
@@ -281,13 +281,13 @@ class ModelStates:
 
     @property
     def num_changes(self) -> dict[str, int]:
-        """How often each model has changed, to be given to ``see``."""
+        """The number of each model's changes, to be given to ``see``."""
         with self._lock:
             return {folder: model.num_changes for folder, model in self._models.items()}
 
     def see(self, seen: Mapping[str, Seen], since: Mapping[str, int]) -> None:
-        """What Triton says of all; it was asked when they had changed so often as ``since`` says:
-        of one that has changed meanwhile it does not count.
+        """Takes Triton's index, which was asked for when they had changed as often as ``since``
+        says: of one that has changed meanwhile it does not count.
         """
         with self._lock:
             for folder, model in self._models.items():

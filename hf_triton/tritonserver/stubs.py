@@ -73,7 +73,7 @@ def server_process(guard: int) -> int | None:
 
 @dataclass(frozen=True)
 class End:
-    """How a process ended; ``text`` is "" where nobody can tell."""
+    """The end of a process; ``text`` is "" where nobody can tell how it was."""
 
     cause: Cause = Cause.DIED
     text: str = ""
@@ -87,7 +87,7 @@ def started_s(pid: int) -> float:
 
 
 def stat_fields(folder: Path) -> list[str]:
-    """What a process' or thread's folder in /proc tells of it after its name, from its state on;
+    """The fields of a process' or thread's folder in /proc after its name, from its state on;
     see proc_pid_stat(5). Raises OSError.
     """
     return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -129,7 +129,7 @@ class StubEnds:
         return noted[2] if noted else how_it_ended(pid, None)
 
     def last_of(self, models: Collection[str], since_s: float) -> End:
-        """How the last process of these models ended, of those that have since then."""
+        """The end of the last process of these models that has ended since then."""
         found = [one for one in list(self._ends.values()) if one[1].model in models]
         at_s, _, end = max(found, default=(0.0, None, End()), key=lambda one: one[0])
         return end if at_s >= since_s else End()
@@ -148,7 +148,7 @@ class StubEnds:
 
 
 def num_out_of_memory() -> int | None:
-    """How many processes the kernel has killed for lack of memory; None where it does not tell."""
+    """The number of processes that the kernel killed for lack of memory, or None if unknown."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = _VMSTAT.read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))

@@ -1,4 +1,4 @@
-"""What Triton says in words, and which release says so; everything that matches its texts is here.
+"""Texts of Triton and the releases that have them; everything that matches such texts is here.
 
 Read off 24.10 (2.51, which tests run on) and, where it says otherwise, off its sources of 26.08.
 """

@@ -111,24 +111,26 @@ def _python_of(spec: ModelSpec) -> str:
 
 def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> int:
     """Runs the comparison; passes an interrupt on, so that it prints partial results."""
-    process = subprocess.Popen(
+    paths = filter(None, (str(LIBRARY_PATH), os.environ.get("PYTHONPATH")))
+    own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with subprocess.Popen(
         _command(folder.resolve(), python, spec, args),
-        env=_environment(),
+        env={**os.environ, **own},
         cwd=ROOT_FOLDER,  # child processes of libraries import from there
         start_new_session=True,  # we pass the terminal's Ctrl-C on, once
-    )
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    ) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
-            code = process.wait()  # a second interrupt kills it
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        signal.signal(signal.SIGTERM, before)
+            try:
+                code = process.wait()
+            except BaseException:  # a second interrupt
+                process.kill()
+                raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if code < 0:
         raise ModelError(f"the comparison was ended by {signal_name(-code)} (out of memory?)")
     return code
@@ -149,9 +151,3 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
         "command": shlex.join(["hf-triton", *sys.argv[1:]]),
     }
     return run_module("hf_triton.encoder.optimize", str(folder), json.dumps(asked), python=python)
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
-    joined = os.pathsep.join(path for path in paths if path)
-    return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from generator.errors import UsageError
-from generator.flag_values import port, positive, whole, zero_or_more
+from generator.flag_values import port, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.access import Tls
@@ -44,12 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_callers(parser)
     _add_openai(parser)
     _add_admin(parser)
-    parser.add_argument(
-        "--load-timeout-s",
-        type=positive,
-        metavar="SECONDS",
-        help="serve without models that take longer to load (default: wait for all)",
-    )
     _add_supervision(parser)
     parser.add_argument(
         "--verbose",
@@ -196,9 +190,7 @@ def run(args: argparse.Namespace) -> int:
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
         print(f"hf-triton: {name}: {reason}", file=sys.stderr)
-    options = ServeOptions(
-        config, args.load_timeout_s, args.max_restarts, args.drain_s, settings.on_demand
-    )
+    options = ServeOptions(config, args.max_restarts, args.drain_s, settings.on_demand)
     access = _access(settings, callers, config)
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)

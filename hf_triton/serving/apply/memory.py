@@ -35,7 +35,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class RunningCopy:
-    """What the instances of a Triton model publish: bytes by device; ``cache`` is
+    """Memory that the instances of a Triton model publish: bytes by device; ``cache`` is
     that of keys and values, all instances together.
     """
 
@@ -111,7 +111,7 @@ def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
 
 
 def _placed(values: Mapping[str, Any], config: bytes) -> tuple[Any, ...]:
-    """What decides on which devices, how often and by what a model is computed."""
+    """The values that decide on which devices, how often and by what a model is computed."""
     groups = model_config.as_dict(model_config.parse(config.decode())).get("instance_group")
     return values.get("device_map"), values["options"].get("engine"), groups
 
@@ -132,8 +132,8 @@ def _samples(metrics: str) -> list[tuple[str, dict[str, str], float]]:
 def running_copy(
     metrics: str, names: Collection[str], version: int | None = None
 ) -> RunningCopy | None:
-    """What the instances of models of these names publish, of one version or of all; None where
-    they publish nothing of their memory.
+    """The copy that instances of models of these names publish, of one version or of all, or None
+    where they publish nothing of their memory.
     """
     loaded: Counter[str] = Counter()
     free: dict[str, float] = {}

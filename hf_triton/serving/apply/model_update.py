@@ -45,7 +45,7 @@ class UpdateSettings:
 
 @dataclass
 class Outcome:
-    """How a model's update ended. ``failure`` is the reason in one line, ``draining`` the versions
+    """The end of a model's update. ``failure`` is the reason in one line, ``draining`` the versions
     that still had requests at the timeout; with a ``gap`` what it replaced was unloaded first.
     """
 
@@ -245,8 +245,8 @@ class _Update:
 
 
 def _unloaded_first(group: GroupChange) -> list[FolderChange]:
-    """What a gap unloads before the first new folder is loaded, so that no request meets both: what
-    is replaced, but no front that may stay, which needs no memory.
+    """The folders that a gap unloads before the first new one is loaded, so that no request meets
+    both: those that are replaced, but no front that may stay, which needs no memory.
     """
     parts = group.folders if group.needs_gap else group.folders[1:] or group.folders
     return [folder for folder in parts if folder.action is FolderAction.REPLACE]
@@ -272,7 +272,7 @@ def _versions(plan: ModelPlan) -> set[int]:
 
 
 def compare_again(plan: ModelPlan) -> ModelPlan:
-    """What the plan wants, against what lies in its folder by now."""
+    """Compares the wanted files with those that lie in the folder by now."""
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}
     files = renumbered(wanted, plan.version, RENDERED_VERSION)
     written = next(iter(plan.kept.values()), "")

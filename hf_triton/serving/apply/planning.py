@@ -96,7 +96,7 @@ class GroupChange:
 
     @property
     def updates(self) -> list[FolderChange]:
-        """What to load, in order: engine before front, steps before ensemble."""
+        """The folders to load, in order: engine before front, steps before ensemble."""
         ordered = (*self.folders[1:], *self.folders[:1])
         return [folder for folder in ordered if folder.is_load]
 
@@ -169,7 +169,7 @@ class Shortage:
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """What has to be done with each model, and the folders, in the order to unload, of each model
+    """The change of each model, and the folders, in the order to unload, of each model
     that is removed. ``shortages`` are of models that fit only once; models loaded
     ``one_by_one`` fit while no other loads.
     """
@@ -238,7 +238,7 @@ def decide_group(
     *,
     force: bool,
 ) -> GroupChange:
-    """What has to be done with one entry's folders. ``force`` overwrites edited files."""
+    """Plans one entry's folders. ``force`` overwrites edited files."""
     plans = tuple(plans)
     folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
     stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]

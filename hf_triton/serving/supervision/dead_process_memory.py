@@ -1,4 +1,4 @@
-"""What processes that died have left behind: in a tritonserver that lives, and in shared memory.
+"""Leftovers of processes that died: in a tritonserver that lives, and in shared memory.
 
 Triton never answers the requests that a model's process took with it. For each such death it keeps
 the process' shared memory and 35 threads of its own until it ends itself, 24.10 a zombie too.
@@ -25,7 +25,7 @@ _MOST_OF_SHARED_MEMORY = 0.25
 
 
 def left_behind(prefix: str, living: Iterable[int]) -> tuple[int, float]:
-    """How many processes that died have left their shared memory, and the part of all shared memory
+    """The number of dead processes that left their shared memory, and the part of all shared memory
     that no living process of a model uses. ``prefix`` is that of a server's regions, ``living`` are
     its models' processes.
     """

@@ -55,7 +55,7 @@ _Load = tuple[str, str]  # Triton's model, its version
 
 @dataclass(frozen=True)
 class Activity:
-    """What the kernel tells of a process: whether it was stopped, whether every thread of it sleeps
+    """A process as the kernel sees it: whether it was stopped, whether every thread of it sleeps
     (none runs, or waits for a core or a disk), and the seconds of processor time that it has used.
     """
 
@@ -65,8 +65,8 @@ class Activity:
 
 
 def activity(pid: int, with_threads: bool = True) -> Activity | None:
-    """None of a process that has ended, or that a debugger holds. ``with_threads``: look at each,
-    of which a server has hundreds.
+    """Returns None for a process that ended, or that a debugger holds. ``with_threads``: look at
+    each, of which a server has hundreds.
     """
     try:
         process = Path(f"/proc/{pid}")
@@ -224,7 +224,7 @@ class HangWatch:
         self._beats = {pid: beat for pid, beat in beats.items() if beat}
 
     def _beat(self, pid: int) -> _Beat | None:
-        """None of one that has not begun to, as it does once its model has loaded."""
+        """The last beat, or None before the first, which comes once its model has loaded."""
         path, last = Path(f"{self._server.heartbeats}{pid}"), self._beats.get(pid)
         try:
             written_ns = path.stat().st_mtime_ns

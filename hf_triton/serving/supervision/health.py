@@ -1,4 +1,4 @@
-"""What a supervisor knows of its server and models, for probes and for Prometheus: ``/live``,
+"""The state of a server and its models for probes and for Prometheus: ``/live``,
 ``/ready`` and ``/metrics`` of the health port.
 
 Written by the supervisor, read by the port's thread. A connection is for one request. Clients can't

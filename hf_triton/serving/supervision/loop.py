@@ -50,13 +50,12 @@ _RETRY_S = 60
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How to serve. ``config`` is the path of models.yaml, for the state file. ``drain_s`` is the
-    time from the signal to the stop, during which the server is not ready. ``on_demand`` says how
-    models share memory that are not always loaded.
+    """The options of ``serve``. ``config`` is the path of models.yaml, for the state file.
+    ``drain_s`` is the time from the signal to the stop, during which the server is not ready.
+    ``on_demand`` says how models share memory that are not always loaded.
     """
 
     config: Path
-    load_timeout_s: float | None = None
     max_restarts: int = MAX_RESTARTS
     drain_s: float = 0.0
     on_demand: OnDemand = field(default_factory=OnDemand)
@@ -200,7 +199,7 @@ class Supervisor:
     def _for_ports(
         self, name: str, on_demand: Model | None, reason: str
     ) -> Iterator[tuple[str, Model]]:
-        """What ports are told of an entry's folders: a front needs its engine too."""
+        """Yields the state of an entry's folders for the ports: a front needs its engine too."""
         folders, is_ours = self._served.folders(name), self._served.is_ours(name)
         for part in folders:
             needed = folders if part == name else [part]
@@ -247,15 +246,11 @@ class Supervisor:
 
     def _follow_loads(self, now: float) -> None:
         self._loading = [model for model in self._loading if self._is_awaited(model)]
-        waiting, timeout_s = ", ".join(self._loading), self._options.load_timeout_s
         if not self._loading:
             self._loaded()
-        elif timeout_s is not None and now - self._began_s > timeout_s:
-            say(f"still loading after {timeout_s:g} s, no longer waiting: {waiting}")
-            self._loading = []
         elif now > self._remind_at_s:
             self._remind_at_s = now + _REMIND_EVERY_S
-            say(f"still loading after {now - self._began_s:.0f} s: {waiting}")
+            say(f"still loading after {now - self._began_s:.0f} s: {', '.join(self._loading)}")
 
     def _is_awaited(self, model: str) -> bool:
         """Whether its load is under way, and did not fail after it had been ready."""
@@ -269,7 +264,7 @@ class Supervisor:
             self.ports.print_curl_lines(self.server, model)
 
     def _loaded(self) -> None:
-        """Every model is ready, has failed, or is no longer waited for."""
+        """Every model is ready, or has failed."""
         num_ready = sum(self.states[model].was_ready for model in self._begun)
         waits = len(self._served.always()) < len(self._served.names())
         if not (self.has_served or num_ready or waits):

@@ -188,8 +188,8 @@ class ModelLoader:
         return delay_s
 
     def _tried(self, step: Callable[[], T], folder: str, ended: threading.Event) -> T | None:
-        """What ``step`` returns; None where the server ends first. Tried again where it fails for
-        something else than the model: the server is too busy to answer, no file can be opened.
+        """Returns the result of ``step``, or None where the server ends first. Tries again if it
+        fails for something else than the model: a server too busy to answer, no free descriptor.
         """
         said = ""
         while not ended.is_set():
@@ -222,7 +222,7 @@ class ModelLoader:
         return self._load_one(model, ended) if steps_are_ready else None
 
     def _load_one(self, folder: str, ended: threading.Event) -> str | None:
-        """None also if somebody else has loaded it, or it is not to be served any more."""
+        """Returns None also if somebody else has loaded it, or it is not to be served any more."""
         with locked_model(self._served.repository / folder):
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None

@@ -20,7 +20,7 @@ from generator.repository.served_record import ServedRecord
 
 @dataclass(frozen=True)
 class _Entry:
-    """What an entry's config.pbtxt says."""
+    """An entry by its config.pbtxt."""
 
     folders: list[str]
     engine: str | None = None

@@ -38,7 +38,7 @@ class ServerAnswers:
         return self._clock() - self._heard_at_s
 
     def states(self) -> dict[str, Seen] | None:
-        """What it says of each model that it knows; None where it does not answer. One that did not
+        """Each model that it knows, or None where it does not answer. One that did not
         when it was last asked is first asked for what it can answer whatever it does.
         """
         try:

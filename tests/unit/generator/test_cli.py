@@ -59,7 +59,7 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
         (["apply", "--url=x:1"], "--url is gone: run apply where the server runs"),
         (["diff", "x"], "unrecognized arguments: x\n"),
         (["serve", "--http-port=0"], "expected a port from 1 to 65535"),
-        (["serve", "--load-timeout-s=-1"], "expected a number above 0"),
+        (["serve", "--drain-s=-1"], "expected a number, 0 or more"),
         (["diff", "--qqq"], "unrecognized arguments: --qqq\n"),
     ],
 )

@@ -100,7 +100,7 @@ class OnDemandModels:
         return Demand(*map(sum, zip(*own, strict=True)))
 
     def for_ports(self, model: str) -> Model | None:
-        """What ports are told of an entry or arm; None where it is always loaded."""
+        """The state of an entry or arm for the ports, or None where it is always loaded."""
         found = self.models.get(self._owners.get(model, ""))
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Which of the models that are loaded on demand are in memory: those that are asked for, as far as
+"""Chooses the models on demand that are in memory: those that are asked for, as far as
 the memory for all allows; the least recently used one is evicted first. Decides only.
 
 The first model in line gets room before any other. A model that gets requests without a pause stays
@@ -171,7 +171,7 @@ class Residency:
         self._load(model.name)
 
     def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
-        """What is missing of each device beside what is held."""
+        """The bytes of each device that are missing."""
         taken: dict[str, float] = {}
         for model in self.models.values():
             for device, count in self._sizes(model.name).items() if model.state != "asleep" else ():

@@ -1,5 +1,5 @@
-"""How much memory models take: what they had when this server loaded them last; before a first load
-an estimate by the files of their weights. And how much of it those that are loaded on demand may
+"""The memory that models take: as measured when this server loaded them last; before a first load
+an estimate by the files of their weights. And the memory that those that are loaded on demand may
 take together. Bytes by device, ``cpu`` or ``cuda:0``.
 """
 
@@ -84,12 +84,12 @@ class Sizes:
         self._running.pop(name, None)
 
     def _last(self, name: str) -> dict[str, float] | None:
-        """What it took when it ran last, if it is still the same."""
+        """The bytes that it took when it ran last, if it is still the same."""
         estimate, size = self._known.get(name, ({}, None))
         return size if estimate == self._estimate(name) else None
 
     def limits(self) -> Mapping[str, float]:
-        """What they may take together, of each device."""
+        """The bytes that they may take together, of each device."""
         settings = self._settings
         found = {}
         for device, (total, free) in self._devices().items():
@@ -103,9 +103,9 @@ class Sizes:
         return found
 
     def cache_budgets(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
-        """What each entry may take of each GPU for keys and values, unless it has a size of its
-        own: a share of what the weights of all leave, by its own weights, and where they leave
-        too little, a part of its weights. So an entry takes as much whichever others are loaded.
+        """The bytes of each GPU that each entry may take for keys and values, unless it has a size
+        of its own: a share of what the weights of all leave, by its own weights, and where they
+        leave too little, a part of its weights. So it takes as much whichever others are loaded.
         """
         weights = {
             name: {device: size for device, size in self._estimate(name).items() if device != CPU}
@@ -167,7 +167,7 @@ def _model_values(folder: Path) -> dict[str, Any]:
 
 
 def _private_bytes(stubs: Iterable[Stub]) -> dict[str, float]:
-    """What processes and those below them share with no file, by the folder of each."""
+    """The bytes that processes and those below them share with no file, by the folder of each."""
     found = defaultdict[str, float](float)
     known = {stub.pid: stub.model for stub in stubs}
     parents: dict[int, int] = {}
