@@ -46,18 +46,6 @@ def changes_adapters(plan: ModelPlan) -> bool:
     return any(change.action not in (Action.IDENTICAL, Action.CREATE) for change in found)
 
 
-def taken_away(plan: ModelPlan) -> list[str]:
-    """The adapters that a request has loaded and that are not in the folder's new adapters.json."""
-    path = renumbered_path(ADAPTERS_FILE, plan.version)
-    with contextlib.suppress(ValueError, TypeError, KeyError):  # edited by hand
-        for change in plan.changes:
-            if change.path == path and change.old and change.new:
-                kept = json.loads(change.new)
-                loaded = (one for one in json.loads(change.old) if "loaded_at" in one)
-                return [str(one["name"]) for one in loaded if one not in kept]
-    return []
-
-
 def change_list(folder: Path, model: str, edit: Callable[[Any], Any]) -> None:
     """Has ``model``, whose engine's folder this is, serve what ``edit`` makes of the list in
     adapters.json. Raises RepositoryError, and ServerError as ``change``.

@@ -94,11 +94,6 @@ class ServerApi:
         status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
         return _parsed(body) if status == 200 else None
 
-    def metadata(self) -> dict[str, Any]:
-        """The server's name, version and extensions. Raises ServerError."""
-        found: dict[str, Any] = self._json("GET", "/v2")
-        return found
-
     def metrics(self) -> str:
         """The text of its /metrics; empty where it has none, or none at that port."""
         listen = self.listen

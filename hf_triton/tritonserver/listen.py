@@ -133,13 +133,11 @@ class Listen:
             listening_socket(self.host, port, flag).close()
 
     def check_triton(self) -> None:
-        """Checks tritonserver's ports alone, or makes the folder of its sockets again that somebody
-        has cleared away. Raises ServerError, also where another user has made that meanwhile.
+        """Makes the folder of tritonserver's sockets again if somebody has cleared it away. Raises
+        ServerError, also where another user has made that meanwhile.
         """
         folder = Path(self.sockets)
         if not self.sockets:
-            for flag, port in self.triton_ports().items():
-                listening_socket(self.host, port, flag).close()
             return
         try:
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -14,7 +14,7 @@ import pytest
 
 from hf_triton.tritonserver import binary
 from hf_triton.tritonserver.process import TritonServer
-from tests.support.triton import free_ports
+from tests.support.triton import free_ports, get
 
 VARIABLE = "HF_TRITON_TEST_SERVER"
 
@@ -52,6 +52,6 @@ def description() -> str:
         tempfile.TemporaryDirectory() as folder,
         TritonServer(Path(folder), free_ports()) as server,
     ):
-        version = server.api.metadata()["version"]
+        version = get(f"http://{server.listen.address(server.listen.http_port)}/v2").body["version"]
     beside = f"Python {platform.python_version()}, numpy {metadata.version('numpy')}"
     return f"tritonserver {version} ({binary.find().command[0]}), {beside}"

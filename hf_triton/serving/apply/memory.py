@@ -22,7 +22,6 @@ from hf_triton.serving.apply.planning import (
     FolderAction,
     FolderChange,
     GroupChange,
-    Shortage,
     content_of,
 )
 from hf_triton.text_generation.options import FREE_SHARE
@@ -49,7 +48,7 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     """The plan, with the models that can't be loaded beside their running copies, and those that
     can if no other is loaded at the same time. ``metrics`` is the server's /metrics.
     """
-    shortages: dict[str, Shortage] = {}
+    shortages: dict[str, str] = {}
     one_by_one: set[str] = set()
     left: dict[str, float] = {}
     for group in plan.groups:
@@ -60,7 +59,10 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
         short = [device for device in needed if needed[device] > free[device]]
         if short:
             device = max(short, key=lambda one: needed[one] - free[one])
-            shortages[group.name] = Shortage(device, needed[device], free[device])
+            shortages[group.name] = (
+                f"a second copy needs {needed[device] / _GIB:.1f} GiB on {device}, and "
+                f"{free[device] / _GIB:.1f} GiB are free"
+            )
         elif any(needed[device] > left[device] for device in needed):
             one_by_one.add(group.name)
         else:

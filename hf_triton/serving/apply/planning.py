@@ -25,7 +25,7 @@ from generator.spec.triton_models import (
     STEP_SUFFIXES,
 )
 from hf_triton.serving.apply.target import ServedFolder, Target
-from hf_triton.tritonserver.adapters import changes_adapters, taken_away
+from hf_triton.tritonserver.adapters import changes_adapters
 
 # Read without the parser, as a digest is.
 _LOADED_LATER = re.compile(rb'^parameters { key: "%s" ' % LOAD_PARAMETER.encode(), re.MULTILINE)
@@ -34,7 +34,6 @@ _LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
 _ENSEMBLE = b'platform: "ensemble"'
 _PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 _MAX_LISTED = 4
-_GIB = 2**30
 
 
 class FolderAction(enum.Enum):
@@ -153,21 +152,6 @@ class GroupChange:
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """A second copy of a model does not fit. Bytes on ``device``."""
-
-    device: str
-    needed: float
-    free: float
-
-    def __str__(self) -> str:
-        return (
-            f"a second copy needs {self.needed / _GIB:.1f} GiB on {self.device}, and "
-            f"{self.free / _GIB:.1f} GiB are free"
-        )
-
-
-@dataclass(frozen=True)
 class ApplyPlan:
     """The change of each model, and the folders, in the order to unload, of each model
     that is removed. ``shortages`` are of models that fit only once; models loaded
@@ -176,18 +160,12 @@ class ApplyPlan:
 
     groups: tuple[GroupChange, ...]
     removed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    shortages: Mapping[str, Shortage] = field(default_factory=dict)
+    shortages: Mapping[str, str] = field(default_factory=dict)
     one_by_one: frozenset[str] = frozenset()
 
     @property
     def is_nothing(self) -> bool:
         return not self.removed and all(group.is_nothing for group in self.groups)
-
-    @property
-    def replaces(self) -> bool:
-        """Whether any model gets a new version beside the one that answers."""
-        folders = (folder for group in self.groups for folder in group.folders)
-        return any(folder.action is FolderAction.REPLACE for folder in folders)
 
     def lines(self) -> Iterator[str]:
         """A line for each folder that changes, and one that counts the unchanged models."""
@@ -273,9 +251,7 @@ def _details(folder: FolderChange) -> str:
     paths = [one.path for one in folder.plan.changes if one.action is not Action.IDENTICAL]
     changed = {path.partition("/")[2] if version_of(path) else path for path in paths}
     listed = ", ".join(sorted(changed)) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
-    loaded = ", ".join(taken_away(folder.plan))
-    gone = f"; without what requests have loaded: {loaded}" if loaded else ""
     if folder.is_new_version:
         versions = f": version {max(folder.served.ready)} -> {folder.number}"
-        return f"{versions} ({listed or 'as it lies on disk'}){gone}"
-    return f": {listed}{gone}" if listed else ""
+        return f"{versions} ({listed or 'as it lies on disk'})"
+    return f": {listed}" if listed else ""

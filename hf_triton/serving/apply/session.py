@@ -115,8 +115,7 @@ class Session:
 
     def _look_for_room(self, plan: ApplyPlan) -> ApplyPlan:
         """The plan with what memory lacks, shown. Raises NoRoomError where that is not allowed."""
-        if plan.replaces:
-            plan = with_shortages(plan, self._target.api.metrics())
+        plan = with_shortages(plan, self._target.api.metrics())
         for line in plan.lines():
             tell(line)
         if plan.is_nothing:

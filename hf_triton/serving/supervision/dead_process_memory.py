@@ -15,9 +15,7 @@ from pathlib import Path
 
 from hf_triton.tritonserver.listen import SHARED_MEMORY
 
-_REGION = re.compile(r"hf_triton_(\d+)_\d+_")  # the number of its serve, then its port
 _OF_PROCESS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Triton's end of its name
-_OLD_S = 600.0
 _NEW_S = 10.0  # so young a region may be of a process that nobody has seen yet
 # 1,000 threads: containers are often limited to some thousands.
 _MOST_PROCESSES = 24
@@ -51,15 +49,3 @@ def are_too_many(num_processes: int, part_of_shared_memory: float) -> bool:
     """Whether a server with such leftovers will soon lack threads or shared memory."""
     is_memory_short = num_processes > 0 and part_of_shared_memory > _MOST_OF_SHARED_MEMORY
     return num_processes >= _MOST_PROCESSES or is_memory_short
-
-
-def remove_of_dead_servers() -> None:
-    """Removes the shared memory of this user's servers that were killed together with their guards.
-    A process that uses a region made minutes ago has opened it, and needs its name no more.
-    """
-    for region in SHARED_MEMORY.glob("hf_triton_*"):
-        with contextlib.suppress(OSError):
-            name, seen = _REGION.match(region.name), region.lstat()
-            is_ours = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > _OLD_S
-            if name and is_ours and not Path("/proc", name[1]).exists():
-                region.unlink()

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import NoReturn
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
-from hf_triton.serving.supervision.dead_process_memory import remove_of_dead_servers
 from hf_triton.serving.supervision.health import Health, health_port
 from hf_triton.serving.supervision.loop import ServeOptions, Supervisor
 from hf_triton.serving.supervision.public_ports import PublicPorts, say
@@ -72,7 +71,6 @@ def serve(
     Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
     no process or file is left behind.
     """
-    remove_of_dead_servers()
     raise_limits()
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
@@ -170,10 +168,7 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
         server.kill()
         return EXIT_INTERRUPTED
     is_graceful = code == 0 or is_stuck
-    if is_graceful and code != 0 and loader.has_deaths:
-        say("stopped; requests of the processes that died were never answered")
-    else:
-        say("stopped" if is_graceful else "stopped by force")
+    say("stopped" if is_graceful else "stopped by force")
     given_up = health.given_up()
     if given_up:
         say(f"exit code {EXIT_INPUT}, because models were given up: {', '.join(given_up)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,11 +68,3 @@ def test_where_nobody_follows_the_list_it_is_taken_back(
     with pytest.raises(ServerError, match="none of its processes says that it follows adapters"):
         adapters.change(plan(tmp_path), "m")
     assert listed(tmp_path) == b"[]"
-
-
-def test_what_requests_have_loaded_and_apply_takes_away_is_told(tmp_path: Path) -> None:
-    listed = [{"name": "a"}, {"name": "b", "loaded_at": 1.0}, {"name": "c", "loaded_at": 2.0}]
-    loaded = {**BEFORE, "1/adapters.json": json.dumps(listed).encode()}
-    writing.apply(compare(tmp_path / "m_stream", with_digest(loaded)))
-    kept = {**BEFORE, "1/adapters.json": json.dumps(listed[2:]).encode()}
-    assert adapters.taken_away(compare(tmp_path / "m_stream", with_digest(kept))) == ["b"]

@@ -7,12 +7,9 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from generator.errors import ServerError
-from hf_triton.serving.supervision import dead_process_memory, lifecycle
 from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 
 
@@ -49,35 +46,3 @@ def test_too_many_are_what_a_container_has_no_room_for(
     num: int, part: float, expected: bool
 ) -> None:
     assert are_too_many(num, part) is expected
-
-
-@pytest.mark.threat("leftovers-of-deaths")
-def test_shared_memory_of_dead_servers_is_removed_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_process_memory, "SHARED_MEMORY", tmp_path)
-    dead = 2**22 + 1
-    kept = [f"hf_triton_{os.getpid()}_8000_a", "hf_triton_mine_8000_a", f"other_{dead}_8000_a"]
-    old = [*kept, f"hf_triton_{dead}_8000_a", f"hf_triton_{dead}_8000_beat_7"]
-    young = f"hf_triton_{dead}_8000_b"
-    for name in (*old, young):
-        (tmp_path / name).touch()
-    for name in old:
-        os.utime(tmp_path / name, (0, 0))
-    dead_process_memory.remove_of_dead_servers()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, young])
-
-
-def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop() -> None:
-        raise ServerError("far enough")
-
-    monkeypatch.setattr(dead_process_memory, "SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(lifecycle, "raise_limits", stop)
-    region = tmp_path / f"hf_triton_{2**22 + 1}_8000_a"
-    region.touch()
-    os.utime(region, (0, 0))
-    nothing: Any = None
-    with pytest.raises(ServerError, match="far enough"):
-        lifecycle.serve(nothing, [], nothing, nothing)
-    assert not region.exists()
