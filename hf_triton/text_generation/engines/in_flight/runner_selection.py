@@ -3,8 +3,8 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes), and its logits are compared with those of the
 model's own ``generate``. The first that agrees is taken, tried in the order of speed: fused,
-packed, cache. Layers with states have packed runners of their own, compiled on a CPU, transformers'
-functions on a GPU.
+packed, cache. Layers with states have packed runners of their own alone: compiled on a CPU, else by
+transformers' functions.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
 FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
 STATES = RunnerSpec("packed, states", _states)
 CACHE = RunnerSpec("cache", CacheRunner)
-# For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
-# Mamba 1 takes none).
+# For models whose prompts' tokens all see each other (PaliGemma).
 WHOLE_PROMPTS = RunnerSpec("cache, whole prompts", CacheRunner, chunked_prefill=False)
 
 
@@ -113,12 +112,12 @@ def _candidates(
 ) -> list[RunnerSpec]:
     """The runners that may hold a model, the fastest first."""
     found: list[RunnerSpec] = []
-    has_states = keep_states(shapes)
+    if keep_states(shapes):
+        in_pages = _on_gpu(PagedStateRunner, model, shapes, device)
+        return [STATES, in_pages] if compiled else [in_pages]
     # Layers that compute keys and values from what their cache keeps (DeepSeek V2).
     keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    if has_states and all(shape.is_packed for shape in shapes) and not keeps_latents:
-        found += [STATES] if compiled else [_on_gpu(PagedStateRunner, model, shapes, device)]
     if compiled and is_plain:
         found.append(FUSED)
     if is_plain and _takes_attention(model):
