@@ -35,7 +35,7 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 
 @dataclass(frozen=True)
 class Options:
-    """How one text-generation model is run. ``None`` means: decided when the model loads."""
+    """The options of one text-generation model. ``None``: decided when the model loads."""
 
     # Read by generator/spec/task_folders.py.
     STREAMS = ADAPTERS = QUANTIZES = True

@@ -121,7 +121,7 @@ class Reception:
         self._texts.run(asked.reading, num_characters, read_long)
 
     def _read_files(self, num_bytes: int, asked: _Arrived, read: Callable[[], Begin]) -> Begin:
-        """What goes on with a request that is read on threads that decode files, if it has any."""
+        """Returns the next stage of a request, on threads that decode files if it has any."""
         if not num_bytes:
             return read()
         return partial(self._files.run, asked.reading, num_bytes, read)

@@ -324,5 +324,18 @@ def reference(model: Any, asked: list[Asked], min_gap: float = 1e-4) -> list[tup
     return tokens
 
 
+@torch.inference_mode()
+def own_tokens(model: Any, prompt: list[int], max_tokens: int, **asked: Any) -> tuple[int, ...]:
+    """``model.generate``'s tokens of one prompt, without it or a decoder's start."""
+    output = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        max_new_tokens=max_tokens,
+        **{"do_sample": False, "pad_token_id": 0, **asked},
+    )
+    skipped = 1 if model.config.is_encoder_decoder else len(prompt)
+    return tuple(output[0, skipped:].tolist())
+
+
 def _listed(value: int | list[int] | None) -> list[int]:
     return value if isinstance(value, list) else [] if value is None else [value]

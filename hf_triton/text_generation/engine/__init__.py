@@ -1,1 +1,1 @@
-"""What every engine is: a bounded queue, one thread that owns the model, a scheduler, delivery."""
+"""The base of engines: a bounded queue, one thread that owns the model, a scheduler, delivery."""

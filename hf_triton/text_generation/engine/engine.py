@@ -1,10 +1,13 @@
-"""What every engine is: a bounded queue in front of one thread that owns the model. Knows neither
-Triton nor how text is generated.
+"""The base of every engine: a bounded queue in front of one thread that owns the model. Knows
+neither Triton nor how text is generated.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import queue
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,9 +34,8 @@ from hf_triton.runtime.metrics.publishing import Family
 
 from ..lora.linear import Adapters
 from ..options import Options
-from ..sequence.sequence import Sequence
+from ..sequence.sequence import Recipient, Sequence, Update
 from ..sequence.source import Source
-from .delivery import Delivery
 from .metrics import EngineMetrics, families
 
 # Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
@@ -108,7 +110,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def gauges(self) -> dict[str, int]:
-        """What is in use at this moment, by name; may be read from any thread."""
+        """Numbers in use at this moment, by name; may be read from any thread."""
 
     @property
     def adapters(self) -> Mapping[str, int]:
@@ -121,7 +123,7 @@ class Engine(ABC):
         return {sequence.adapter_key for sequence in self.thread.unfinished()}
 
     def families(self) -> Iterator[Family]:
-        """What it counts and holds, as Prometheus names it; may be read from any thread."""
+        """Counts and gauges by their Prometheus names; may be read from any thread."""
         adapters = tuple(self.adapters)
         yield from families(self.metrics, self.gauges, adapters, drafts=self.drafts)
         yield from self.thread.cpu_threads.families()
@@ -378,3 +380,49 @@ class Engine(ABC):
             sequence.forget()
             sequence.recipient.fail(error)
         self.metrics.ended(failed)
+
+
+class Delivery:
+    """A thread that decodes, packs and sends outputs while the engine computes its next step. When
+    sending falls behind, the news of several steps goes out together. ``stop`` returns when
+    everything that was put in has been sent.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[list[Update] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
+        self._thread.start()
+
+    def put(self, updates: list[Update]) -> None:
+        self._queue.put(updates)
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            updates: list[Update] = []
+            news = self._queue.get()
+            with contextlib.suppress(queue.Empty):
+                while news is not None:
+                    updates += news
+                    news = self._queue.get_nowait()
+            ends = news is None
+            for update in updates:
+                recipient = update.sequence.recipient
+                _deliver(recipient, partial(recipient.take, update))
+            for recipient in dict.fromkeys(update.sequence.recipient for update in updates):
+                _deliver(recipient, recipient.flush)
+
+
+def _deliver(recipient: Recipient, action: Callable[[], None]) -> None:
+    """A tokenizer's failure, or our own, is one request's, not its neighbours'."""
+    try:
+        action()
+    except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+        text = f"an output could not be delivered: {place(error)}"
+        log.error(text, recipient.request_id)
+        recipient.fail(EngineError(f"decoding the output failed: {reason(error)}"))

@@ -1,4 +1,4 @@
-"""What a model's generation config asks of its outputs beside the sampler's options: tokens forced
+"""Rules of a model's generation config for its outputs beside the sampler's options: tokens forced
 at the beginning and at the end, n-grams that may not come again, suppressed tokens.
 """
 
@@ -42,7 +42,7 @@ def not_followed(model: Any) -> list[str]:
 
 
 def decoder_start(model: Any) -> DecoderStart | None:
-    """How an encoder-decoder's outputs begin; None for a decoder, or where nothing says it."""
+    """The start of an encoder-decoder's outputs, or None for a decoder or where it is unknown."""
     if not model.config.is_encoder_decoder:
         return None
     own = model.generation_config

@@ -1,4 +1,4 @@
-"""What an engine counts: plain numbers, written by the engine's thread and read by any."""
+"""Counts of an engine: plain numbers, written by its thread and read by any."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class Scheduler:
         return sequence.num_prefill_tokens - self._space.find(sequence).num_coming <= longest
 
     def _most(self, sequence: Sequence, budget: int) -> int:
-        """How many of ``budget`` tokens the step may compute of a sequence."""
+        """The number of ``budget`` tokens that the step may compute of a sequence."""
         if not sequence.lacks_prompt_logprobs:
             return budget
         return min(budget, self._max_num_scored - self._num_scored)

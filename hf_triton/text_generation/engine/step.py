@@ -1,4 +1,4 @@
-"""What a step computes, as scheduler, runners and sampler see it."""
+"""A step's work, as scheduler, runners and sampler see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens a step may compute beside its decodes, by what steps took."""
+"""Limits the tokens of prompts beside decodes, by the time that steps took."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LowMean:
 
 
 class StepTimes:
-    """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice as long
+    """Times of steps. Without ``max_step_s`` a step with a prompt is to take at most twice as long
     as its decodes, with several prompts far longer: more decodes hardly slow down a step.
     """
 
@@ -50,8 +50,8 @@ class StepTimes:
         self._token.add(min(token_s, _MOST * self._token.value))
 
     def most_prompt_tokens(self, num_decodes: int, num_prompts: int) -> int | None:
-        """How many prompt tokens a step may compute while ``num_prompts`` wait; None before the
-        times of prompts and decodes were measured.
+        """The most prompt tokens that a step may compute while ``num_prompts`` wait, or None before
+        the times of prompts and decodes were measured.
         """
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:

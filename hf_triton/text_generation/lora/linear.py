@@ -134,8 +134,8 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Change:
-    """What the engine takes up between two steps: the adapters that requests may name, those that
-    are computed, and changed matrices.
+    """A change that the engine makes between two steps: the adapters that requests may name, those
+    that are computed, and changed matrices.
     """
 
     current: Sequence[Adapter]

@@ -1,4 +1,4 @@
-"""What a model hands to its decoder for a prompt with images or sounds, and how the decoder is fed
+"""Takes a decoder's input for a prompt with images or sounds from the model, and feeds the decoder
 with it step by step.
 
 Every architecture merges features into embeddings, and counts positions, in its own way. So the
@@ -7,7 +7,6 @@ model's own ``generate`` begins each prompt and is stopped where its decoder wou
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import torch
 
 from hf_triton.runtime.attention import OwnAttention
 
+from ..engine.own_logits import greedy_config
 from ..sequence.source import Source
 from .features import FeatureCache
 
@@ -35,7 +35,7 @@ class UnsupportedInputsError(ValueError):
 
 @dataclass
 class Encoded:
-    """What the decoder is given for a prompt of ``num_tokens``: merged ``embeds`` (tokens, hidden),
+    """The decoder's input for a prompt of ``num_tokens``: merged ``embeds`` (tokens, hidden),
     ``extras`` by argument, each (tokens, ...) or a list of such, and ``positions`` (axes, tokens),
     None where they are the tokens' numbers. ``deltas`` (axes,) are added to the number of a token
     after the prompt. Tokens ``start .. end-1`` of a block see each other.
@@ -79,7 +79,7 @@ class Part:
 
     @property
     def fed(self) -> int:
-        """How many of them have embeddings of their own."""
+        """The number of them that have embeddings of their own."""
         if self.encoded is None or self.encoded.embeds is None:
             return 0
         return max(0, min(self.end, self.encoded.num_tokens) - self.start)
@@ -278,14 +278,9 @@ class DecoderEntry:
 
     @torch.inference_mode()
     def encode(self, token_ids: list[int], source: Source) -> Encoded:
-        """What the decoder is given for a prompt. Raises UnsupportedInputsError."""
+        """The decoder's input for a prompt. Raises UnsupportedInputsError."""
         tokens = torch.tensor([token_ids], device=self.device)
-        config = copy.deepcopy(self.model.generation_config)
-        for name in ("max_length", "min_length", "min_new_tokens"):
-            setattr(config, name, None)
-        config.update(max_new_tokens=1, do_sample=False, num_beams=1, num_return_sequences=1)
-        if config.pad_token_id is None:
-            config.pad_token_id = 0
+        config = greedy_config(self.model, max_new_tokens=1)
         self._is_capturing = True
         try:
             with self.own_attention.restored(), self.features.of(source):

@@ -72,7 +72,7 @@ def items_of(inputs: Mapping[str, Any], num_items: int) -> list[dict[str, torch.
 def _parts(
     name: str, value: Any, inputs: Mapping[str, Any], num_items: int
 ) -> list[torch.Tensor] | None:
-    """What of a tensor belongs to each item; None where that can't be told."""
+    """Splits a tensor by items, or returns None where they can't be told apart."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return None
     grid = inputs.get("image_grid_thw")

@@ -25,7 +25,7 @@ _ON_THE_WAY = ("last_hidden_state", "hidden_states", "attentions")
 
 
 class FeatureCache:
-    """What a model's encoders returned, by the contents' digests; at most ``max_bytes``, of which
+    """Outputs of a model's encoders by the contents' digests; at most ``max_bytes``, of which
     the least recently used are evicted. ``by_item``: each image and sound is computed and kept by
     itself, else those of a prompt together.
     """

@@ -93,7 +93,7 @@ class MediaProcessor:
         )
 
     def source(self, token_ids: list[int], made: dict[str, Any], num_items: int) -> Source:
-        """What an encoder reads beside these tokens: arguments of the model's forward."""
+        """The encoder's input beside these tokens: arguments of the model's forward."""
         inputs = {name: value for name, value in made.items() if name not in _NOT_INPUTS}
         by_token = (1, len(token_ids))  # such tensors say nothing of the items
         contents = {
@@ -139,7 +139,7 @@ class MediaProcessor:
         return prompt
 
     def _blank(self, size: float, max_tokens: int) -> Prompt | None:
-        """None where it has more tokens or the processor refuses it."""
+        """A prompt of one blank item, or None where it is too long or the processor refuses it."""
         from PIL import Image
 
         side = int(size**0.5)
@@ -170,7 +170,7 @@ class MediaProcessor:
         return ""
 
     def _num_places(self, kind: str, token: str) -> int:
-        """How many places for features such a prompt has; 0 where it is refused."""
+        """The number of places for features in such a prompt; 0 where it is refused."""
         try:
             token_ids, _ = self._trial(kind, f"{token} What is this?", 0)
         except RequestError:

@@ -1,4 +1,4 @@
-"""How much of a GPU a model that is loaded on demand may take for its caches: the server's
+"""The part of a GPU that a model that is loaded on demand may take for its caches: the server's
 supervisor says it, for models share GPUs with others that are not loaded yet.
 """
 

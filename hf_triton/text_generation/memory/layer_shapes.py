@@ -1,5 +1,5 @@
-"""What each layer of a model keeps of a sequence, read off the model itself: keys and values for
-each token, and states of one size (Mamba, gated delta rules).
+"""Reads off a model what each layer keeps of a sequence: keys and values for each token, and states
+of one size (Mamba, gated delta rules).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StateShape:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer keeps for each token and for each sequence, and on which device."""
+    """The sizes that one layer keeps for each token and each sequence, and its device."""
 
     num_kv_heads: int
     key_dim: int

@@ -87,7 +87,7 @@ class PageLayer(CacheLayerMixin):
         self.rows = rows
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do."""
+        """The tensors are there."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -152,7 +152,7 @@ class CrossLayer(CacheLayerMixin):
         self._rows: TableRows = slice(0, 0)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do."""
+        """The tensors are there."""
 
     def select(self, rows: Rows, length: int) -> None:
         self.begins, self.length = not rows.num_past, length

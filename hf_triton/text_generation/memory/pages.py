@@ -1,4 +1,4 @@
-"""Which pages hold the keys and values of which tokens, and which of them a new prompt shares.
+"""Assigns pages of keys and values to sequences, and finds those that a new prompt shares.
 
 A page is ``page_size`` tokens of a sequence. Full pages are shared by reference and never written
 again; of the next page that begins alike a sequence begins with a copy. After its last sequence a
@@ -45,7 +45,7 @@ def num_pages_of(num_tokens: int, page_size: int) -> int:
 
 
 def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
-    """How many may need more pages than they have. The last token is not computed."""
+    """Counts those that may need more pages. The last token is not computed."""
     longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
     return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
 
@@ -96,10 +96,10 @@ class FreePages:
 
 @dataclass(frozen=True)
 class SharedPages:
-    """What a prompt shares: full ``pages``, with their ``last`` content, and the beginning of the
-    ``begun`` one. ``num_ready`` tokens are computed; ``num_coming`` will be when running prompts
-    are. With states: the ``row`` of the last token's (0: none), and the last content that is
-    ``known``, with a state or without.
+    """Pages that a prompt shares: full ``pages``, with their ``last`` content, and the beginning
+    of the ``begun`` one. ``num_ready`` tokens are computed; ``num_coming`` will be when running
+    prompts are. With states: the ``row`` of the last token's (0: none), and the last content that
+    is ``known``, with a state or without.
     """
 
     pages: list[int]
@@ -117,7 +117,7 @@ class SharedPages:
 
 @dataclass(eq=False)
 class Content:
-    """What a page holds up to token ``end``. ``is_ready``: this step computes its tokens;
+    """The content of a page up to token ``end``. ``is_ready``: this step computes its tokens;
     ``is_written``: an earlier one did. ``row`` has the state after them (0: none), or is to have it
     once the sequence that is ``awaited`` has passed them.
     """
@@ -170,7 +170,7 @@ class Pages:
 
     @property
     def num_kept(self) -> int:
-        """How many known pages nobody holds."""
+        """The number of known pages that no sequence holds."""
         return len(self._idle)
 
     def clear(self) -> None:
@@ -188,7 +188,7 @@ class Pages:
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
     def find(self, sequence: Sequence) -> SharedPages:
-        """What a sequence's prompt shares; tokens whose logits are wanted are computed."""
+        """The pages that a prompt shares; tokens whose logits are wanted are computed."""
         if sequence not in self._found:
             self._found[sequence] = self._find(sequence)
         return self._found[sequence]

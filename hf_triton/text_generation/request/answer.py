@@ -24,25 +24,14 @@ from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 from .chat import ReasoningTokens
 
 Describe = Callable[[int], dict[str, Any]]
-OUTPUTS = (
-    "text_output",
-    "finish_reason",
-    "cumulative_logprob",
-    "logprobs",
-    "num_input_tokens",
-    "num_output_tokens",
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "token_ids",
-    "num_cached_tokens",
-    "chat_format",
-)
 _OF_PROMPTS = (
-    "num_input_tokens",
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "num_cached_tokens",
-    "chat_format",
+    *("num_input_tokens", "prompt_logprobs", "prompt_token_ids"),
+    *("num_cached_tokens", "chat_format"),
+)
+OUTPUTS = (
+    *("text_output", "finish_reason", "cumulative_logprob", "logprobs"),
+    *("num_output_tokens", "token_ids"),
+    *_OF_PROMPTS,
 )
 _NOTHING_NEW = "[]"
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -51,7 +40,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass
 class Choice:
-    """What one sequence has generated since the last response, and since its start."""
+    """The output of one sequence since the last response, and since its start."""
 
     prefix: str  # the prompt, where the caller wants it repeated
     prompt_token_ids: list[int]  # those of what its caller sent

@@ -293,7 +293,7 @@ def text_part(where: str, part: Any) -> str:
 
 
 def _describe_failure(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
-    """What the template itself says with ``raise_exception``; of any other error its type."""
+    """The template's own text from ``raise_exception``, or the type of any other error."""
     text = reason(error)
     if type(error).__name__ == "TemplateError" and not any(part in text for part in _texts(chat)):
         return f"messages: the chat template refuses them: {text}"

@@ -91,7 +91,7 @@ class MediaChatTemplate(ChatTemplate):
         return _PROBE in rendered and "{'" not in rendered and '{"' not in rendered
 
     def _mark(self, kind: str) -> str:
-        """What the template writes for an image or a sound; empty where it writes nothing."""
+        """The template's text for an image or a sound, which may be empty."""
         plain = self._rendered("user", _text(_PROBE))
         before, _, after = plain.partition(_PROBE)
         rendered = self._rendered("user", [{"type": kind}, *_text(_PROBE)])

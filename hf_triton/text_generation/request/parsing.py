@@ -34,7 +34,7 @@ _UNKNOWN = 2**63
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model reads of a row. ``text`` is empty where the row gave token ids. An encoder
+    """A row as the model reads it. ``text`` is empty where the row gave token ids. An encoder
     reads ``source`` beside the tokens; with ``decoder_start`` it reads the tokens themselves.
     """
 
@@ -86,7 +86,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptReader:
-    """What parsing needs of the model and its engine; a task with fields of its own extends it.
+    """Reads prompts of one model and engine; a task with fields of its own extends it.
 
     ``tokenize(text, add_special_tokens=True, num_kept=None)`` may give the last ``num_kept`` tokens
     alone; ``output_length`` and ``check_length`` are the engine's. ``tokenize_word`` gives the
@@ -174,7 +174,7 @@ class CheckedRequest:
 
     @property
     def num_characters(self) -> int:
-        """How much text is to be read; each of ``bad_words`` is tokenised several times."""
+        """The characters to read; each of ``bad_words`` counts as often as it is tokenised."""
         of_chats = _CHAT_CHARACTERS * sum(bool(row.get("messages")) for row in self.rows)
         return of_chats + sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
@@ -216,7 +216,7 @@ def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest
 
 
 def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
-    """What the flags ask for; a number of log-probabilities asks for them too."""
+    """The optional outputs that flags, or numbers of log-probabilities, ask for."""
     flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
     outputs = {name.removeprefix(_RETURN) for name in flags}
     for name in ("logprobs", "prompt_logprobs"):
@@ -321,7 +321,7 @@ def _generation(
 def _most_prompt_tokens(
     row: dict[str, Any], params: SamplingParams, max_model_len: int | None
 ) -> int | None:
-    """How many of a prompt's tokens a row keeps, None for all; -1: what fits beside the answer."""
+    """The most prompt tokens that a row keeps, or None for all; -1 is as many as fit."""
     most: int | None = row["truncate_prompt_tokens"]
     if most == -1 and max_model_len is not None:
         fits = row["max_tokens"] is not None and params.max_tokens < max_model_len
@@ -369,7 +369,7 @@ def check_logprobs(sequences: Iterable[Sequence]) -> None:
 
 
 def most_with_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int) -> int:
-    """How many tokens each of ``n`` outputs may have so that ``check_logprobs`` passes."""
+    """The most tokens of each of ``n`` outputs that ``check_logprobs`` passes."""
     each = _with_its_own(params.num_logprobs)
     of_prompt = num_prompt_tokens * _with_its_own(params.num_prompt_logprobs)
     return max(1, (MAX_LOGPROBS_TOGETHER - of_prompt) // (n * each)) if each else params.max_tokens

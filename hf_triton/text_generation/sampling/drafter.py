@@ -85,7 +85,7 @@ class Drafter:
         return found
 
     def rate(self, sequence: Sequence) -> float:
-        """How likely the next proposed token is right; 0 where there is none."""
+        """The chance that the next proposed token is right; 0 where there is none."""
         ngrams = sequence.kept.get(Ngrams)
         return ngrams.rate if ngrams is not None and ngrams.has_proposal else 0.0
 
@@ -164,7 +164,7 @@ class Ngrams:
         return self._next > 0
 
     def propose(self, num_tokens: int) -> list[int]:
-        """What may come next; where that runs into the end of the text, the same again."""
+        """The tokens that may come next; at the end of the text they are repeated."""
         if not self._next:
             return []
         proposed = self._tokens[self._next : self._next + num_tokens]
@@ -191,7 +191,7 @@ class Ngrams:
             place = self._earlier[place]
 
     def _num_equal(self, place: int) -> int:
-        """How many tokens before ``place`` are those at the end, ``_MOST`` at most."""
+        """The number of tokens before ``place`` that are those at the end, ``_MOST`` at most."""
         tokens, length = self._tokens, _LEAST
         while length < _MOST and length < place:
             if tokens[place - length - 1] != tokens[-length - 1]:

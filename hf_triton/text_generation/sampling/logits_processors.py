@@ -1,4 +1,4 @@
-"""What the options of sequences change in their logits before a token is chosen, in transformers'
+"""Changes logits by the options of their sequences before a token is chosen, in transformers'
 and vLLM's order. All rows' changes go to the device together, as a few lists of (row, token).
 """
 

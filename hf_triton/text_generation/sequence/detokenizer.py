@@ -89,7 +89,7 @@ class Detokenizer:
         return released
 
     def _num_safe(self) -> int:
-        """How many characters come before the first that may begin a stop word."""
+        """The number of characters before the first that may begin a stop word."""
         longest = max(map(len, self._stop_words), default=1) - 1
         for start in range(max(0, len(self._text) - longest), len(self._text)):
             end = self._text[start:]

@@ -1,4 +1,4 @@
-"""What one request asks of sampling and stopping, checked by the options' ranges. No torch."""
+"""Options of one request for sampling and stopping, checked by their ranges. No torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOUNDED = {name: option.param or name for name, option in OPTIONS.items() if op
 
 
 class LogitsRule(Protocol):
-    """What a task allows beside what a request asks for, such as timestamps in order."""
+    """A restriction by the task beside the request's options, such as timestamps in order."""
 
     def restrict(self, logits: Any, token_ids: Tokens[int]) -> None:
         """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""

@@ -70,7 +70,7 @@ class Recipient(Protocol):
 
 @dataclass(frozen=True)
 class Update:
-    """What is new of a sequence since its last update. ``text`` is None where the recipient decodes
+    """News of a sequence since its last update. ``text`` is None where the recipient decodes
     it. ``finish_reason`` is ``stop``, ``length``, ``timeout`` or None; ``error`` ends it too.
     """
 
@@ -94,7 +94,7 @@ class Update:
 
 @dataclass(frozen=True)
 class DecoderStart:
-    """How the output of an encoder-decoder begins: after ``token_id``, which is no part of it, and
+    """The beginning of an encoder-decoder's output: after ``token_id``, which is no part of it, and
     with ``forced_token_id``, such as the language to translate to.
     """
 
@@ -196,7 +196,7 @@ class Sequence:
 
     @property
     def num_shareable_tokens(self) -> int:
-        """How many tokens may be shared: those before the first whose logits are wanted."""
+        """The number of tokens before the first whose logits are wanted: these may be shared."""
         if self.is_alone:
             return 0
         if self.lacks_prompt_logprobs:
@@ -253,7 +253,7 @@ class Sequence:
 
     @property
     def cache_start(self) -> tuple[object, ...]:
-        """What sequences that share keys and values have in common beside tokens."""
+        """A key that is equal for sequences that may share keys and values."""
         source = self.source
         is_shared = source is None or source.cache_token_ids is not None
         own_key = None if is_shared or source is None else source.own_key

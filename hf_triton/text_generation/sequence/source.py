@@ -1,4 +1,4 @@
-"""What an encoder reads for a sequence: images, sounds, or the text of an encoder-decoder."""
+"""Input of an encoder for a sequence: images, sounds, or the text of an encoder-decoder."""
 
 from __future__ import annotations
 

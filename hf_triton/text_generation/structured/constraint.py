@@ -30,9 +30,9 @@ KINDS = tuple(_MOST_BYTES)
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a model may write before its constraint: up to ``end``, from the first token on where it
-    is ``inside`` already, else after ``begin``. ``tokens`` are texts in these two that are tokens
-    of their own, and their ids.
+    """The text that a model may write before its constraint: up to ``end``, from the first token on
+    where it is ``inside`` already, else after ``begin``. ``tokens`` are texts in these two that are
+    tokens of their own, and their ids.
     """
 
     begin: str

@@ -1,4 +1,4 @@
-"""How the engine's thread follows outputs by grammars, whose states are in other processes."""
+"""Follows outputs by grammars, whose states are in other processes, on the engine's thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a process. A token of an output mostly takes less than a millisecond."""
+    """Limits of a process. A token of an output mostly takes less than a millisecond."""
 
     step_s: float = 2.0
     max_bytes: int = 512 * 2**20

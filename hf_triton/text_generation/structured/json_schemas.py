@@ -229,7 +229,7 @@ def _part(schema: Mapping[str, Any], key: str, kind: type[Any]) -> Any:
 
 
 def _resolved(root: Any, reference: str) -> Any:
-    """What a JSON pointer within the schema leads to (RFC 6901); None for any other."""
+    """The target of a JSON pointer within the schema (RFC 6901), or None for any other."""
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")

@@ -6,13 +6,12 @@ import time
 from typing import Any
 
 import pytest
-import torch
 
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.model.engine.engines.test_generate_engine import batch_sizes
 from tests.support.driving import Answers, Completion, running, setup
-from tests.support.tiny_models import BART, T5, random_encoder_decoder
+from tests.support.tiny_models import BART, T5, own_tokens, random_encoder_decoder
 
 EOS = 1
 PROMPTS = ([5, 6, 7], [9] * 12, [3, 8, 4, 4, 20, 31], [40])
@@ -23,25 +22,12 @@ def model(request: pytest.FixtureRequest) -> Any:
     return random_encoder_decoder(request.param, **(T5 if request.param == "t5" else BART))
 
 
-def searched(model: Any, prompt: list[int], **changes: Any) -> tuple[int, ...]:
-    """transformers' own beam search of one prompt, without the decoder's start."""
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            do_sample=False,
-            pad_token_id=0,
-            **changes,
-        )
-    return tuple(output[0, 1:].tolist())
-
-
 def asking(answers: Answers, number: int, prompt: list[int], **params: Any) -> Any:
     return answers.sequence(number, prompt, **{"start": DecoderStart(2), **params})
 
 
 def test_a_padded_batch_has_the_beams_of_each_prompt_alone(model: Any) -> None:
-    expected = [searched(model, p, num_beams=3, max_new_tokens=9) for p in PROMPTS]
+    expected = [own_tokens(model, p, 9, num_beams=3) for p in PROMPTS]
     answers = Answers()
     engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=16))
     with running(engine):
@@ -73,7 +59,7 @@ def test_beams_share_a_batch_with_their_like_alone(model: Any) -> None:
 
 
 def test_one_that_runs_out_of_time_leaves_and_the_others_are_answered(model: Any) -> None:
-    expected = searched(model, [5, 6, 7], num_beams=2, max_new_tokens=12)
+    expected = own_tokens(model, [5, 6, 7], 12, num_beams=2)
     engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=8))
     steps = [0]
     forward = model.forward
@@ -105,11 +91,11 @@ def test_each_row_has_its_own_start_and_first_token(model: Any) -> None:
     starts = [DecoderStart(2, 17), DecoderStart(9), DecoderStart(2)]
     for num_beams in (1, 3):
         expected = [
-            searched(
+            own_tokens(
                 model,
                 [5, 6, 7],
+                7,
                 num_beams=num_beams,
-                max_new_tokens=7,
                 decoder_start_token_id=start.token_id,
                 forced_bos_token_id=start.forced_token_id,
             )

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from hf_triton.text_generation.engine.delivery import Delivery
+from hf_triton.text_generation.engine.engine import Delivery
 from hf_triton.text_generation.sequence.sequence import Token, Update
 
 WAIT_S = 60.0
@@ -16,7 +16,7 @@ class Stream:
     """A recipient that notes what it is to send; a ``gate`` holds it up."""
 
     streams = True
-    request_id = ""
+    request_id = "7"
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.sent: list[list[int]] = []
@@ -77,10 +77,12 @@ class Undecodable(Stream):
         self._new = [-1]
 
 
-def test_a_panic_of_the_tokenizer_is_one_recipients() -> None:
+def test_a_panic_of_the_tokenizer_is_one_recipients(log_lines: list[str]) -> None:
     delivery, broken, other = Delivery(), Undecodable(), Stream()
     delivery.put([*OneOf(broken).news(0), *OneOf(other).news(1)])
     assert other.has_sent(1)
     assert broken.has_sent(1)
     delivery.stop()
     assert broken.sent == [[-1]]
+    [line] = log_lines
+    assert line.startswith("E [request id: 7] an output could not be delivered: ")

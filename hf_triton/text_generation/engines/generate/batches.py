@@ -1,4 +1,4 @@
-"""Which prompts may share a batch, found by trial at load: padding changes the output of
+"""Finds prompts that may share a batch, by trial at load: padding changes the output of
 architectures that count blocks, chunks or positions from the start of a padded row, or that let
 tokens attend to padding.
 """
@@ -37,7 +37,7 @@ _EXACT, _ROUNDED = 1e-3, 2e-2
 
 
 class Batches(Enum):
-    """What a batch may hold, the largest first."""
+    """Kinds of batches, the largest first."""
 
     PADDED = "padded batches"
     EQUAL = "batches of equal prompt lengths"

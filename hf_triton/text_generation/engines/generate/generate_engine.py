@@ -192,7 +192,7 @@ class GenerateEngine(Engine):
             self._take_beams(batch, found.tolist())
 
     def _most_steps(self, batch: list[Sequence]) -> int:
-        """How many steps the longest row needs; all rows of a decoder stay within the context."""
+        """The steps that the longest row needs; all rows of a decoder stay within the context."""
         most = max(sequence.num_tokens_left for sequence in batch)
         if self.is_encoder_decoder:
             return most

@@ -1,4 +1,4 @@
-"""How long a model's inputs and outputs may be."""
+"""The longest input and output of a model."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ own ``generate``.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,21 +35,12 @@ _NUM_FORCED = 5
 _WINDOW = 4
 
 
-@dataclass(frozen=True)
-class EncoderDecoderPlan:
-    """``max_model_len``: the most tokens that the decoder writes; ``max_source_len``: that the
-    encoder reads of a text, None for sounds. ``longest`` is the longest source.
-    """
+def plan_encoder_decoder(
+    setup: EngineSetup,
+) -> tuple[RunnerSpec, list[LayerShape], int | None, int, Source]:
+    """The runner and the layers, the most tokens that the encoder reads of a text (None for sounds)
+    and that the decoder writes, and the longest source.
 
-    make_runner: RunnerSpec
-    shapes: list[LayerShape]
-    max_source_len: int | None
-    max_model_len: int
-    longest: Source
-
-
-def plan_encoder_decoder(setup: EngineSetup) -> EncoderDecoderPlan:
-    """
     Raises:
         UnsupportedModelError: no runner computes what the model's own ``generate`` does.
         LoadError: max_model_len is above the model's own limit.
@@ -71,10 +61,10 @@ def plan_encoder_decoder(setup: EngineSetup) -> EncoderDecoderPlan:
         raise UnsupportedModelError(f"{type(error).__name__}: {reason(error)}") from error
     runner = _select(setup, shapes, sources, start.token_id)
     if setup.sources:
-        return EncoderDecoderPlan(runner, shapes, None, max_model_len, sources[0])
+        return runner, shapes, None, max_model_len, sources[0]
     shapes = [shape.with_longest_source(max_source_len) for shape in shapes]
     longest = text_source([0] * max_source_len)
-    return EncoderDecoderPlan(runner, shapes, max_source_len, max_model_len, longest)
+    return runner, shapes, max_source_len, max_model_len, longest
 
 
 def _texts(model: Any) -> list[Source]:

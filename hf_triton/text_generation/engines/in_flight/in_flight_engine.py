@@ -137,8 +137,8 @@ class InFlightEngine(Engine):
         warm_up(self._scheduler, self.runner, self._sampler, sources)
 
     def _new_drafter(self, runner: Runner) -> Drafter | None:
-        """None where the runner can't compute drafts, which the log says, or the model has rules of
-        its own, which look at known tokens.
+        """Returns None, with a log line, where the runner can't compute drafts or the model has
+        rules of its own, which look at known tokens.
         """
         if not runner.supports_drafts:
             log.info(f"no drafts: the {runner.name} runner can't remove tokens")
@@ -168,7 +168,7 @@ class InFlightEngine(Engine):
         )
 
     def _prompt_limit(self, decodes: list[Sequence]) -> int:
-        """How many prompt tokens to compute beside these decodes: few where some are streamed, so
+        """The prompt tokens to compute beside these decodes: few where some are streamed, so
         that their tokens come at an even pace.
         """
         found = None
@@ -176,11 +176,6 @@ class InFlightEngine(Engine):
             num_prompts = self._scheduler.num_prompts
             found = self._step_times.most_prompt_tokens(len(decodes), num_prompts)
         return self._max_num_batched_tokens if found is None else found
-
-    @property
-    def num_kept(self) -> int:
-        """How many ended sequences, or pages of them, can be shared; for tests."""
-        return self._space.num_kept
 
     @property
     def gauges(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How many tokens a step computes at most, and what that takes on a GPU beside weights and cache,
+"""The most tokens of a step, and the memory that it takes on a GPU beside weights and cache,
 found by running the largest there can be.
 
 The cache is planned with what that leaves: a prompt that fits the cache, and finds no memory for

@@ -89,22 +89,21 @@ def make_plan(setup: EngineSetup) -> Plan:
 
 
 def _encoder_decoder_plan(setup: EngineSetup) -> Plan:
-    found = plan_encoder_decoder(setup)
+    runner, shapes, max_source_len, max_model_len, longest = plan_encoder_decoder(setup)
     setup.prepare(setup.model)
-    options = replace(setup.options, max_model_len=found.max_model_len)
+    options = replace(setup.options, max_model_len=max_model_len)
     setup = replace(setup, options=options)
-    size = _planned_size(setup, found.shapes, found.max_model_len)
+    size = _planned_size(setup, shapes, max_model_len)
     if setup.device.type == "cuda":
-        step = longest_source_step(found.longest)
-        free = free_beside_steps(setup, found.shapes, found.make_runner, size, step)
-        size = _planned_size(replace(setup, free_bytes=free), found.shapes, found.max_model_len)
+        free = free_beside_steps(setup, shapes, runner, size, longest_source_step(longest))
+        size = _planned_size(replace(setup, free_bytes=free), shapes, max_model_len)
     num_seqs = size.max_num_seqs
     is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
     if num_seqs < _FEWEST_SEQS and not is_asked:
         raise UnsupportedModelError(
             f"the cache holds {num_seqs} sequences only; a smaller max_model_len lets it hold more"
         )
-    return Plan(found.make_runner, found.shapes, size, max_source_len=found.max_source_len)
+    return Plan(runner, shapes, size, max_source_len=max_source_len)
 
 
 def _planned_size(

@@ -111,15 +111,13 @@ def _candidates(
     model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
 ) -> list[RunnerSpec]:
     """The runners that may hold a model, the fastest first."""
-    found: list[RunnerSpec] = []
     if keep_states(shapes):
         in_pages = _on_gpu(PagedStateRunner, model, shapes, device)
         return [STATES, in_pages] if compiled else [in_pages]
     # Layers that compute keys and values from what their cache keeps (DeepSeek V2).
     keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    if compiled and is_plain:
-        found.append(FUSED)
+    found = [FUSED] if compiled and is_plain else []
     if is_plain and _takes_attention(model):
         found += _packed_runners(model, shapes, device, compiled=compiled)
     if "local" not in (getattr(model.config, "attention_layers", None) or ()):
@@ -154,14 +152,13 @@ def _on_gpu(kind: Any, model: Any, shapes: list[LayerShape], device: torch.devic
 
 
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
-    make = lambda *given, **more: kind(*given, attend, **more)  # noqa: E731
-    return RunnerSpec(kind.name, make)
+    return RunnerSpec(kind.name, lambda *given, **more: kind(*given, attend, **more))
 
 
 def _attention_cases(
     model: Any, shapes: list[LayerShape], device: torch.device, kind: type[PagedRunner]
 ) -> set[AttentionCase]:
-    """How the model's layers attend in a trial run."""
+    """The cases of attention that the model's layers make in a trial run."""
     cases: set[AttentionCase] = set()
     own_attention = OwnAttention(model)
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried

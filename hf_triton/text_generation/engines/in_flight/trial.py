@@ -209,7 +209,7 @@ class Trial:
         return float(differences(logits, exact).clamp_min(least).log().mean().exp())
 
     def _noise(self, logits: list[torch.Tensor]) -> float:
-        """How much a probe's logits change if half of its prompt is decoded token by token; in an
+        """The change of a probe's logits if half of its prompt is decoded token by token; in an
         encoder-decoder, if most of its tokens are read at once.
         """
         reads_most = self.model.config.is_encoder_decoder

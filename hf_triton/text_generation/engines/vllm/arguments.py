@@ -1,4 +1,4 @@
-"""What vLLM's engine is started with: our options and the user's own arguments in its names.
+"""Arguments of vLLM's engine: our options and the user's own arguments in its names.
 Imports no vLLM.
 """
 

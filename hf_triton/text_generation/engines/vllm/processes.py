@@ -1,4 +1,4 @@
-"""How vLLM's processes start: environment variables, and a signal that ends them with this process,
+"""Starts vLLM's processes: environment variables, and a signal that ends them with this process,
 which they ask Linux for (prctl(2), PR_SET_PDEATHSIG). Otherwise they outlive a killed parent.
 """
 
@@ -51,8 +51,8 @@ def set_variables(*, gpu_index: int | None, num_threads: int, num_ranks: int, is
 
 
 def binding(cores: Sequence[int], num_threads: int, num_ranks: int) -> str:
-    """Which cores each rank's threads are bound to: all, where vLLM's own choice leaves one idle;
-    none where other instances share them.
+    """The cores that each rank's threads are bound to: all, of which vLLM's own choice leaves one
+    idle, or none where other instances share them.
     """
     share = len(cores) // num_ranks
     if num_threads < len(cores) or not share:

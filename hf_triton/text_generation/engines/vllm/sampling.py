@@ -1,4 +1,4 @@
-"""What a sequence asks for, in the names of vLLM's SamplingParams. Imports no vLLM. Where a text
+"""Options of a sequence in the names of vLLM's SamplingParams. Imports no vLLM. Where a text
 ends, at stop words for one, the sequence decides.
 """
 

@@ -22,8 +22,8 @@ MOST_NUMBERS = 2**25  # gathered at once, of keys; a longer step is computed pie
 
 @dataclass(frozen=True)
 class AttentionRule:
-    """How a layer scores: scale, sliding window, soft cap, attention sinks (heads,), and the chunk
-    of positions within which tokens see each other. 0 is none.
+    """A layer's scale, sliding window, soft cap, attention sinks (heads,), and the chunk of
+    positions within which tokens see each other. 0 is none.
     """
 
     scale: float

@@ -1,4 +1,4 @@
-"""How a model with states runs over a row of tokens of many sequences: its modules run as if every
+"""Runs a model with states over a row of tokens of many sequences: its modules run as if every
 sequence began, and functions of ours replace transformers' own in the model's source, for the time
 of a forward. They know where sequences end, and keep their states.
 """
@@ -94,7 +94,7 @@ class RowFunctions:
         self._due[kind] = layer, kind, index
 
     def in_place_of(self, name: str, source: dict[str, Any]) -> Callable[..., Any]:
-        """What replaces the function of that name in a module's ``source``."""
+        """The replacement for the function of that name in a module's ``source``."""
         function: Callable[..., Any] = getattr(self, name)
         return function
 

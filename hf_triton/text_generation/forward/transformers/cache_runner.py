@@ -24,7 +24,7 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .transformers_runner import CountedPositions, Runner
 
-_SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
+_SLIDING = "sliding_attention"
 Block = tuple[slice, slice]  # tokens of a chunk, and the columns that they see
 
 
@@ -156,9 +156,7 @@ def additive_mask(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def sliding_windows(config: Any) -> dict[str, int]:
     """Each layer kind's window (0: none); empty for a model without windows."""
     window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
-    if not window or not kinds & _SLIDING_KINDS:
+    kinds = set(getattr(config, "layer_types", None) or [_SLIDING])
+    if not window or _SLIDING not in kinds:
         return {}
-    if "hybrid_sliding" in kinds:  # some models call their masks by what those layers attend to
-        kinds |= {"full_attention", "sliding_attention"}
-    return {kind: window if kind in _SLIDING_KINDS else 0 for kind in sorted(kinds)}
+    return {kind: window if kind == _SLIDING else 0 for kind in sorted(kinds)}

@@ -1,5 +1,5 @@
-"""What stands around the forwards of steps that have more than tokens: adapters, or images and
-sounds. Steps without it are computed as if it was not there.
+"""Contexts of forwards whose steps have more than tokens: adapters, or images and sounds. Other
+steps are computed without.
 """
 
 from __future__ import annotations

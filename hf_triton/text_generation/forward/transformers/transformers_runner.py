@@ -1,4 +1,4 @@
-"""What the in-flight engine needs of a runner."""
+"""The interface between the in-flight engine and its runners."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from tests.support.tiny_models import (
     T5,
     Asked,
     mixed_load,
+    own_tokens,
     random_encoder_decoder,
     reference,
     with_large_weights,
@@ -38,17 +39,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def asking(answers: Answers, number: int, prompt: list[int], **params: Any) -> Sequence:
     return answers.sequence(number, prompt, **{"start": START, "max_tokens": 12, **params})
-
-
-def own_tokens(model: Any, prompt: list[int], **changes: Any) -> tuple[int, ...]:
-    asked = {"max_new_tokens": 12, "do_sample": False, "num_beams": 1, "pad_token_id": 0, **changes}
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            **asked,
-        )
-    return tuple(output[0, 1:].tolist())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,10 +71,10 @@ def test_what_the_generation_config_asks_of_every_output_is_done(
     own: dict[str, Any], bart: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = mixed_load(6)
-    plain = [own_tokens(bart, one.prompt, max_new_tokens=14) for one in asked]
+    plain = [own_tokens(bart, one.prompt, 14) for one in asked]
     for name, value in own.items():
         monkeypatch.setattr(bart.generation_config, name, value)
-    expected = [own_tokens(bart, one.prompt, max_new_tokens=14) for one in asked]
+    expected = [own_tokens(bart, one.prompt, 14) for one in asked]
     assert expected != plain
     with running(InFlightEngine(setup(bart, eos=[EOS], max_num_seqs=4))) as engine:
         found = generate_all(engine, [Asked(one.prompt, 14) for one in asked], at_first=6)
@@ -97,6 +87,7 @@ def test_each_sequence_has_its_own_start_and_first_token(bart: Any) -> None:
         own_tokens(
             bart,
             [5, 6, 7],
+            12,
             decoder_start_token_id=start.token_id,
             forced_bos_token_id=start.forced_token_id,
         )
@@ -126,7 +117,7 @@ def test_texts_are_padded_together_only_where_it_changes_nothing(
         padded.clear()
         found = generate_all(engine, asked, at_first=5)
     assert any(padded) is heeds_mask
-    expected = [own_tokens(model, one.prompt, max_new_tokens=6) for one in asked]
+    expected = [own_tokens(model, one.prompt, 6) for one in asked]
     assert found == expected
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from transformers import GenerationConfig
 
 from hf_triton.text_generation.engine.generation_rules import has_rules, not_followed
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, setup
-from tests.support.tiny_models import tiny_model
+from tests.support.tiny_models import own_tokens, tiny_model
 
 PROMPTS = [[5, 6, 7], [40, 41, 5, 6, 5, 6], [9]]
 NUM_TOKENS = 24
@@ -24,16 +23,7 @@ def plain_tokens(**own: Any) -> list[tuple[int, ...]]:
     """By transformers' generate, prompt by prompt."""
     model = tiny_model("llama")
     model.generation_config = GenerationConfig(pad_token_id=0, **own)
-    found = []
-    for prompt in PROMPTS:
-        output: Any = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-        )
-        found.append(tuple(output[0, len(prompt) :].tolist()))
-    return found
+    return [own_tokens(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
 
 
 def tokens_in_flight(**own: Any) -> list[tuple[int, ...]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -22,16 +20,12 @@ from hf_triton.runtime.errors import (
     OverloadedError,
     RequestError,
 )
-from hf_triton.runtime.sandbox import worker
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import in_flight_engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
-from hf_triton.text_generation.structured import grammar_process
-from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.grammar import Grammar
 from tests.support.driving import Answers, Completion, running, setup
-from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
+from tests.support.tiny_models import CONTEXT, mixed_load, own_tokens, reference, tiny_model
 from tests.support.triton import eventually
 
 pytestmark = pytest.mark.usefixtures("storage_kind")
@@ -185,19 +179,8 @@ def test_a_prompt_and_output_of_the_whole_context_fit(model: Any) -> None:
 def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
     asked = mixed_load(5)
     eos = reference(model, asked)[0][0]
-    expected = []
-    for one in asked:
-        output = model.generate(
-            torch.tensor([one.prompt]),
-            attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
-            max_new_tokens=12,
-            min_new_tokens=4,
-            repetition_penalty=1.4,
-            eos_token_id=eos,
-            pad_token_id=0,
-            do_sample=False,
-        )
-        expected.append(tuple(output[0, len(one.prompt) :].tolist()))
+    ways: dict[str, Any] = {"min_new_tokens": 4, "repetition_penalty": 1.4, "eos_token_id": eos}
+    expected = [own_tokens(model, one.prompt, 12, **ways) for one in asked]
     answers = Answers()
     with running(InFlightEngine(setup(model, eos=[eos], max_num_seqs=3))) as engine:
         engine.submit(
@@ -231,73 +214,6 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
         InFlightEngine(setup(model, max_num_seqs=2)).start()
     expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"
     assert str(raised.value) == expected
-
-
-class LateProcess:
-    """Follows an output by a grammar that allows everything; says it when it is told to, or, where
-    it is ``waited_for``, a moment after it is asked.
-    """
-
-    first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), grammar_process.MAY_END
-    masks_wanted, has_ended = True, False
-
-    def __init__(self, *, waited_for: bool = False) -> None:
-        self.says_it = threading.Event()
-        self._waited_for, self._asked_s = waited_for, 0.0
-        self._asking: list[weakref.ref[Grammar]] = []
-        self._read, self._write = socket.socketpair()
-
-    def ask_state(self, grammar: Grammar, token_id: int) -> None:
-        grammar.state = worker.DONE, grammar_process.MAY_END
-
-    def ask_mask(self, grammar: Grammar) -> None:
-        self._asking, self._asked_s = [weakref.ref(grammar)], time.monotonic()
-
-    def receive(self, until_s: float) -> bool:
-        is_late = self._waited_for and time.monotonic() > self._asked_s + 0.02
-        if not self.says_it.is_set() and not is_late:
-            return False
-        for asking in self._asking:
-            if grammar := asking():
-                grammar.take_mask(self.first_mask)
-        self._asking = []
-        return True
-
-    def wait_until(self, has_come: Callable[[], bool]) -> None:
-        while not has_come():
-            self.receive(0.0)
-
-    def drop(self, number: int) -> None:
-        self._read.close()
-        self._write.close()
-
-    def fileno(self) -> int:
-        return self._read.fileno()
-
-
-@pytest.mark.threat("endless-grammars")
-@pytest.mark.parametrize("architecture", ["llama", "bloom"])
-def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
-    with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
-        answers, process = Answers(), LateProcess()
-        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
-        late.grammar = Grammar(process, 1)  # type: ignore[arg-type]
-        engine.submit([late])
-        engine.submit([answers.sequence(1, [5, 6], max_tokens=20)])
-        assert len(answers.completion(1).token_ids) == 20
-        assert len(late.token_ids) == 1
-        process.says_it.set()
-        engine.submit([answers.sequence(2, [5, 6, 7], max_tokens=9)])
-        assert answers.completion(0).token_ids == answers.completion(2).token_ids
-
-
-def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
-    with running(InFlightEngine(setup(tiny_model("mamba2")))) as engine:
-        answers = Answers()
-        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
-        late.grammar = Grammar(LateProcess(waited_for=True), 1)  # type: ignore[arg-type]
-        engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
-        assert answers.completion(0).token_ids == answers.completion(1).token_ids
 
 
 def test_nothing_is_kept_of_what_ends() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,35 @@ class SometimesLate(EveryThird):
             self.num_late += 1
 
 
+class Late(SometimesLate):
+    """Allows everything; says so when it is told to or, where it is ``waited_for``, a moment after
+    it is asked.
+    """
+
+    def __init__(self, *, waited_for: bool = False) -> None:
+        super().__init__(0)
+        self.says_it, self._waited_for = threading.Event(), waited_for
+        self.says_it.set()
+
+    @property
+    def is_ready(self) -> bool:
+        is_over = self._waited_for and time.monotonic() > self._ready_s
+        return is_over or self.says_it.is_set()
+
+    def mask(self) -> bytes:
+        while not self.is_ready:
+            time.sleep(0.001)
+        return b"\xff" * (-(-VOCAB_SIZE // 32) * 4)
+
+    def tell(self, token_id: int) -> None:
+        if not self.num_late:
+            self.says_it.clear()
+        self.num_late, self._ready_s = self.num_late + 1, time.monotonic() + 0.02
+
+    def follow(self, token_id: int) -> None:
+        """All are allowed."""
+
+
 HELD: list[dict[str, Any]] = [
     {},
     {"temperature": 1.5, "seed": 3},
@@ -78,3 +108,30 @@ def test_late_grammars_change_no_token(together: bool) -> None:
         found.append([answers.completion(number) for number in range(len(asked))])
         assert sum(grammar.num_late for grammar in grammars) > 2  # type: ignore[union-attr]
     assert found[0] == found[1]
+
+
+@pytest.mark.threat("endless-grammars")
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("architecture", ["llama", "bloom"])
+def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
+    with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
+        answers, grammar = Answers(), Late()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=ANYTHING)
+        late.grammar = grammar
+        engine.submit([late])
+        engine.submit([answers.sequence(1, [5, 6], max_tokens=20)])
+        assert len(answers.completion(1).token_ids) == 20
+        assert len(late.token_ids) == 1
+        grammar.says_it.set()
+        engine.submit([answers.sequence(2, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(2).token_ids
+
+
+@pytest.mark.usefixtures("storage_kind")
+def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
+    with running(InFlightEngine(setup(tiny_model("mamba2")))) as engine:
+        answers = Answers()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=ANYTHING)
+        late.grammar = Late(waited_for=True)
+        engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(1).token_ids

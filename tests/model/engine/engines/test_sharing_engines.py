@@ -12,9 +12,7 @@ import torch
 
 from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE
 from hf_triton.text_generation.memory import state_pages
 from tests.support.driving import Answers, generate_all, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
@@ -68,22 +66,6 @@ def test_shared_prefixes_leave_greedy_tokens_as_they_are(name: str) -> None:
     assert engine.metrics.num_reused_prompt_tokens > sum(len(one.prompt) for one in asked) / 4
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral"])
-def test_every_runner_shares(
-    monkeypatch: pytest.MonkeyPatch, not_fused: None, model_type: str
-) -> None:
-    model = tiny_model(model_type)
-    asked, expected = conversations(model, 4)
-    packed = InFlightEngine(setup(model, **SMALL))
-    assert tokens_of(packed, asked) == expected
-    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: CACHE)
-    cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
-    assert tokens_of(cached, asked) == expected
-    assert (packed.runner.name, cached.runner.name) == ("packed", "cache")
-    for engine in (packed, cached):
-        assert engine.metrics.num_reused_prompt_tokens > 50
-
-
 @pytest.mark.usefixtures("storage_kind")
 def test_without_the_option_nothing_is_shared() -> None:
     model = tiny_model("llama")
@@ -91,7 +73,7 @@ def test_without_the_option_nothing_is_shared() -> None:
     engine = InFlightEngine(setup(model, **SMALL, prefix_cache=False))
     assert tokens_of(engine, asked) == expected
     assert engine.metrics.num_reused_prompt_tokens == 0
-    assert engine.num_kept == 0
+    assert engine._space.num_kept == 0
 
 
 @pytest.mark.usefixtures("storage_kind")
@@ -113,5 +95,5 @@ def test_what_a_failed_step_left_is_shared_with_nobody() -> None:
         engine.submit([answers.sequence(0, asked[0].prompt, max_tokens=2)])
         assert isinstance(answers.wait(1)[0], EngineError)
         engine.runner.forward = forward  # type: ignore[method-assign]
-        assert engine.num_kept == 0
+        assert engine._space.num_kept == 0
         assert generate_all(engine, asked, at_first=2) == expected

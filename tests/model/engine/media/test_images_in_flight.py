@@ -25,7 +25,7 @@ from hf_triton.text_generation.sequence.source import Source
 from tests.support.architectures.configurations import tiny_config
 from tests.support.architectures.media import Images, images_of
 from tests.support.driving import Answers, generate_all, running, setup
-from tests.support.tiny_models import Asked, with_large_weights
+from tests.support.tiny_models import Asked, own_tokens, with_large_weights
 from tests.support.triton import eventually
 
 MAX_TOKENS = 8
@@ -66,23 +66,12 @@ def asked_of(made: Images) -> list[Asked]:
     ]
 
 
-@torch.inference_mode()
 def expected(made: Images, asked: list[Asked]) -> list[tuple[int, ...]]:
     """``generate``'s own tokens, one by one."""
     found = []
     for one in asked:
-        tokens = torch.tensor([one.prompt])
-        source = one.source or Source({}, 0)
-        output = made.model.generate(
-            tokens,
-            attention_mask=torch.ones_like(tokens),
-            max_new_tokens=one.max_tokens,
-            do_sample=False,
-            pad_token_id=0,
-            eos_token_id=None,
-            **source.on(torch.device("cpu"), made.model.dtype),
-        )
-        found.append(tuple(output[0, len(one.prompt) :].tolist()))
+        read = (one.source or Source({}, 0)).on(torch.device("cpu"), made.model.dtype)
+        found.append(own_tokens(made.model, one.prompt, one.max_tokens, eos_token_id=None, **read))
     return found
 
 

@@ -10,9 +10,6 @@ import triton_python_backend_utils as pb_utils
 from hf_triton.runtime.errors import EngineError, RequestError
 from hf_triton.runtime.log import MAX_SHOWN, labelled
 from hf_triton.runtime.request.responder import TritonResponder, attempt
-from hf_triton.text_generation.engine.delivery import Delivery
-from hf_triton.text_generation.sequence.sequence import Update
-from tests.support.driving import Caller as Recipient
 from tests.support.intake_driver import Caller
 
 
@@ -89,20 +86,3 @@ def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) 
     attempt(caller, fail)
     assert isinstance(caller.error, EngineError)
     assert log_lines[0].startswith("E [request id: r-7] a request failed: ZeroDivisionError at ")
-
-
-def test_an_output_that_can_not_be_delivered_is_logged_with_its_id(log_lines: list[str]) -> None:
-    recipient = Recipient(lambda _: None)
-    broken = Update(_Sequence(recipient), [], None, "stop", None)  # type: ignore[arg-type]
-    delivery = Delivery()
-    delivery.put([broken])
-    delivery.stop()
-    (line,) = log_lines
-    assert line.startswith("E [request id: 7] an output could not be delivered: ")
-
-
-class _Sequence:
-    """One whose output can't be decoded."""
-
-    def __init__(self, recipient: Recipient) -> None:
-        self.recipient = recipient

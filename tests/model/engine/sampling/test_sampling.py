@@ -265,29 +265,3 @@ EVERYTHING = st.fixed_dictionaries(
         "ignore_eos": st.booleans(),
     },
 )
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(EVERYTHING, min_size=2, max_size=6), st.integers(0, 2**16))
-def test_no_option_of_a_row_changes_another_row(options: list[dict[str, Any]], seed: int) -> None:
-    def run(rows: list[int]) -> dict[int, list[Token]]:
-        sampler = Sampler([EOS])
-        batch = {row: sequence([5, 6], seed=seed + row, **options[row]) for row in rows}
-        taken: dict[int, list[Token]] = {row: [] for row in rows}
-        for step in range(5):
-            logits = random_logits(len(options), seed * 7 + step)[rows]
-            tokens = sampler.sample(logits, list(batch.values()))
-            for (row, one), token in zip(batch.items(), tokens, strict=True):
-                one.append(token, frozenset())
-                taken[row].append(token)
-        return taken
-
-    together = run(list(range(len(options))))
-    for row in range(len(options)):
-        (alone,) = run([row]).values()
-        assert [token.id for token in alone] == [token.id for token in together[row]]
-        for one, other in zip(alone, together[row], strict=True):
-            assert (one.logprobs is None) == (options[row].get("num_logprobs") is None)
-            if one.logprobs is not None and other.logprobs is not None:
-                assert one.logprobs.logprob == pytest.approx(other.logprobs.logprob, abs=1e-5)
-                assert one.logprobs.rank == other.logprobs.rank
