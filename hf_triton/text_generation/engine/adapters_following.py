@@ -36,9 +36,8 @@ class AdaptersFollower:
         self._adapters = served.adapters
         self._read, self._engine = read, engine
         self._seen = b""
-        version = self._file.parent.name
-        folder = served.cache_dir / "adapters"
-        self._status = folder / f"{self._name}-{version}-{os.getpid()}.json"
+        name = f"{self._name}-{self._file.parent.name}-{os.getpid()}.json"
+        self._status = served.cache_dir / "adapters" / name
 
     def start(self) -> None:
         threading.Thread(target=self._follow, name="adapters", daemon=True).start()

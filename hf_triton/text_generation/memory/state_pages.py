@@ -59,12 +59,7 @@ class StatePages(Pages):
         sequence.slot, sequence.snapshot = self._take_row(), None
         copies = self._allocate(sequence, shared)
         known = shared.known
-        if (
-            self._takes_snapshots
-            and known is not None
-            and not known.row
-            and known.end >= shared.num_ready + MIN_TOKENS
-        ):
+        if self._takes_snapshots and known and known.end >= shared.num_ready + MIN_TOKENS:
             self._leave_snapshot(sequence, known)
         return copies
 
@@ -136,12 +131,8 @@ class StatePages(Pages):
         for first, last in zip(range(0, num_tokens, size), (None, *known), strict=False):
             token_ids = tuple(sequence.keys(first, min(first + size, num_tokens)))
             for content in self._beginning.get((start_after(sequence, last), token_ids[0]), ()):
-                ends_within = len(content.key[1]) < size
-                if (
-                    content.row
-                    and ends_within
-                    and token_ids[: len(content.key[1])] == content.key[1]
-                ):
+                part = content.key[1]
+                if content.row and len(part) < size and token_ids[: len(part)] == part:
                     yield content
 
     def _content_to(self, sequence: Sequence, num_tokens: int) -> Content | None:
@@ -173,6 +164,8 @@ class StatePages(Pages):
 
     def _leave_snapshot(self, sequence: Sequence, content: Content) -> None:
         """Has a sequence leave its state after a content, in a row that is free or kept."""
+        if content.row or self._contents.get(content.key) is not content:
+            return  # it has one, or its page was needed
         if not self._free_rows and self.kept:
             self._drop_oldest()
         if self._free_rows:

@@ -95,10 +95,10 @@ def follow_often(grammar: Grammar, token_id: int) -> None:
 class Told:
     """Waits for what a Compiler tells."""
 
-    def __init__(self, compiler: Compiler, constraint: Constraint) -> None:
+    def __init__(self, compiler: Compiler, *constraints: Constraint) -> None:
         self._said: list[Started | Exception] = []
         self._done = threading.Event()
-        compiler.when_ready([constraint], self._take, self._take)
+        compiler.when_ready(constraints, self._take, self._take)
 
     def _take(self, answer: Started | Exception) -> None:
         self._said.append(answer)
@@ -106,7 +106,8 @@ class Told:
 
     def wait(self) -> Started | Exception:
         assert self._done.wait(60)
-        return self._said[0]
+        [answer] = self._said
+        return answer
 
 
 @pytest.mark.threat("endless-grammars")

@@ -20,10 +20,9 @@ from hf_triton.text_generation.forward.paged.graphs import (
     with_cuda_graphs,
 )
 from tests.support.driving import Answers, generate_all, running, setup
-from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
+from tests.support.tiny_models import STATES, Asked, mixed_load, reference, tiny_model
 
 OPTIONS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 100}
-NUM_SIZES = 4  # 1, 2, 4 and 6 decodes
 
 
 class Captures:
@@ -71,79 +70,69 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "qwen3-next", "falcon-h1", "mamba"])
 def test_replayed_steps_give_generates_tokens(name: str, engine_with: MakeEngine) -> None:
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
+    runner = "packed, states" if name in STATES else "packed"
     with running(engine_with(model, captures)) as engine:
-        assert "(packed, CUDA graphs)" in engine.description
+        assert f"({runner}, CUDA graphs)" in engine.description
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
     assert captures.row_counts == [6, 4, 2, 1]  # the largest first
     assert captures.num_replayed > at_load
 
 
-@pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1", "mamba"])
-def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
-    name: str, engine_with: MakeEngine
-) -> None:
-    model, asked, captures = tiny_model(name), mixed_load(12), Captures()
-    expected = reference(model, asked)
-    with running(engine_with(model, captures)) as engine:
-        assert "(packed, states, CUDA graphs)" in engine.description
-        at_load = captures.num_replayed
-        assert generate_all(engine, asked, at_first=7) == expected
-    assert captures.row_counts == [6, 4, 2, 1]
-    assert captures.num_replayed > at_load
+class Elsewhere(Captures):
+    """As where the kernels were launched on another device: no output is written."""
+
+    def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+        replay = super().__call__(run)
+        return lambda: torch.zeros_like(replay())
 
 
-def test_a_size_that_cannot_be_captured_costs_that_size_alone(
-    engine_with: MakeEngine, log_lines: list[str]
+NOT_PERMITTED = "RuntimeError: operation not permitted when capturing"
+
+
+@pytest.mark.parametrize(
+    "captures, num_tried, num_graphs, said",
+    [
+        (
+            Captures(fails_at=(1, 3)),
+            4,
+            2,
+            f"run 2 of 4 sizes: {NOT_PERMITTED}",
+        ),
+        # And not all sizes, each of which takes time.
+        (
+            Captures(tuple(range(1, 9))),
+            3,
+            0,
+            f"run all steps: {NOT_PERMITTED}",
+        ),
+        (Elsewhere(), 3, 0, "run all steps: RuntimeError: a replayed step"),
+    ],
+    ids=["two sizes", "no size", "wrong replays"],
+)
+def test_what_cannot_be_captured_runs_eagerly_and_is_told_once(
+    captures: Captures,
+    num_tried: int,
+    num_graphs: int,
+    said: str,
+    engine_with: MakeEngine,
+    log_lines: list[str],
 ) -> None:
     model, asked = tiny_model("llama"), mixed_load(12)
-    captures = Captures(fails_at=(1, 3))  # of 6 and of 2
     expected = reference(model, asked)
     with running(engine_with(model, captures)) as engine:
-        assert engine.runner.num_graphs == NUM_SIZES - 2  # type: ignore[attr-defined]
+        assert engine.runner.num_graphs == num_graphs  # type: ignore[attr-defined]
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
-    assert captures.num_replayed > at_load
-    captured, line = log_lines
-    assert captured.startswith("I captured 2 CUDA graphs in 0.")
-    assert line == (
-        "W without CUDA graphs run 2 of 4 sizes: RuntimeError: operation not permitted when "
-        "capturing"
-    )
-
-
-def test_a_model_that_cannot_be_captured_runs_eagerly_and_says_so_once(
-    engine_with: MakeEngine, log_lines: list[str]
-) -> None:
-    model, asked, captures = tiny_model("llama"), mixed_load(6), Captures(tuple(range(1, 9)))
-    expected = reference(model, asked)
-    with running(engine_with(model, captures)) as engine:
-        assert generate_all(engine, asked, at_first=6) == expected
-    assert captures.num_tried == 3  # and not all sizes, each of which takes time
-    (line,) = log_lines
-    assert line.startswith("W without CUDA graphs run all steps: RuntimeError: operation not")
-
-
-def test_replays_that_differ_from_running_are_not_used(
-    engine_with: MakeEngine, log_lines: list[str]
-) -> None:
-    class Elsewhere(Captures):
-        """As where the kernels were launched on another device: no output is written."""
-
-        def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
-            replay = super().__call__(run)
-            return lambda: torch.zeros_like(replay())
-
-    model, asked = tiny_model("llama"), mixed_load(6)
-    expected = reference(model, asked)
-    with running(engine_with(model, Elsewhere())) as engine:
-        assert generate_all(engine, asked, at_first=6) == expected
-    (line,) = log_lines
-    assert "RuntimeError: a replayed step's logits differ by" in line
+    assert captures.num_tried == num_tried
+    assert (captures.num_replayed > at_load) is bool(num_graphs)
+    *captured, line = log_lines
+    assert line.startswith(f"W without CUDA graphs {said}")
+    assert [one[:22] for one in captured] == ["I captured 2 CUDA grap"] * bool(num_graphs)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -38,6 +38,7 @@ from hf_triton.text_generation.structured.llguidance_grammars import grammar_tex
 from tests.support.driving import Caller, NumberTokenizer
 from tests.support.triton import eventually
 from tests.unit.requests.test_request import READER
+from tests.unit.sampling.test_grammar_processes import Told
 
 TEXTS = [
     '{"name": "Ann", "age": 31, "likes": ["tea", "the sea"]}',
@@ -419,21 +420,7 @@ class Asking:
 
     def begin(self, *texts: str) -> Callable[[], Started | Exception]:
         """Asks; gives a function that waits for the answer."""
-        said: list[Started | Exception] = []
-        done = threading.Event()
-
-        def take(answer: Started | Exception) -> None:
-            said.append(answer)
-            done.set()
-
-        self.compiler.when_ready([Constraint("regex", (text,)) for text in texts], take, take)
-
-        def answer() -> Started | Exception:
-            assert done.wait(60)
-            assert len(said) == 1
-            return said[0]
-
-        return answer
+        return Told(self.compiler, *(Constraint("regex", (text,)) for text in texts)).wait
 
     def __call__(self, *texts: str) -> Started | Exception:
         return self.begin(*texts)()
