@@ -19,16 +19,6 @@ from hf_triton.runtime.errors import LoadError
 _MASKED = -1e9  # a logit below this is one that a model never chooses
 
 
-def greedy_config(model: Any, **changes: Any) -> Any:
-    """The model's generation config for greedy outputs of any length, with ``changes``."""
-    config = copy.deepcopy(model.generation_config)
-    for name in ("max_length", "min_length", "min_new_tokens"):
-        setattr(config, name, None)
-    pad = 0 if config.pad_token_id is None else config.pad_token_id
-    config.update(do_sample=False, num_beams=1, num_return_sequences=1, pad_token_id=pad, **changes)
-    return config
-
-
 @torch.inference_mode()
 def own_logits(
     model: Any, forced: list[list[int]], *input_ids: torch.Tensor, **inputs: Any
@@ -40,11 +30,16 @@ def own_logits(
     row as many tokens, generated one after the other -> (rows, tokens + 1, vocab), float32. A
     decoder reads the given ``decoder_input_ids`` alone first.
     """
-    config = greedy_config(
-        model,
+    config = copy.deepcopy(model.generation_config)
+    for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
+        setattr(config, name, None)
+    config.exponential_decay_length_penalty = None  # of an end that never comes
+    config.update(
         max_new_tokens=len(forced[0]) + 1,
-        forced_eos_token_id=None,
-        exponential_decay_length_penalty=None,  # of an end that never comes
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        pad_token_id=0 if config.pad_token_id is None else config.pad_token_id,
         eos_token_id=model.config.get_text_config().vocab_size,  # an id that never comes
         return_dict_in_generate=True,
         output_logits=True,

@@ -7,6 +7,7 @@ model's own ``generate`` begins each prompt and is stopped where its decoder wou
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ import torch
 
 from hf_triton.runtime.attention import OwnAttention
 
-from ..engine.own_logits import greedy_config
 from ..sequence.source import Source
 from .features import FeatureCache
 
@@ -280,7 +280,12 @@ class DecoderEntry:
     def encode(self, token_ids: list[int], source: Source) -> Encoded:
         """The decoder's input for a prompt. Raises UnsupportedInputsError."""
         tokens = torch.tensor([token_ids], device=self.device)
-        config = greedy_config(self.model, max_new_tokens=1)
+        config = copy.deepcopy(self.model.generation_config)
+        for name in ("max_length", "min_length", "min_new_tokens"):
+            setattr(config, name, None)
+        config.update(max_new_tokens=1, do_sample=False, num_beams=1, num_return_sequences=1)
+        if config.pad_token_id is None:
+            config.pad_token_id = 0
         self._is_capturing = True
         try:
             with self.own_attention.restored(), self.features.of(source):

@@ -132,6 +132,11 @@ class Content:
     awaited: Sequence | None = None
     is_snapshot: bool = False
 
+    def await_none(self) -> None:
+        if self.awaited is not None:
+            self.awaited.snapshot = None
+            self.awaited = None
+
 
 @dataclass
 class _Held:
@@ -217,8 +222,8 @@ class Pages:
         num_full, begun = len(shared.pages), shared.begun
         held = self._held[sequence] = _Held(num_full, shared.last, begun)
         self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
-        page = None if begun is None else (begun.page, sequence.pages[num_full])
-        return [StateCopy(shared.row, sequence.slot, page)] if page or shared.row else []
+        copied = None if begun is None else (begun.page, sequence.pages[num_full])
+        return [StateCopy(shared.row, sequence.slot, copied)] if copied or shared.row else []
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds pages until ``num_tokens`` fit; returns False if too few are free."""

@@ -72,8 +72,7 @@ class StatePages(Pages):
     def finish_step(self) -> None:
         super().finish_step()
         for content in self._passed:
-            if content.awaited is not None:
-                content.awaited.snapshot = content.awaited = None
+            content.await_none()
         self._passed.clear()
 
     def free(self, sequence: Sequence) -> None:
@@ -199,8 +198,7 @@ class StatePages(Pages):
         """Frees the row of a content's state."""
         del self.kept[content.row]
         self._free_rows.append(content.row)
-        if content.awaited is not None:
-            content.awaited.snapshot = content.awaited = None
+        content.await_none()
         content.row, content.is_snapshot = 0, False
         self._found.clear()
 

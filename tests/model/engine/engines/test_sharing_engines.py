@@ -73,7 +73,6 @@ def test_without_the_option_nothing_is_shared() -> None:
     engine = InFlightEngine(setup(model, **SMALL, prefix_cache=False))
     assert tokens_of(engine, asked) == expected
     assert engine.metrics.num_reused_prompt_tokens == 0
-    assert engine._space.num_kept == 0
 
 
 @pytest.mark.usefixtures("storage_kind")
@@ -95,5 +94,4 @@ def test_what_a_failed_step_left_is_shared_with_nobody() -> None:
         engine.submit([answers.sequence(0, asked[0].prompt, max_tokens=2)])
         assert isinstance(answers.wait(1)[0], EngineError)
         engine.runner.forward = forward  # type: ignore[method-assign]
-        assert engine._space.num_kept == 0
         assert generate_all(engine, asked, at_first=2) == expected

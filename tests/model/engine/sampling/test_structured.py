@@ -370,7 +370,7 @@ class FakeCompiled:
     ) -> None:
         self._text, self._told, self._takes_long = constraint.text, told, takes_long
         self.num_bytes = 200 * 2**20 if self._text.startswith("large") else 0
-        self.has_ended = False
+        self.has_ended = self.was_killed = False
 
     def __call__(self) -> Any:
         return None
