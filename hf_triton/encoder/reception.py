@@ -68,7 +68,7 @@ class Reception(WorkReception):
             loaded.engine,
             (self._short, self._long),
             ThreadPoolExecutor(1, "delivery"),
-            options.max_queue_size,
+            max_queue_size=options.max_queue_size,
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
             tokenizer=loaded.task.setup.tokenization.tokenizer,

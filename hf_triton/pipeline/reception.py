@@ -61,7 +61,7 @@ class Reception(WorkReception):
             ThreadPoolExecutor(
                 num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
             ),
-            options.max_queue_size,
+            max_queue_size=options.max_queue_size,
             description=description,
             unload_grace_s=options.unload_grace_s,
             tokenizer=tokenizer,

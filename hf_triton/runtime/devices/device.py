@@ -8,6 +8,7 @@ import ctypes
 import gc
 import math
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
-# Of cgroups of version 2, and of version 1's controller for processor time.
-_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
+_ROOT = Path("/sys/fs/cgroup")
 _NO_PRODUCTS = "this processor has no instructions to multiply bfloat16"
 _NO_FLOAT16 = "CPUs are slow in float16"
 _GIB = 2**30
@@ -205,32 +205,22 @@ def num_cores() -> int:
     return max(1, math.ceil(min(cpu_quota(), cores)))
 
 
-def cpu_quota(roots: tuple[Path, ...] = _ROOTS, cgroups: Path = Path("/proc/self/cgroup")) -> float:
+def cpu_quota(root: Path = _ROOT, cgroups: Path = Path("/proc/self/cgroup")) -> float:
     """Seconds of processor time that the process may use in a second, by the quotas of its cgroup
-    and of those above; infinite without any. ``cgroups`` is as cgroups(7) has it.
+    of version 2 and of those above; infinite without any. ``cgroups`` is as cgroups(7) has it.
 
     A container often sees its own cgroup alone, at the root, whatever its path is.
     """
-    paths = [""]
-    with suppress(OSError, ValueError):
-        for line in cgroups.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or "cpu" in controllers.split(","):
-                paths.append(path.strip("/"))
-    folders = {folder for root in roots for path in paths for folder in _up_to(root, root / path)}
-    return min(map(_quota_of, folders), default=math.inf)
-
-
-def _up_to(root: Path, folder: Path) -> list[Path]:
-    return [above for above in (folder, *folder.parents) if above.is_relative_to(root)]
+    path = ""
+    with suppress(OSError):
+        path = "".join(re.findall(r"^0::/*(.*)$", cgroups.read_text(), re.MULTILINE)[:1])
+    own = root / path
+    folders = (folder for folder in (root, own, *own.parents) if folder.is_relative_to(root))
+    return min(map(_quota_of, folders))
 
 
 def _quota_of(folder: Path) -> float:
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
-    with suppress(OSError, ValueError):
-        quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-        period = (folder / "cpu.cfs_period_us").read_text().strip()
-        return math.inf if quota == "-1" else int(quota) / int(period)
     return math.inf

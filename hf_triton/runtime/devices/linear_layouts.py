@@ -8,7 +8,6 @@ layout is not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,11 +20,6 @@ ZERO_POINT = {1: 128, 2: 32768}  # of integers of one and two bytes
 _MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
 _FLOAT16_EXPONENT = 16  # its numbers are less than 2 to it
 _LARGEST_POWER = 2.0**64  # a product of one that is larger could be too large for float32
-# What oneDNN computes of a product's results before it writes them: its names for it.
-_ACTIVATIONS: dict[str, tuple[str, list[Any], str]] = {
-    "gelu": ("gelu", [], "none"),
-    "gelu_tanh": ("gelu", [], "tanh"),
-}
 
 
 class PrepackedLinear(nn.Module):
@@ -51,18 +45,6 @@ class PrepackedLinear(nn.Module):
         """(..., in_features) -> (..., out_features), in the weight's dtype."""
         y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
         return y
-
-    def followed_by(self, activation: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The layer fused with ``activation``; None where rounding between the two differs."""
-        names = _ACTIVATIONS.get(activation)
-        if type(self) is not PrepackedLinear or self.dtype != torch.float32 or names is None:
-            return None
-
-        def both(x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = self._linear(x, self.packed, self.bias, *names)
-            return y
-
-        return both
 
     @property
     def weight(self) -> torch.Tensor:

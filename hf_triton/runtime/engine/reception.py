@@ -108,20 +108,10 @@ class WorkReception(PooledReception):
         engine: WorkEngine,
         readers: Iterable[Executor | FileThreads],
         answers: Executor,
-        max_queue_size: int,
-        *,
-        description: str,
-        unload_grace_s: float,
-        tokenizer: Any = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            engine.thread,
-            (*readers, answers),
-            max_queue_size=max_queue_size,
-            description=description,
-            unload_grace_s=unload_grace_s,
-            tokenizer=tokenizer,
-        )
+        """``more`` as of PooledReception."""
+        super().__init__(engine.thread, (*readers, answers), **more)
         self._engine, self._answers = engine, answers
 
     def _count(self, outcome: str) -> None:

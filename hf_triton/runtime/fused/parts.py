@@ -80,11 +80,11 @@ class Attention:
 class Mlp:
     """``down(activation(up(x)))``; or gated, ``up`` giving gates first, then what they weigh:
     ``down(activation(gates) * rest)``. ``activation`` is the name of one in ``ACTIVATIONS``, or a
-    module; None where ``up`` itself ends with it.
+    module.
     """
 
     up: Linear
-    activation: str | Linear | None
+    activation: str | Linear
     down: Linear
     is_gated: bool
 

@@ -138,8 +138,6 @@ class RowLoops:
         if not isinstance(mlp, Mlp):
             return mlp(x)
         up = mlp.up(x)
-        if mlp.activation is None:
-            return mlp.down(up)
         if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
             out = up.new_empty(len(up), up.shape[1] // 2)
             self._run(_GATED[mlp.activation], up, out.data_ptr())

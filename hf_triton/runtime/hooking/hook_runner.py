@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_triton import hooks, runtime
 from hf_triton.hooks import HookRequest, HookResponse, HookTensors
 
 from .. import log
@@ -31,8 +30,6 @@ from ..request.responder import Array, answer_failure, attempt
 
 NAMES = ("preprocess", "postprocess")
 Functions = Mapping[str, Callable[[Any], Any]]
-# The name that older hooks files import.
-_EARLIER_NAME = "hf_runtime"
 
 
 def functions_of(holder: object) -> Functions:
@@ -95,8 +92,6 @@ class HookFile:
         module = types.ModuleType(f"hf_triton_hooks_{abs(hash(self._path))}")
         module.__file__ = self._path
         sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
-        sys.modules.setdefault(_EARLIER_NAME, runtime)
-        sys.modules.setdefault(f"{_EARLIER_NAME}.hooks", hooks)
         try:
             code = compile(path.read_bytes(), self._path, "exec", dont_inherit=True)
             exec(code, module.__dict__)  # noqa: S102, the user's own file is what is served

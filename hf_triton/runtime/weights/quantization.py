@@ -1,5 +1,5 @@
 """Turns models.yaml's ``quantization`` into the quantization config of transformers, and says in
-one line what a method, or a checkpoint that was saved quantized, lacks on this machine.
+one line what a method lacks on this machine.
 """
 
 from __future__ import annotations
@@ -15,23 +15,13 @@ if TYPE_CHECKING:
 
 _TORCHAO = "torchao>=0.17,<0.19"
 _BITSANDBYTES = "bitsandbytes>=0.49,<0.51"
-# What transformers imports to load a checkpoint, by its quant_method: each module and the name of
-# its package for pip.
-_CHECKPOINTS = {
-    "gptq": {"gptqmodel": "gptqmodel", "optimum": "optimum"},
-    "awq": {"gptqmodel": "gptqmodel"},
-    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
-    "bitsandbytes": {"bitsandbytes": _BITSANDBYTES},
-    "torchao": {"torchao": _TORCHAO},
-}
 _INT4_GROUP_SIZE = 128
 _INT4_CAPABILITY = (8, 0)  # of the GPU, for torch's _weight_int4pack_mm
 _GGUF = "gguf>=0.17,<0.20"
 
 
 def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
-    """The ``quantization_config`` of ``from_pretrained``; None if models.yaml asks for none. Also
-    checks that the packages are installed that an already quantized checkpoint needs. Raises
+    """The ``quantization_config`` of ``from_pretrained``; None if models.yaml asks for none. Raises
     LoadError: this machine or this checkpoint can't be quantized so.
     """
     saved = _saved_method(config)
@@ -41,7 +31,6 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
                 f"quantization: got {served.quantization['method']}, but the weights of "
                 f"{served.source} are quantized already ({saved}): leave the key out"
             )
-        _require(f"{served.source} is quantized by {saved}", _CHECKPOINTS.get(saved, {}))
         return None
     if served.gguf_file is not None:
         # Kernels for its blocks would come from the Hub; before 5.23 they are dequantized anyway.
@@ -55,7 +44,7 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
     method = arguments.pop("method")
     if not method.startswith("bitsandbytes"):
         return _torchao(method, arguments, device)
-    _require(f"quantization: {method}", {"bitsandbytes": _BITSANDBYTES})
+    _require(f"quantization: {method}", "bitsandbytes", _BITSANDBYTES)
     from transformers import BitsAndBytesConfig
 
     bits = "load_in_8bit" if method == "bitsandbytes_8bit" else "load_in_4bit"
@@ -64,7 +53,7 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
 
 def require_gguf(served: ServedModel) -> None:
     """Raises LoadError where the package gguf is not installed."""
-    _require(f"{served.source} is a .gguf file", {"gguf": _GGUF})
+    _require(f"{served.source} is a .gguf file", "gguf", _GGUF)
 
 
 def _saved_method(config: Any) -> str | None:
@@ -89,13 +78,11 @@ def is_of_a_package(served: ServedModel, config: Any) -> bool:
     return _saved_method(config) is not None or not method.startswith("int8")
 
 
-def _require(what: str, packages: dict[str, str]) -> None:
-    missing = [name for module, name in packages.items() if not is_installed(module)]
-    if missing:
-        quoted = " ".join(f"'{name}'" if ">" in name else name for name in missing)
+def _require(what: str, module: str, package: str) -> None:
+    if not is_installed(module):
         raise LoadError(
             f"{what}, which needs what is not installed in the server's Python: "
-            f"pip install {quoted}"
+            f"pip install '{package}'"
         )
 
 
@@ -104,7 +91,7 @@ def is_installed(module: str) -> bool:
 
 
 def _torchao(method: str, arguments: dict[str, Any], device: torch.device) -> Any:
-    _require(f"quantization: {method}", {"torchao": _TORCHAO})
+    _require(f"quantization: {method}", "torchao", _TORCHAO)
     from torchao import quantization as torchao
     from torchao.utils import should_reduce_range
     from transformers import TorchAoConfig

@@ -93,7 +93,7 @@ def test_texts_of_every_length_are_computed_as_transformers_does(
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_an_activation_may_be_part_of_the_product_before(activation: str) -> None:
+def test_an_activation_is_computed_in_place_after_a_prepacked_product(activation: str) -> None:
     setup = tiny_setup("bert", hidden_act=activation)
     texts = whole_texts(setup)
     expected = [reference_forward(setup, text) for text in texts]

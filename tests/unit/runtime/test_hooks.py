@@ -72,12 +72,6 @@ def test_what_can_not_be_called_is_no_hook(tmp_path: Path) -> None:
         assert driver.ask("hello").text == "hello"
 
 
-def test_hooks_of_earlier_releases_import_by_its_name_then(tmp_path: Path) -> None:
-    earlier = pre("raise RequestError('no')").replace("hf_triton", "hf_runtime")
-    with driving(tmp_path, earlier) as driver:
-        assert error_of(driver.ask("x")) == "no"
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -16,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
-
 from ..parts import Body, Embedding, Layer, Linear, Mlp, Norm, UnsupportedLayersError
 from .attention import Rotations, called, joined, read_attention
 from .recording import Call, near, read_norm, same
@@ -279,12 +277,7 @@ def _dense(leaves: list[Call], given: torch.Tensor, made: torch.Tensor, join: Jo
     is_gated = len(outputs) == 2
     if not same(act.output * outputs[1] if is_gated else act.output, last.input):
         return None
-    up, down = joined(join, modules), called(last.module)
-    if not is_gated and isinstance(activation, str) and isinstance(modules[0], PrepackedLinear):
-        both = modules[0].followed_by(activation)
-        if both is not None:
-            return Mlp(both, None, down, is_gated)
-    return Mlp(up, activation, down, is_gated)
+    return Mlp(joined(join, modules), activation, called(last.module), is_gated)
 
 
 def _is_linear(call: Call) -> bool:

@@ -20,7 +20,6 @@ from transformers.pytorch_utils import Conv1D
 
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
-from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
 from hf_triton.text_generation.engine.own_logits import own_logits
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.architectures.configurations import tiny_config
@@ -132,19 +131,6 @@ def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int)
     one_hot = torch.eye(48).unsqueeze(0)
     exact = plain.weight.t() + plain.bias if bias else plain.weight.t()
     assert torch.equal(stored(one_hot)[0], exact)
-
-
-@needs_onednn
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-@torch.inference_mode()
-def test_an_activation_may_be_part_of_the_product(activation: str) -> None:
-    plain, x = nn.Linear(48, 80), torch.randn(7, 48) * 5
-    both = PrepackedLinear(plain.weight, plain.bias).followed_by(activation)
-    assert both is not None
-    torch.testing.assert_close(both(x), ACTIVATIONS[activation](plain(x)), rtol=1e-5, atol=2e-6)
-    assert PrepackedLinear(plain.weight, plain.bias).followed_by("silu") is None
-    half_exact(plain)
-    assert Float16StoredLinear(plain.weight, plain.bias).followed_by(activation) is None
 
 
 # Times 2 to 18 they are float16's largest and least numbers of 8 bits, and one between.
