@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import os
 import re
 import time
@@ -37,7 +36,8 @@ from hf_triton.ports.openai.schema.body import Filled, Json, read, refused
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.tensors import ServedModel
-from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, needs_admin_key
+from hf_triton.ports.port import Port
+from hf_triton.ports.refusal import HTTP_ADMIN_HEADER
 from hf_triton.runtime.weights.hub_files import ADAPTER_FILES
 from hf_triton.tritonserver import adapters
 
@@ -60,17 +60,10 @@ class UnloadRequest(Struct, kw_only=True):
 
 
 class AdapterChanges:
-    """The handlers; ``is_down`` says whether one of Triton's models is to be loaded first."""
+    """The handlers."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        repository: Path,
-        admin_key: str,
-        is_down: Callable[[str], bool] = lambda _name: False,
-    ) -> None:
-        self._catalog, self._repository, self._is_down = catalog, repository, is_down
-        self._admin_key = admin_key.encode()
+    def __init__(self, catalog: Catalog, repository: Path, port: Port) -> None:
+        self._catalog, self._repository, self._port = catalog, repository, port
         self._changing = asyncio.Lock()
 
     def routes(self, read_body: ReadBody) -> list[Route]:
@@ -106,11 +99,9 @@ class AdapterChanges:
         return web.Response(text=f"Success: LoRA adapter '{named}' removed successfully.")
 
     def _check_key(self, request: web.Request) -> None:
-        """Raises ApiError, 403, without the admin key."""
+        """Raises RefusedError, 403, without the admin key."""
         given = ",".join(request.headers.getall(HTTP_ADMIN_HEADER, ()))
-        same = hmac.compare_digest(given.encode(errors="surrogateescape"), self._admin_key)
-        if self._admin_key and not same:
-            raise ApiError(403, needs_admin_key(HTTP_ADMIN_HEADER).text)
+        self._port.check_admin_key(given.encode(errors="surrogateescape"), HTTP_ADMIN_HEADER)
 
     async def _models_of(self, named: str) -> tuple[Mapping[str, ServedModel], str, str]:
         """The models that ``MODEL:NAME`` or ``NAME`` may mean, then MODEL and NAME."""
@@ -139,7 +130,7 @@ class AdapterChanges:
         return _only_one(list(takers.values()), named), name
 
     async def _change(self, model: ServedModel, edit: Callable[[list[Json]], list[Json]]) -> None:
-        if self._is_down(model.triton_name):
+        if self._port.retries.is_coming(model.triton_name):
             text = "is not loaded now; ask it something, or wait, and try again"
             raise ApiError(503, f"model: '{model.entry}' {text}", code=_UNAVAILABLE)
         async with self._changing:

@@ -108,15 +108,14 @@ async def merged(
 
 
 class OpenAiApp:
-    def __init__(self, settings: OpenAiPort, port: Port, triton: Triton, admin_key: str) -> None:
-        self._triton, self._bodies, retries = triton, port.bodies, port.retries
+    def __init__(self, settings: OpenAiPort, port: Port) -> None:
+        self._bodies, retries = port.bodies, port.retries
+        self._triton = triton = Triton(settings.triton_address, retries)
         self._kept = KeptResponses(settings.keep_s)
         self._media_hosts = MediaHosts(settings.media_hosts)
         repository = Repository(settings.repository)
         self._catalog = Catalog(triton, retries, repository)
-        self._adapters = AdapterChanges(
-            self._catalog, repository.folder, admin_key, retries.is_coming
-        )
+        self._adapters = AdapterChanges(self._catalog, settings.repository, port)
         has_playground = settings.has_playground
         self._playground = Playground(triton, retries, repository) if has_playground else None
         self._access = AccessCheck(port, PATHS if has_playground else ())
@@ -140,6 +139,7 @@ class OpenAiApp:
 
     async def _close(self, _app: web.Application) -> None:
         await self._media_hosts.close()
+        await self._triton.close()
 
     def _routes(self) -> list[Route]:
         answered: dict[Endpoint, Callable[..., Awaitable[Any]]] = {
@@ -320,16 +320,11 @@ class OpenAiApp:
 @contextlib.asynccontextmanager
 async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
     port = Port(shared)
-    triton = Triton(settings.triton_address, port.retries)
+    app = OpenAiApp(settings, port).application()
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_ABORT_S)
+    await runner.setup()
     try:
-        app = OpenAiApp(settings, port, triton, shared.admin_key).application()
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_ABORT_S)
-        await runner.setup()
-        try:
-            new = partial(Connection, runner.server, port)
-            tls = tls_context(port.access.tls)
-            yield Listener(port, new, settings.port, "--openai-port", tls)
-        finally:
-            await runner.cleanup()
+        new = partial(Connection, runner.server, port)
+        yield Listener(port, new, settings.port, "--openai-port", tls_context(port.access.tls))
     finally:
-        await triton.close()
+        await runner.cleanup()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
+from aiohttp import web
 
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.port import Port, shared
@@ -16,9 +16,11 @@ from tests.unit.openai_api.conftest import Starter, Translator
 
 @pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
-    nothing: Any = None
-    settings = OpenAiPort(0, "", has_playground=False)
-    app = OpenAiApp(settings, Port(shared()), nothing, "").application()
+    async def application() -> web.Application:
+        settings = OpenAiPort(0, api.url, has_playground=False)
+        return OpenAiApp(settings, Port(shared())).application()
+
+    app = asyncio.run(application())
     routed = {
         (route.resource.canonical, route.method.lower())
         for route in app.router.routes()
