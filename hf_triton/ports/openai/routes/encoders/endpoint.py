@@ -84,7 +84,6 @@ class TeiRequest(EncoderRequest, kw_only=True):
     """TEI truncates unless told otherwise."""
 
     model: str | None = None  # type: ignore[assignment]
-    truncation_direction: Annotated[Any, only("Right", "right")] = None
 
     @property
     def options(self) -> dict[str, TensorValue]:

@@ -242,6 +242,7 @@ class TeiRerankRequest(TeiRequest, Pairs, kw_only=True):
     texts: Texts
     raw_scores: bool | None = None
     return_text: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
 
     @property
     def is_raw(self) -> bool:

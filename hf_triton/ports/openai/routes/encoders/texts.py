@@ -30,7 +30,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     Texts,
     encoder,
 )
-from hf_triton.ports.openai.schema.body import Count, also, present, refused
+from hf_triton.ports.openai.schema.body import Count, also, only, present, refused
 from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 
@@ -104,6 +104,7 @@ class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
 
     inputs: Texts
     normalize: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
 
     def write(self, answers: Answers) -> list[list[float]]:
         rows: list[array[float]] = answers.rows[VECTORS]
@@ -198,6 +199,7 @@ class PredictRequest(TeiRequest, kw_only=True):
 
     inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
     raw_scores: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
     parameters: OfHub | None = None
 
     @property
