@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,52 +388,48 @@ def test_two_applies_at_once_are_one_and_a_word(made: Bench) -> None:
     assert made.apply("--wait").code == 0
 
 
-def test_a_full_disk_leaves_what_was_served(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device", "model_repository/a/2")
-
-    made.say(CHANGED)
-    monkeypatch.setattr(staging, "create", full)
-    ran = made.apply()
-    assert ran.code == 1
-    assert "model 'a' failed: model_repository/a/2: No space left on device; version 1" in ran.err
-    assert made.ready("a") == {1}
-
-
 @pytest.mark.parametrize(
-    "error, code, told",
+    "place, error, code, told",
     [
         (
+            (staging, "create"),
+            OSError(28, "No space left on device", "a/2"),
+            1,
+            "model 'a' failed: a/2: No space left on device; version 1",
+        ),
+        (
+            (model_update, "decide_group"),
             PermissionError(13, "Permission denied", "x"),
             1,
             "model 'a' failed: x: Permission denied",
         ),
-        (ZeroDivisionError(), 3, "this is a bug in hf-triton"),
+        ((model_update, "decide_group"), ZeroDivisionError(), 3, "this is a bug in hf-triton"),
+        (
+            (FakeTriton, "load"),
+            ConnectionError(),
+            1,
+            "the server stopped while it loaded a; version 1 is on disk again",
+        ),
     ],
 )
-def test_whatever_ends_a_change_is_told_and_no_success(
-    made: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, told: str
+def test_whatever_ends_a_change_is_told_and_leaves_the_disk_as_it_was(
+    made: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[Any, str],
+    error: Exception,
+    code: int,
+    told: str,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     made.say(CHANGED)
-    monkeypatch.setattr(model_update, "decide_group", fail)
-    ran = made.apply()
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, fail)
+        ran = made.apply()
     assert (ran.code, told in ran.err) == (code, True), ran
-
-
-def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench) -> None:
-    made.say(CHANGED)
-
-    def die(_name: str) -> None:
-        raise ConnectionError
-
-    fake(made).load = die  # type: ignore[method-assign, assignment]
-    ran = made.apply()
-    assert ran.code == 1
-    assert "the server stopped while it loaded a; version 1 is on disk again" in ran.err
     assert not (made.repository / "a" / "2").exists()
+    assert made.ready("a") == {1}
     made.say(BOTH)
     assert made.is_current()
 
