@@ -3,7 +3,7 @@ files that they name, to tell two environments apart; uv or pip resolves them la
 """
 
 # os.path rather than pathlib: it never raises, whatever text a path has.
-# ruff: noqa: PTH110, PTH111, PTH112, PTH118
+# ruff: noqa: PTH110, PTH111, PTH112, PTH113, PTH118
 from __future__ import annotations
 
 import hashlib
@@ -36,6 +36,7 @@ _INCLUDES = {
 }
 _EDITABLE = ("-e", "--editable")
 _COMMENT = re.compile(r"(^|\s)#.*$")
+_END_OF_LINE = re.compile(r"(?<!\\)\n")
 _OF_REQUIREMENT = re.compile(r"\s--(hash|config-settings|global-option)\b.*$")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 
@@ -154,13 +155,17 @@ class Requirements:
         if "\0" in text:
             self.mistakes.append(Mistake(f"{path.name} is no text in UTF-8"))
             return
-        for number, line in _lines(text):
+        number = 1
+        for lines in _END_OF_LINE.split("\n".join(text.splitlines())):
+            parts = (part for part in lines.split("\n") if not part.lstrip().startswith("#"))
+            line = _COMMENT.sub("", "".join(part.removesuffix("\\") for part in parts)).strip()
             try:
-                problem = self._take(line, path, root)
-            except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
-                problem = getattr(error, "strerror", None) or "a loop of symbolic links"
+                problem = self._take(line, path, root) if line else ""
+            except OSError as error:
+                problem = str(error.strerror)
             if problem:
                 self.mistakes.append(Mistake(f"{path.name}:{number}: {problem}"))
+            number += 1 + lines.count("\n")
 
     def _take(self, line: str, path: Path, root: Path) -> str:
         """Notes one line; returns what is wrong with it."""
@@ -168,9 +173,9 @@ class Requirements:
         bare = _OF_REQUIREMENT.sub("", line).strip()
         written = bare.partition(";")[0].strip()
         is_path = written.startswith((".", "/")) or written.endswith(_ARCHIVES)
-        if option in _INCLUDES and line.startswith("-"):
-            included = (path.parent / value.strip()).resolve()
-            if not included.is_file():
+        if option in _INCLUDES:
+            included = Path(os.path.realpath(path.parent / value.strip()))
+            if not os.path.isfile(included):
                 return f"{included} is no such file: one that is included lies on this machine"
             self.content.append(f"begin {_INCLUDES[option]}")
             self._read(included, included.parent)
@@ -179,7 +184,7 @@ class Requirements:
             return "an editable package can change under its environment: build a wheel of it"
         elif is_path and "://" not in written:
             file = root / written
-            if not file.is_file():
+            if not os.path.isfile(file):
                 shown = f"{file.name} is " if file.name.endswith(_ARCHIVES) else ""
                 return f"{shown}no such file in {file.parent if shown else 'its folder'}"
             self.files.append(file)
@@ -201,18 +206,3 @@ def _requirement_problem(line: str) -> str:
         reason = str(error).partition("\n")[0]
         return f"is no requirement{f': {reason}' if reason.startswith('Expected ') else ''}"
     return ""
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each logical line with the number of its first, without comments."""
-    whole, first = "", 0
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        first = first if whole else number
-        clean = _COMMENT.sub("", line)
-        if clean.endswith("\\"):
-            whole += clean[:-1]
-            continue
-        whole = (whole + clean).strip()
-        if whole:
-            yield first, whole
-        whole = ""
