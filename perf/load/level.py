@@ -36,11 +36,12 @@ class AnswerError(Exception):
 
 @dataclass(frozen=True)
 class Sent:
-    """A body, and the words and tokens that the answer must have; 0 where that is not known."""
+    """A body, and the number of words, a token each, that the answer must have; 0 where that is
+    not known.
+    """
 
     body: str
     max_tokens: int = 0
-    num_words: int = 0
 
 
 Arrivals = Sequence[tuple[float, bytes]]
@@ -101,11 +102,9 @@ class Route:
                 counted and "choices" not in document
             ):  # OpenAI's last chunks say how it ended
                 times.append(seconds)
-        lengths = [(num_words("".join(texts)), sent.num_words)] if sent.num_words else []
-        lengths += [(sum(tokens), sent.max_tokens)] if tokens and sent.max_tokens else []
-        for got, expected in lengths:
-            if got != expected:
-                raise AnswerError(f"got {got} output tokens, expected {expected}")
+        for got in (num_words("".join(texts)), *([sum(tokens)] if tokens else [])):
+            if sent.max_tokens and got != sent.max_tokens:
+                raise AnswerError(f"got {got} output tokens, expected {sent.max_tokens}")
         count = sum(tokens) if tokens else sent.max_tokens
         return count, times if _is_stream(arrivals) else ()
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 OUTPUT_LENGTHS = (8, 16, 32, 64, 128)  # tokens
 SHORTEST_PROMPT, LONGEST_PROMPT = 8, 64  # tokens
 VOCABULARY_SIZE = 16_384
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
-
-
-@dataclass(frozen=True)
-class Request:
-    prompt: str
-    num_prompt_tokens: int
-    max_tokens: int
 
 
 def word(token_id: int) -> str:
@@ -30,15 +22,14 @@ def num_words(text: str) -> int:
     return len(text.split())
 
 
-def requests(seed: int) -> Iterator[Request]:
-    """Output lengths come in shuffled blocks that hold each once: a short run's mean is that of a
-    long one.
+def requests(seed: int) -> Iterator[tuple[str, int]]:
+    """Yields prompts, and how many tokens each asks for. Output lengths come in shuffled blocks
+    that hold each once: a short run's mean is that of a long one.
     """
     draw = random.Random(seed)
     while True:
         for max_tokens in draw.sample(OUTPUT_LENGTHS, len(OUTPUT_LENGTHS)):
-            length = draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)
-            yield Request(prompt(draw, length), length, max_tokens)
+            yield prompt(draw, draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)), max_tokens
 
 
 def prompt(draw: random.Random, length: int) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 
 from generator.errors import UsageError
-from perf.verbs.arguments import add_places
+from perf.verbs.arguments import add_places, options_from
 
 HELP = "run perf_analyzer over models, endpoints and loads, and write a report"
 DESCRIPTION = """\
@@ -96,15 +94,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--grpc-url and --metrics-url need --url")
     if args.url is not None and args.serve:
         raise UsageError("--serve starts a server of its own: leave out --url")
-    options = sweeping.Options(
-        scenario=args.scenario,
-        config=Path(args.config),
-        repository=Path(args.repository),
-        output=args.output,
-        url=Addresses.of(args.url, *further) if args.url else None,
-        serve=args.serve,
-        fresh=args.fresh,
-        perf_analyzer=args.perf_analyzer,
-        command=shlex.join(["hf-triton", *sys.argv[1:]]),
-    )
+    url = Addresses.of(args.url, *further) if args.url else None
+    options = options_from(sweeping.Options, args, url=url)
     return sweeping.dry_run(options) if args.dry_run else sweeping.run(options)

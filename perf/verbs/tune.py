@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 
 from generator.errors import UsageError
 from generator.flag_values import positive, whole
-from perf.verbs.arguments import add_places
+from perf.verbs.arguments import add_places, options_from
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\
@@ -79,15 +77,5 @@ def run(args: argparse.Namespace) -> int:
     from perf.tune.question import Goal, Request
     from perf.tune.tuning import tune
 
-    same = (
-        *("model", "concurrency", "repeats", "seed", "search", "fix", "load", "output", "write"),
-        *("trials", "seconds"),
-    )
-    request = Request(
-        config=Path(args.config),
-        repository=Path(args.repository),
-        goal=Goal(args.goal, args.max_p99_ms, args.max_ttft_ms, args.min_throughput),
-        command=shlex.join(["hf-triton", *sys.argv[1:]]),
-        **{name: getattr(args, name) for name in same},
-    )
-    return tune(request)
+    goal = Goal(args.goal, args.max_p99_ms, args.max_ttft_ms, args.min_throughput)
+    return tune(options_from(Request, args, goal=goal))

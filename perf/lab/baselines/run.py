@@ -6,7 +6,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorErr
 from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, started
 from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, measurement_of
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, Request, requests
+from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, requests
 from perf.report.rendering import MARKDOWN_FILE, write_renderings
 from perf.report.schema import Load, Measurement, Run, append, read_measurements, write_run
 from perf.run_folder import continued_or_new, locked_folder, now, run_context
@@ -31,14 +31,15 @@ _WARM_UP = Policy(min_requests=8, min_s=0, max_s=60)
 
 @dataclass(frozen=True)
 class Plan:
-    servers: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    clients: tuple[int, ...]
+    servers: Sequence[str]
+    dtypes: Sequence[str]
+    clients: Sequence[int]
     num_rounds: int
     num_requests: int
     max_level_s: float
     seed: int
     streams: bool = False
+    command: str = ""
 
     def rounds(self) -> Iterator[tuple[int, str, str]]:
         """Yields (round, server, dtype); every other round runs in the opposite order."""
@@ -70,7 +71,7 @@ class Plan:
         # The first and the last requests, one of each client, are not counted.
         policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
         drawn = islice(requests(seed), policy.min_requests + clients)
-        return Level(clients, policy, [_sent(each, model, stream=streams) for each in drawn])
+        return Level(clients, policy, [_sent(*each, model, stream=streams) for each in drawn])
 
     def scenario(self) -> dict[str, object]:
         """The settings that must stay equal within one run folder."""
@@ -78,12 +79,12 @@ class Plan:
         return {"model": "Llama shape, 42 M random weights", **{n: asdict(self)[n] for n in kept}}
 
 
-def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
+def compare(plan: Plan, output: Path, environments: Path) -> int:
     """Measures what the folder lacks, and prints the report; returns the exit code. Raises
     PerfError.
     """
     with locked_folder(output):
-        run = begin(output, plan, command)
+        run = begin(output, plan)
         code = measure(plan, run, output, environments)
         measured = read_measurements(output)
         write_renderings(output)
@@ -91,9 +92,9 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
     return EXIT_INPUT if code == EXIT_OK and any(each.num_errors for each in measured) else code
 
 
-def begin(output: Path, plan: Plan, command: str) -> Run:
+def begin(output: Path, plan: Plan) -> Run:
     title = "Useful tokens/s of ours and of what people use instead"
-    run = Run(kind="baselines", title=title, scenario=plan.scenario(), **run_context(command))
+    run = Run(kind="baselines", title=title, scenario=plan.scenario(), **run_context(plan.command))
     return continued_or_new(output, run)
 
 
@@ -148,11 +149,10 @@ def _measured(load: Load, number: int, port: int, model: str, level: Level) -> M
     return replace(found, stable=is_stable, machine=machine_figures(watch.looks))
 
 
-def _sent(request: Request, model: str, *, stream: bool) -> Sent:
-    asked = {"prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0}
+def _sent(prompt: str, max_tokens: int, model: str, *, stream: bool) -> Sent:
+    asked = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
     more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    body = json.dumps({"model": model, **asked, **more})
-    return Sent(body, request.max_tokens, num_words=request.max_tokens)
+    return Sent(json.dumps({**asked, **more}), max_tokens)
 
 
 def _is_stream(load: Load) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 
 from generator.errors import EXIT_OK
 from generator.flag_values import counts, names, whole
 from perf.lab.baselines.servers import DTYPES, SERVERS
+from perf.verbs.arguments import options_from
 
 HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
 DESCRIPTION = """\
@@ -37,11 +36,19 @@ exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     every, both = ",".join(NAMES), ",".join(DTYPES)
-    add("--targets", type=names(NAMES), metavar="T,T,...", default=NAMES, help=f"of {every}")
+    add(
+        "--targets",
+        dest="servers",
+        type=names(NAMES),
+        metavar="T,T,...",
+        default=NAMES,
+        help=f"of {every}",
+    )
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
     add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
-    add("--requests", type=whole(), metavar="N", help=f"requests measured at each level: {FULL[0]}")
-    add("--rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
+    counted = f"requests measured at each level: {FULL[0]}"
+    add("--requests", dest="num_requests", type=whole(), metavar="N", help=counted)
+    add("--rounds", dest="num_rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
     add("--quick", action="store_true", help="1 round, 1 and 8 clients, 24 requests: rough figures")
     add("--streams", action="store_true", help="measure the latencies of streams too")
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
@@ -67,14 +74,11 @@ def run(args: argparse.Namespace) -> int:
     from perf.lab.baselines.run import Plan, compare
 
     num_requests, num_rounds = QUICK if args.quick else FULL
-    plan = Plan(
-        servers=tuple(args.targets),
-        dtypes=tuple(args.dtypes),
-        clients=tuple(args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS)),
-        num_rounds=args.rounds or num_rounds,
-        num_requests=args.requests or num_requests,
-        max_level_s=args.max_level_s,
-        seed=args.seed,
-        streams=args.streams,
+    plan = options_from(
+        Plan,
+        args,
+        clients=args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS),
+        num_rounds=args.num_rounds or num_rounds,
+        num_requests=args.num_requests or num_requests,
     )
-    return compare(plan, args.output, environments, shlex.join(["hf-triton", *sys.argv[1:]]))
+    return compare(plan, args.output, environments)

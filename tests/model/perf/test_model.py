@@ -15,12 +15,10 @@ def test_prompts_have_as_many_tokens_as_words_and_come_back_unchanged(tmp_path: 
     llama_config().save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    for request in islice(requests(0), 20):
-        token_ids = tokenizer(request.prompt).input_ids
-        assert len(token_ids) == request.num_prompt_tokens
-        text = str(tokenizer.decode(token_ids))
-        assert text.strip() == request.prompt
-        assert num_words(text) == request.num_prompt_tokens
+    for prompt, _ in islice(requests(0), 20):
+        token_ids = tokenizer(prompt).input_ids
+        assert len(token_ids) == num_words(prompt)
+        assert str(tokenizer.decode(token_ids)).strip() == prompt
 
 
 def test_no_token_ends_an_answer() -> None:

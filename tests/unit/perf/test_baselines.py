@@ -52,7 +52,7 @@ def test_the_list_says_how_to_install_what_is_missing(
 
 
 def test_a_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
-    run.begin(tmp_path, PLAN, "")
-    assert run.begin(tmp_path, replace(PLAN, num_rounds=5), "").kind == "baselines"
+    run.begin(tmp_path, PLAN)
+    assert run.begin(tmp_path, replace(PLAN, num_rounds=5)).kind == "baselines"
     with pytest.raises(PerfError, match=r"holds another run \(different: seed\)"):
-        run.begin(tmp_path, replace(PLAN, seed=1), "")
+        run.begin(tmp_path, replace(PLAN, seed=1))

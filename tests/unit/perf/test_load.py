@@ -19,7 +19,7 @@ from tests.support.http_server import Handler, serving_http
 
 ANSWER = b'{"outputs": [{"name": "num_output_tokens", "data": [4]}]}'
 SIX = Policy(min_requests=6, min_s=0, max_s=60)
-ASKED, ANY = Sent("{}", max_tokens=3, num_words=3), Sent("{}")
+ASKED, ANY = Sent("{}", max_tokens=3), Sent("{}")
 
 
 class Server(Handler, BaseHTTPRequestHandler):
@@ -64,8 +64,8 @@ def test_a_lost_server_is_told_in_one_line() -> None:
 def test_the_mixed_load_is_the_same_for_a_seed_and_has_all_lengths_alike() -> None:
     first, again, other = (list(islice(requests(seed), 50)) for seed in (0, 0, 1))
     assert first == again != other
-    assert Counter(each.max_tokens for each in first) == dict.fromkeys(OUTPUT_LENGTHS, 10)
-    assert all(num_words(each.prompt) == each.num_prompt_tokens for each in first)
+    assert Counter(max_tokens for _, max_tokens in first) == dict.fromkeys(OUTPUT_LENGTHS, 10)
+    assert all(8 <= num_words(prompt) <= 64 for prompt, _ in first)
 
 
 Response = tuple[int, Arrivals]
