@@ -236,12 +236,6 @@ def test_what_is_in_the_way_is_named(work: Workplace, hub: FakeHub, place: str) 
     assert work.files() == FILES
 
 
-def test_locked_and_update_exclude_each_other(work: Workplace) -> None:
-    with pytest.raises(SystemExit) as raised:
-        work.run("fetch", "--locked", "--update")
-    assert raised.value.code == 2
-
-
 def test_credentials_in_the_hubs_address_are_not_shown(
     work: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,8 +274,11 @@ def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeH
     assert precious.read_text() == "mine"
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "many", "65"])
-def test_a_senseless_number_of_workers_is_refused(work: Workplace, count: str) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [("--locked", "--update"), *(("--max-workers", count) for count in ("0", "-1", "many", "65"))],
+)
+def test_flags_that_make_no_sense_are_refused(work: Workplace, flags: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as raised:
-        work.run("fetch", "--max-workers", count)
+        work.run("fetch", *flags)
     assert raised.value.code == 2

@@ -62,22 +62,11 @@ def work(workplace: Workplace) -> Workplace:
     return workplace
 
 
-def files(work: Workplace) -> dict[str, bytes]:
-    """Those of the only snapshot; none where no snapshot is whole."""
-    snapshots = [*work.cache().glob("models--s3*/snapshots/*")]
-    assert len(snapshots) < 2
-    return {
-        path.relative_to(snapshots[0]).as_posix(): path.read_bytes()
-        for path in (snapshots[0].rglob("*") if snapshots else ())
-        if path.is_file()
-    }
-
-
 def test_a_folder_is_fetched_locked_and_served_without_the_store(
     work: Workplace, fake: FakeStore
 ) -> None:
     work.fetch()
-    assert files(work) == FILES
+    assert work.files() == FILES
     locked = work.lock["models"][URL]["main"]["files"]
     assert {name: one["sha256"] for name, one in locked.items()} == {
         name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()
@@ -116,7 +105,7 @@ def test_another_object_than_the_locked_one_is_refused(work: Workplace, fake: Fa
     assert "models.lock expects it: if the new one is right, run hf-triton fetch --update" in told
     fake.put("config.json", b"[1]")
     assert "config.json has 3 bytes where 2 are expected" in work.refused("fetch", "--locked")
-    assert files(work) == {}
+    assert not work.snapshots()
 
 
 def test_what_was_cut_off_goes_on_where_it_stopped(work: Workplace, fake: FakeStore) -> None:
@@ -128,13 +117,13 @@ def test_what_was_cut_off_goes_on_where_it_stopped(work: Workplace, fake: FakeSt
     fake.before_block = cut
     told = work.refused("fetch", "--max-workers", "1")
     assert "the store gave no answer: check the network and its address" in told
-    assert files(work) == {}
+    assert not work.snapshots()
     with pytest.raises(LoadError, match="run `hf-triton fetch tiny`"):
         model_files(work.served())
     fake.before_block = lambda start: None
     fake.blocks.clear()
     work.fetch()
-    assert files(work) == {**FILES, "second.safetensors": b"w" * 3500}
+    assert work.files() == {**FILES, "second.safetensors": b"w" * 3500}
     assert sorted(fake.blocks) == [0, 0, 2000, 3000]  # of the first file none, two of the second
 
 
@@ -145,15 +134,15 @@ def test_an_object_that_changes_while_it_comes_is_refused(work: Workplace, fake:
 
     fake.before_block = change
     assert "model.safetensors has changed since it was listed: run again" in work.refused("fetch")
-    assert files(work) == {}
+    assert not work.snapshots()
     work.fetch()
-    assert files(work)["model.safetensors"] == b"WEIGHTS" * 1000
+    assert work.files()["model.safetensors"] == b"WEIGHTS" * 1000
 
 
 def test_answers_that_end_early_are_one_line(work: Workplace, fake: FakeStore) -> None:
     fake.cut = 1
     assert "s3://models/tiny: the store's answer ended early" in work.refused("fetch")
-    assert files(work) == {}
+    assert not work.snapshots()
 
 
 @pytest.mark.parametrize("address", ["s3://nowhere/tiny", "s3://models/nowhere"])
@@ -174,7 +163,7 @@ def test_an_object_whose_name_leads_out_of_the_cache_is_refused(
 ) -> None:
     fake.put("../../up.json", b"{}")
     assert "'../../up.json' is not a path inside a folder" in work.refused("fetch")
-    assert files(work) == {}
+    assert not work.snapshots()
 
 
 def test_a_package_that_is_missing_is_named(
@@ -227,7 +216,7 @@ def test_a_file_that_is_damaged_here_is_not_locked_as_it_is(
     (place,) = work.cache().glob("models--s3*/snapshots/*/config.json")
     place.resolve().write_bytes(b"[]")
     work.fetch("--update")
-    assert (files(work), work.lock) == (FILES, before)
+    assert (work.files(), work.lock) == (FILES, before)
 
 
 def test_an_adapter_comes_from_a_store_too(work: Workplace, fake: FakeStore) -> None:

@@ -106,13 +106,8 @@ def test_what_a_model_has_is_found_by_its_names_and_by_those_that_it_names(
     work: Workplace, web: Web
 ) -> None:
     work.fetch()
-    folder = work.loaded()
-    found = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    assert found == FILES
+    assert work.loaded() == work.snapshots()[0]
+    assert work.files() == FILES
     assert set(work.lock["models"][URL]["main"]["files"]) == set(FILES)
     assert "all here" in work.fetch().out
 
@@ -155,7 +150,7 @@ def test_what_cant_be_fetched_is_told_in_a_line(
     for name, value in change.items():
         setattr(web, name, value)
     assert text in work.refused("fetch")
-    assert not [*work.cache().glob("models--https*/snapshots/*")]
+    assert not work.snapshots()
 
 
 def test_an_address_that_looks_like_a_refusal_is_none(

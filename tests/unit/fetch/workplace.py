@@ -70,8 +70,8 @@ class Workplace:
         return self.folder / "model_repository" / name / "hf_cache"
 
     def snapshots(self, name: str = "tiny") -> list[Path]:
-        """The snapshots in it."""
-        return sorted(self.cache(name).glob("models--org--tiny/snapshots/*"))
+        """The snapshots in it, of whichever source."""
+        return sorted(self.cache(name).glob("models--*/snapshots/*"))
 
     def files(self, name: str = "tiny") -> dict[str, bytes]:
         """The files of its only snapshot."""
