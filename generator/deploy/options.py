@@ -30,12 +30,6 @@ examples:
 Files edited by hand are never overwritten without --force. No file holds a secret: tokens and keys
 come by environment (Compose) or as Secrets (Kubernetes); the commands to make those are printed.
 """
-_GROUPS = {  # of targets on a cluster
-    "scaling": None,
-    "weights": "They are fetched before the server starts, into a volume that each pod gets for "
-    "itself, or once into a claim that all pods share.",
-    "access": None,
-}
 _DEFAULT_MAX_REPLICAS = 4
 MAX_NAME = 32  # with a model's name it is 53, the most that KServe takes
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
@@ -99,7 +93,7 @@ def _flag(
     default: Any, about: str = "", read: Callable[[str], Any] = str, group: str = "", **more: Any
 ) -> Any:
     """A field whose flag has its name; ``about`` is without the default, ``more`` for argparse. Its
-    ``group`` is a title of _GROUPS, "cluster" or "compose" where that target alone has it.
+    ``group`` is "cluster" or "compose" where such a target alone has it.
     """
     if isinstance(default, bool):
         more["action"] = "store_true"
@@ -112,8 +106,6 @@ def _flag(
 
 
 _compose, _cluster = partial(_flag, group="compose"), partial(_flag, group="cluster")
-_scaling, _weights = partial(_flag, group="scaling"), partial(_flag, group="weights")
-_access = partial(_flag, group="access")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +128,7 @@ class Options:
     gpus: int | None = _flag(
         None, "GPUs of each server (default: as many as its instance groups name, else 1)", _gpus
     )
-    cpu: str = _flag("2", "", _cores)
+    cpu: str = _flag("2", "cores of each server", _cores)
     memory: int | None = _flag(
         None,
         "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
@@ -160,37 +152,37 @@ class Options:
         False, "give each model its own servers; models that share a canary stay together"
     )
 
-    replicas: int = _scaling(1, "", _count)
-    max_replicas: int = _scaling(
+    replicas: int = _cluster(1, "", _count)
+    max_replicas: int = _cluster(
         None,
         "scale up to N replicas by waiting and open requests, if prometheus-adapter runs with its "
         f"default rules; the same as --replicas: never scale (default: {_DEFAULT_MAX_REPLICAS})",
         _count,
     )
 
-    storage_size: int | None = _weights(
+    storage_size: int | None = _cluster(
         None, "default: 20Gi, or by models.lock, which has the files' sizes", _size
     )
-    storage_class: str | None = _weights(None, "", _object)
-    shared_claim: bool = _weights(
+    storage_class: str | None = _cluster(None, "", _object)
+    shared_claim: bool = _cluster(
         False, "one ReadWriteMany claim for all pods: a model is downloaded once"
     )
-    hf_token_secret: str = _weights(
+    hf_token_secret: str = _cluster(
         "hf-token", "Secret with the Hub token as `token`; may be missing", _object
     )
-    local_models: str | None = _weights(
+    local_models: str | None = _cluster(
         None,
         "folder in the image, or in --local-claim, that relative `model:` paths start from: "
         "folders of this machine are not copied",
         _folder,
     )
-    local_claim: str | None = _weights(
+    local_claim: str | None = _cluster(
         None, "a PersistentVolumeClaim to mount at --local-models, read-only", _object
     )
 
-    host: str | None = _access(None, "make an Ingress for this host name (default: none)", _object)
-    tls_secret: str | None = _access(None, "the host's certificate", _object)
-    monitoring: str = _access(
+    host: str | None = _cluster(None, "make an Ingress for this host name (default: none)", _object)
+    tls_secret: str | None = _cluster(None, "the host's certificate", _object)
+    monitoring: str = _cluster(
         "files",
         "operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "
         "Prometheus' own configuration and rules",
@@ -226,14 +218,10 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
         sentence = f"{about[0].upper()}{about[1:]}."
         target = targets.add_parser(name, help=about, description=sentence)
         _add_files(target, name)
-        groups: dict[str, Any] = {"": target, name: target}
-        if name != "compose":
-            groups["cluster"] = target
-            groups |= {one: target.add_argument_group(one, more) for one, more in _GROUPS.items()}
+        own = "compose" if name == "compose" else "cluster"
         for one in fields(Options):
-            group = groups.get(one.metadata.get("group", "none"))
-            if group is not None:
-                group.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
+            if one.metadata.get("group") in ("", own):
+                target.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
         for flag, instead in _GONE.items():
             target.add_argument(
                 f"--{flag}", action=_Gone, nargs="?", const=instead, help=argparse.SUPPRESS
