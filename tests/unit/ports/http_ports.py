@@ -18,6 +18,7 @@ from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import shared
 from hf_triton.ports.retries import Model, RetryCoordinator, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
+from hf_triton.tritonserver.model_state import Cause
 
 PATIENCE_S = 10.0
 INFER = "/v2/models/m/infer"
@@ -164,9 +165,9 @@ class Supervisor:
         self.port, self._num_deaths = port, 0
         self.is_ours = False
 
-    def tell(self, *, is_coming: bool = False) -> None:
+    def tell(self, why: str = "", cause: Cause = Cause.HUNG, *, is_coming: bool = False) -> None:
         """It is ready, or down and comes back."""
-        model = Model(is_coming, self._num_deaths, "it was killed", is_ours=self.is_ours)
+        model = Model(is_coming, self._num_deaths, why, cause, is_ours=self.is_ours)
         self.port.follow(line_of({"m": model}))
 
     def say_ours(self) -> None:
@@ -174,11 +175,11 @@ class Supervisor:
         self.is_ours = True
         self.tell()
 
-    def kill(self) -> None:
+    def kill(self, why: str = "it was killed", cause: Cause = Cause.KILLED) -> None:
         """Its process dies, and it is back at once."""
         self._num_deaths += 1
-        self.tell(is_coming=True)
-        self.tell()
+        self.tell(why, cause, is_coming=True)
+        self.tell(why, cause)
 
 
 class Port:

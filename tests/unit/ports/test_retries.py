@@ -10,8 +10,9 @@ import pytest
 
 from hf_triton.ports import retries as module
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.retries import UNREACHABLE, InFlight, Model, RetryCoordinator, line_of
+from hf_triton.ports.retries import UNREACHABLE, InFlight, RetryCoordinator
 from hf_triton.tritonserver.model_state import Cause
+from tests.unit.ports.http_ports import Supervisor
 
 CRASH = "its Python process died (exit code 3)"
 KILLED = "its Python process died (killed by SIGKILL: out of memory?)"
@@ -19,22 +20,11 @@ CAUSES = {CRASH: Cause.CRASHED, KILLED: Cause.KILLED}
 AWAY = "the engine m_stream went away before it answered: try again"
 
 
-class Supervisor:
-    """Tells ports of one model; while a request waits, a death is told and the model is back."""
-
-    def __init__(self, port: RetryCoordinator) -> None:
-        self.port, self.num_deaths = port, 0
-        self.tell()
-
-    def tell(self, why: str = "", *, is_coming: bool = False) -> None:
-        cause = CAUSES.get(why, Cause.HUNG)
-        self.port.follow(line_of({"m": Model(is_coming, self.num_deaths, why, cause)}))
-
-    def kill(self, why: str) -> None:
-        """The process dies, and is back at once."""
-        self.num_deaths += 1
-        self.tell(why, is_coming=True)
-        self.tell(why)
+def supervisor_of(port: RetryCoordinator) -> Supervisor:
+    """One that has told that the model is ready."""
+    found = Supervisor(port)
+    found.tell()
+    return found
 
 
 def held_of(port: RetryCoordinator, timeout_s: float = 60.0) -> tuple[InFlight, list[str]]:
@@ -55,7 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     assert InFlight(port, "m", lambda: None).send_now()
     assert InFlight(port, "elsewhere", lambda: None).send_now()
     supervisor.tell(is_coming=True)
@@ -69,11 +59,11 @@ async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> No
 
 
 async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     (sent, losses), (answered, none), (waiting, neither) = (held_of(port) for _ in range(3))
     assert all(held.send_now() for held in (sent, answered))
     answered.end()
-    supervisor.kill(CRASH)
+    supervisor.kill(CRASH, Cause.CRASHED)
     assert (losses, none, neither) == (["lost"], [], [])
     assert waiting.send_now()
 
@@ -83,13 +73,13 @@ async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
 async def test_what_ends_its_process_alone_is_refused(
     capsys: pytest.CaptureFixture[str], why: str, deaths: int
 ) -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     held, losses = held_of(port)
     assert held.send_now()
 
     async def die_again() -> None:
         while True:
-            supervisor.kill(why)
+            supervisor.kill(why, CAUSES.get(why, Cause.HUNG))
             await held.wait_until_sendable()
 
     with pytest.raises(RefusedError, match=f"died {deaths} times") as refused:
@@ -104,14 +94,14 @@ async def test_what_ends_its_process_alone_is_refused(
 async def test_a_stream_that_gets_on_is_not_what_is_killed(
     why: str, gets_on: bool, tmp_path: Path
 ) -> None:
-    supervisor = Supervisor(port := RetryCoordinator(f"{tmp_path}/"))
+    supervisor = supervisor_of(port := RetryCoordinator(f"{tmp_path}/"))
     held = InFlight(port, "m", lambda: held.lost(), stream="0" * 32)
     assert held.send_now()
     num = 0
     with suppress(RefusedError):
         for num in range(8):
             held.passed_on(num if gets_on or not num else 0)
-            supervisor.kill(why)
+            supervisor.kill(why, CAUSES.get(why, Cause.HUNG))
             await held.wait_until_sendable()
     held.end()
     assert (num == 7) is (why == KILLED and gets_on)
@@ -119,12 +109,12 @@ async def test_a_stream_that_gets_on_is_not_what_is_killed(
 
 @pytest.mark.threat("requests-that-kill")
 async def test_suspects_go_one_by_one_and_neighbours_are_cleared() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     culprit, _ = held_of(port)
     neighbours = [held_of(port)[0] for _ in range(4)]
     running: list[InFlight] = []
     assert all(held.send_now() for held in (culprit, *neighbours))
-    supervisor.kill(CRASH)
+    supervisor.kill(CRASH, Cause.CRASHED)
 
     async def again(held: InFlight) -> int:
         await held.wait_until_sendable()
@@ -132,7 +122,7 @@ async def test_suspects_go_one_by_one_and_neighbours_are_cleared() -> None:
         assert len(running) == 1
         await asyncio.sleep(0.01)
         if held is culprit:
-            supervisor.kill(CRASH)
+            supervisor.kill(CRASH, Cause.CRASHED)
             running.remove(held)
             await held.wait_until_sendable()
         running.remove(held)
@@ -152,14 +142,14 @@ async def test_a_request_waits_no_longer_than_its_own_time(
     timeout_s: float, most_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAIT_S", most_s)
-    Supervisor(port := RetryCoordinator()).tell(is_coming=True)
+    supervisor_of(port := RetryCoordinator()).tell(is_coming=True)
     with pytest.raises(RefusedError, match="did not come back in time") as refused:
         await asyncio.wait_for(held_of(port, timeout_s)[0].wait_until_sendable(), 5)
     assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "5"})
 
 
 async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     held, losses = held_of(port, 0.1)
     assert held.send_now()
     supervisor.kill(KILLED)
@@ -171,7 +161,7 @@ async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
 
 
 async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     held, _ = held_of(port)
     assert held.send_now()
     assert not held.is_retryable("text_input: missing, a text is required")
@@ -185,7 +175,7 @@ async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() 
 
 
 async def test_nothing_waits_where_the_server_stops() -> None:
-    supervisor = Supervisor(port := RetryCoordinator())
+    supervisor = supervisor_of(port := RetryCoordinator())
     supervisor.tell(is_coming=True)
     held, _ = held_of(port)
     waiting = asyncio.create_task(held.wait_until_sendable())
@@ -220,6 +210,6 @@ async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
 
 
 async def test_half_a_line_changes_nothing() -> None:
-    Supervisor(port := RetryCoordinator()).tell(is_coming=True)
+    supervisor_of(port := RetryCoordinator()).tell(is_coming=True)
     port.follow(b'{"m":[false')
     assert port.is_coming("m")
