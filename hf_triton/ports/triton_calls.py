@@ -12,7 +12,6 @@ import contextlib
 import math
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -137,42 +136,32 @@ class TritonCalls:
         tries = _Tries(self._retries, asked, streams=True)
         try:
             while True:
-                message = await tries.begin()
+                call = self._stream(await tries.begin(), metadata=metadata)
+                answer, error = None, ""
                 try:
-                    async with aclosing(self._stream_once(message, metadata, tries)) as responses:
-                        async for response in responses:
-                            yield response
-                    return
-                except (grpc.aio.AioRpcError, _LostError) as error:
-                    tries.go_on_after(error)
+                    while True:
+                        answer = asyncio.ensure_future(call.read())
+                        await tries.until_done(answer)
+                        response = answer.result()
+                        if response is grpc.aio.EOF:
+                            return
+                        # Its last response. (triton_grpc_error, with which it would be a gRPC
+                        # status, is of no use: streams that are cancelled beside such errors kill
+                        # 24.10.)
+                        error = error_in(response)
+                        if error and tries.in_flight.is_retryable(error):
+                            break
+                        tries.in_flight.passed_on()
+                        yield response
+                except (grpc.aio.AioRpcError, _LostError) as failure:
+                    tries.go_on_after(failure)
+                finally:
+                    if error:
+                        self._let_end(tries.name, call, answer)
+                    elif not call.done():
+                        self._leave(tries.name, call, answer)
         finally:
             tries.in_flight.end()
-
-    async def _stream_once(
-        self, message: bytes, metadata: Metadata, tries: _Tries
-    ) -> AsyncGenerator[bytes, None]:
-        call = self._stream(message, metadata=metadata)
-        answer, has_ended = None, False
-        try:
-            while True:
-                answer = asyncio.ensure_future(call.read())
-                await tries.until_done(answer)
-                response = answer.result()
-                if response is grpc.aio.EOF:
-                    return
-                error = error_in(response)
-                # Its last response. (triton_grpc_error, with which it would be a gRPC status, is of
-                # no use: streams that are cancelled beside such errors kill 24.10.)
-                has_ended = bool(error)
-                if error and tries.in_flight.is_retryable(error):
-                    raise _AwayError
-                tries.in_flight.passed_on()
-                yield response
-        finally:
-            if has_ended:
-                self._let_end(tries.name, call, answer)
-            elif not call.done():
-                self._leave(tries.name, call, answer)
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
         if self._retries.abandoned and name:
@@ -198,10 +187,6 @@ class TritonCalls:
 
 class _LostError(Exception):
     """The process of the model has died."""
-
-
-class _AwayError(_LostError):
-    """A stream has ended with an error that says that the model is away."""
 
 
 class _Tries:
@@ -252,8 +237,6 @@ class _Tries:
 
     def go_on_after(self, error: grpc.aio.AioRpcError | _LostError) -> None:
         """Raises RefusedError, or the error, unless it is to be asked again."""
-        if isinstance(error, _AwayError):
-            return
         if isinstance(error, _LostError):
             if not self.in_flight.may_be_sent_again():
                 raise RefusedError(503, DIED) from None

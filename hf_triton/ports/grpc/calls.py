@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -155,28 +156,24 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         LEFT.set(left)
         metadata = self.port.metadata_for_triton(given, account)
         try:
-            yield _Call(self, method, context, connection, account, metadata)
+            yield _Call(self.port, self.calls, method, context, connection, account, metadata)
         finally:
             connection.count_call(-1)
             leave_after(account, left)
 
 
+@dataclass
 class _Call:
     """One call, from its first message on."""
 
-    def __init__(
-        self,
-        handlers: Handlers,
-        method: str,
-        context: Any,
-        connection: ClientConnection,
-        account: Account | None,
-        metadata: Metadata,
-    ) -> None:
-        self._port, self._calls = handlers.port, handlers.calls
-        self._method, self._context, self._metadata = method, context, metadata
-        self._connection, self._account = connection, account
-        self._writing = asyncio.Lock()
+    _port: GrpcPort
+    _calls: TritonCalls
+    _method: str
+    _context: Any
+    _connection: ClientConnection
+    _account: Account | None
+    _metadata: Metadata
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, message: bytes) -> bytes:
         """Raises RefusedError, AioRpcError with Triton's status."""
