@@ -16,7 +16,7 @@ from ipaddress import IPv6Network, ip_address
 from generator.spec.access import Limits
 from hf_triton.ports.call_files import LEFT_S
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.settings import Access, Caller
+from hf_triton.ports.settings import Access
 
 _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
@@ -59,7 +59,10 @@ class Callers:
 
     def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
         self._access, self._clock = access, clock
-        self._by_digest = dict(map(self._by_key_of, access.callers))
+        self._by_digest = {
+            _digest(one.key.encode()): self._new_account(one.limits or access.limits, one.alias)
+            for one in access.callers
+        }
         self._by_address: OrderedDict[str, Account] = OrderedDict()
         self._are_limited = access.limits != Limits()
 
@@ -87,10 +90,6 @@ class Callers:
     def enter(self, account: Account | None) -> None:
         if account:
             account.enter(self._clock())
-
-    def _by_key_of(self, caller: Caller) -> tuple[bytes, Account]:
-        account = self._new_account(caller.limits or self._access.limits, caller.alias)
-        return _digest(caller.key.encode()), account
 
     def _new_account(self, limits: Limits, alias: str = "") -> Account:
         return Account(limits, alias, 0, limits.requests_per_minute, self._clock())

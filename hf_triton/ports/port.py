@@ -13,7 +13,6 @@ import resource
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -102,28 +101,23 @@ def max_connections() -> int:
     return max(1, min(_MAX_CONNECTIONS, (soft - _SPARE_DESCRIPTORS) // _DESCRIPTORS_EACH))
 
 
-@dataclass(frozen=True)
 class Shared:
     """State of all ports of a process, so that each request counts once."""
 
-    access: Access
-    callers: Callers
-    retries: RetryCoordinator
-    bodies: Bodies
-    admin_key: str = ""
-    repository: Path = Path()
-
-
-def shared(
-    access: Access = EVERYBODY,
-    admin_key: str = "",
-    retries: RetryCoordinator | None = None,
-    repository: Path = Path(),
-) -> Shared:
-    """The shared state of a process that has served nothing yet."""
-    callers, bodies = Callers(access), Bodies(access.max_body_mib)
-    retries = retries or RetryCoordinator()
-    return Shared(access, callers, retries, bodies, admin_key, repository)
+    def __init__(
+        self,
+        access: Access = EVERYBODY,
+        admin_key: str = "",
+        retries: RetryCoordinator | None = None,
+        repository: Path = Path(),
+    ) -> None:
+        self.access, self.callers, self.bodies = (
+            access,
+            Callers(access),
+            Bodies(access.max_body_mib),
+        )
+        self.admin_key, self.repository = admin_key, repository
+        self.retries = retries or RetryCoordinator()
 
 
 class Port:

@@ -11,7 +11,7 @@ from hf_triton.ports.grpc.calls import grpc_listener
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.openai.app import openai_listener
-from hf_triton.ports.port import Listener, serve, shared, tls_context
+from hf_triton.ports.port import Listener, Shared, serve, tls_context
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import ProxySettings
 
@@ -27,7 +27,7 @@ async def serve_ports(
     Raises ServerError where a port can't be listened on.
     """
     retries = retries or RetryCoordinator(settings.abandoned_requests)
-    common = shared(settings.access, settings.admin_key, retries, settings.repository)
+    common = Shared(settings.access, settings.admin_key, retries, settings.repository)
     listeners: list[Listener] = []
     async with AsyncExitStack() as stack:
         listen = settings.listen
@@ -35,7 +35,7 @@ async def serve_ports(
             proxy = HttpProxy(common, listen.http_socket)
             tls = tls_context(common.access.tls)
             # For scrapers of one's own network, as the health port is.
-            metrics = HttpProxy(shared(), listen.metrics_socket)
+            metrics = HttpProxy(Shared(), listen.metrics_socket)
             scraped = partial(HttpConnection, metrics)
             listeners += [
                 Listener(

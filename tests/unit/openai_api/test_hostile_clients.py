@@ -227,7 +227,7 @@ async def an_endless_answer_ends() -> bool:
     application.router.add_get("/", answer)
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
-    port = port_module.Port(port_module.shared())
+    port = port_module.Port(port_module.Shared())
     server = await asyncio.get_running_loop().create_server(
         lambda: connections.Connection(runner.server, port), "127.0.0.1", 0
     )
@@ -248,7 +248,7 @@ def test_connections_leave_descriptors_for_the_rest(
     soft: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _limit: (soft, soft))
-    assert port_module.Port(port_module.shared()).connections.most == most
+    assert port_module.Port(port_module.Shared()).connections.most == most
 
 
 @pytest.mark.threat("openai-bodies")

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from hf_triton.ports.openai.app import OpenAiApp
-from hf_triton.ports.port import Port, shared
+from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.settings import OpenAiPort
 from tests.unit.openai_api.conftest import Starter, Translator
 
@@ -18,7 +18,7 @@ from tests.unit.openai_api.conftest import Starter, Translator
 def test_every_route_has_a_schema(api: Translator) -> None:
     async def application() -> web.Application:
         settings = OpenAiPort(0, api.url, has_playground=False)
-        return OpenAiApp(settings, Port(shared())).application()
+        return OpenAiApp(settings, Port(Shared())).application()
 
     app = asyncio.run(application())
     routed = {

@@ -15,7 +15,7 @@ from typing import Any
 from generator.spec.access import Limits
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
-from hf_triton.ports.port import shared
+from hf_triton.ports.port import Shared
 from hf_triton.ports.retries import Model, RetryCoordinator, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.tritonserver.model_state import Cause
@@ -248,7 +248,7 @@ async def open_port(
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
         retries = RetryCoordinator(f"{folder}/left_")
-        together = shared(access, admin_key, retries, Path(folder))
+        together = Shared(access, admin_key, retries, Path(folder))
         proxy = HttpProxy(together, path)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])

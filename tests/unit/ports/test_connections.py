@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.ports.port import Connections, Port, shared
+from hf_triton.ports.port import Connections, Port, Shared
 from hf_triton.ports.refusal import RefusedError, refusal_of
 
 
@@ -57,7 +57,7 @@ def test_a_process_without_descriptors_left_tells_the_client_to_try_again(
 
     monkeypatch.setattr(Path, "read_text", read)
     with pytest.raises(OSError, match="Too many open files") as caught:
-        Port(shared()).check_classified("a", ["y"])
+        Port(Shared()).check_classified("a", ["y"])
     refusal = refusal_of(caught.value)
     assert (refusal.status, refusal.headers) == (503, {"Retry-After": "1"})
     assert refusal.text == "the server lacks a resource (Too many open files): try again later"
@@ -70,6 +70,6 @@ def test_a_name_that_is_a_path_reads_no_config_beside_the_repository(
     for folder in (tmp_path, tmp_path / "other", tmp_path / "repository" / "a"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.pbtxt").write_text('output {name: "y" data_type: TYPE_FP32}')
-    port = Port(shared(repository=tmp_path / "repository"))
+    port = Port(Shared(repository=tmp_path / "repository"))
     with pytest.raises(RefusedError, match="'y' that the model does not have"):
         port.check_classified(name.format(tmp_path=tmp_path), ["y"])
