@@ -19,7 +19,7 @@ from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get
 
 API_KEY = "a-key-of-alice-123"
-KEY = {"HF_TRITON_API_KEYS": "a the-secret-key"}
+KEY = {"HF_TRITON_API_KEYS": "a the-secret-key-of-a"}
 
 
 def children(served: Served) -> list[int]:
@@ -58,7 +58,7 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()
         assert "secret-key" not in environment, "models have no business with it"
         asked = urllib.request.Request(
-            f"{url}/metrics", headers={"Authorization": "Bearer the-secret-key"}
+            f"{url}/metrics", headers={"Authorization": "Bearer the-secret-key-of-a"}
         )
         with urllib.request.urlopen(asked, timeout=10) as found:
             assert b"nv_inference_count" in found.read()
