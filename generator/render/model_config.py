@@ -60,13 +60,6 @@ def _messages() -> Any:
     return sys.modules.setdefault(name, module)
 
 
-def as_text(config: Message) -> str:
-    from google.protobuf import text_format
-
-    text: str = text_format.MessageToString(config)
-    return text
-
-
 def as_dict(config: Message) -> dict[str, Any]:
     """As Triton hands it to a model."""
     from google.protobuf import json_format

@@ -5,7 +5,6 @@ restarted tritonserver loads these.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ def read(repository: Path) -> ServedRecord | None:
 
 def write(repository: Path, models: Iterable[str]) -> None:
     """Raises RepositoryError."""
-    record = ServedRecord(tuple(sorted(models)))
-    text = json.dumps(dataclasses.asdict(record), indent=2, sort_keys=True)
+    text = json.dumps({"models": sorted(models)}, indent=2)
     with readable_errors():
         write_file(f"{repository}/{RECORD_FILE}", f"{text}\n".encode())

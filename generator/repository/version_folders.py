@@ -104,14 +104,10 @@ def current_files(folder: Path) -> dict[str, bytes]:
 
 
 def _read(path: Path) -> bytes:
-    content = _read_or_none(path)
+    try:
+        content = read_file(path)
+    except NotAFileError as error:
+        raise RepositoryError(f"{path}: {error}") from None
     if content is None:
         raise RepositoryError(f"{path}: is missing")
     return content
-
-
-def _read_or_none(path: Path) -> bytes | None:
-    try:
-        return read_file(path)
-    except NotAFileError as error:
-        raise RepositoryError(f"{path}: {error}") from None
