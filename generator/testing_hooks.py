@@ -21,17 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from generator.errors import SpecError, UsageError
-from generator.models_yaml.reading import load_unpinned
+from generator.errors import ModelError, SpecError
+from generator.models_yaml.reading import load_unpinned, named
 from generator.render import model_config
 from generator.render.model_folder import render_config
+from generator.spec.hooks_file import HooksFile
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 
 if TYPE_CHECKING:
     from hf_triton.hooks import HookRequest, HookResponse
-    from hf_triton.runtime.hooking.hook_runner import HookFile
 
 __all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
 
@@ -41,15 +41,29 @@ class HooksUnderTest:
     400, HookError for one of 500, whose cause is the hook's own exception.
     """
 
-    def __init__(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+    def __init__(self, spec: ModelSpec, hooks: HooksFile) -> None:
         """Raises LoadError where the file can't be imported."""
+        from hf_triton.runtime.hooking.hook_runner import HookFile
+        from hf_triton.runtime.metrics.observations import Metric, Observations
         from hf_triton.runtime.request.declared_tensor import declared_tensors
 
+        seen = self._seen = list[tuple[str, float, dict[str, str]]]()
+
+        class Recorder(Observations):
+            def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
+                super().observe(name, value, labels)
+                seen.append((name, float(value), {key: str(one) for key, one in labels.items()}))
+
+        text = render_config(triton_models(spec)[-1], find_tasks()[spec.task])
+        config = model_config.as_dict(model_config.parse(text))
         self._inputs = declared_tensors(config["input"])
         self._outputs = declared_tensors(config["output"])
         self._batched = spec.max_batch_size > 0
-        self._seen: list[tuple[str, float, dict[str, str]]] = []
-        self._file = _loaded(spec, self._seen)
+        metrics = (
+            Metric(name, one.type, one.help or name, one.labels, one.buckets)
+            for name, one in spec.metrics.items()
+        )
+        self._file = HookFile(hooks.path, hooks.path.name, Recorder([*metrics]))
 
     def preprocess(
         self,
@@ -87,11 +101,10 @@ class HooksUnderTest:
         return response
 
     def observed(self, name: str, **labels: object) -> list[float]:
-        texts = {label: str(value) for label, value in labels.items()}
+        """Returns the values of a metric that had these labels, in their order."""
+        wanted = {label: str(value) for label, value in labels.items()}.items()
         return [
-            value
-            for seen, value, given in self._seen
-            if seen == name and texts.items() <= given.items()
+            value for seen, value, given in self._seen if seen == name and wanted <= given.items()
         ]
 
     def _request(self, parameters: Mapping[str, Any], num_rows: int) -> HookRequest:
@@ -107,30 +120,9 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
 
     Raises:
         SpecError: models.yaml or the hooks file is wrong; says where.
-        UsageError: there is no such model, or it has no hooks.
+        ModelError: there is no such model, or it has no hooks.
     """
-    specs = {spec.name: spec for spec in load_unpinned(Path(config))}
-    spec = specs.get(model)
-    if spec is None:
-        raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
-    text = render_config(triton_models(spec)[-1], find_tasks()[spec.task])
-    return HooksUnderTest(spec, model_config.as_dict(model_config.parse(text)))
-
-
-def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
-    from hf_triton.runtime.hooking.hook_runner import HookFile
-    from hf_triton.runtime.metrics.observations import Metric, Observations
-
-    class Recorder(Observations):
-        def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
-            super().observe(name, value, labels)
-            texts = {label: str(given) for label, given in labels.items()}
-            seen.append((name, float(value), texts))
-
+    spec = named(load_unpinned(Path(config)), model, Path(config))
     if spec.hooks is None:
-        raise UsageError(f"model {spec.name!r} has no hooks")
-    metrics = [
-        Metric(name, m.type, m.help or name, m.labels, m.buckets)
-        for name, m in spec.metrics.items()
-    ]
-    return HookFile(spec.hooks.path, spec.hooks.path.name, Recorder(metrics))
+        raise ModelError(f"model {model!r} has no hooks")
+    return HooksUnderTest(spec, spec.hooks)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.errors import SpecError, UsageError
+from generator.errors import ModelError, SpecError
 from generator.testing_hooks import HooksUnderTest, load_hooks
 from hf_triton.runtime.errors import HookError, LoadError, RequestError
 from tests.unit.generator.workspace import ONE_MODEL
@@ -90,8 +90,13 @@ def test_errors_are_the_servers_own(work: Path) -> None:
 @pytest.mark.parametrize(
     "yaml, hooks, error, message",
     [
-        (YAML.replace("demo", "other"), HOOKS, UsageError, "has no model 'demo'; it has other"),
-        (ONE_MODEL, HOOKS, UsageError, "model 'demo' has no hooks"),
+        (
+            YAML.replace("demo", "other"),
+            HOOKS,
+            ModelError,
+            "has no model 'demo'; known models: other",
+        ),
+        (ONE_MODEL, HOOKS, ModelError, "model 'demo' has no hooks"),
         (YAML.replace("gauge", "gage"), HOOKS, SpecError, "got 'gage', expected one of"),
         (YAML, "def preprocess(:\n", SpecError, "my_hooks.py:1: invalid syntax"),
         (YAML, f"import no_such_module\n{HOOKS}", LoadError, "hooks: my_hooks.py:1: ModuleNot"),
