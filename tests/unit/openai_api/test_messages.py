@@ -285,8 +285,13 @@ def test_any_input_of_an_earlier_call_goes_to_the_model(
 
 def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "SILENT_S", 0.0)
-    events = events_of(ask(api, CALL.replace("Rome", "New York"), tools=TOOLS, stream=True))
+    written = CALL.replace("Rome", "New York")
+    events = events_of(ask(api, written, tools=TOOLS, stream=True))
     assert [event["type"] for event in events].count("ping") > 1
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    chat = [{"role": "user", "content": written}]
+    reply = api.chat(messages=chat, tools=tools, stream=True)
+    assert ": \n\n" in reply.text, "a comment, which clients leave out"
 
 
 def test_errors_are_anthropics(api: Translator) -> None:

@@ -30,7 +30,7 @@ from hf_triton.runtime.request.chat_formats import read_counts, read_format
 Result = TypeVar("Result")
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
-SILENT_S = 10.0  # clients give a stream up after a minute or more
+SILENT_S = 10.0  # clients and proxies give a stream up after a minute or more
 _ENCODER = msgspec.json.Encoder()
 LARGE_BYTES = 2**18  # take a hundredth of a second and more
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
@@ -170,9 +170,9 @@ async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
 
 
 class Writer:
-    """Writes one answer. ``ping`` is sent where no event has been for a while."""
+    """Writes one answer. ``ping`` is sent where no event has been for a while: a comment."""
 
-    ping: Any = None
+    ping = b": \n\n"
 
     def __init__(self, answer: Answer) -> None:
         self.answer, self.asked = answer, answer.asked
@@ -230,8 +230,8 @@ class Writer:
                 added = await self.answer.read(prompt, chunk)
                 written = await aside(chunk.num_bytes, partial(encoded, added))
                 now_s = time.monotonic()
-                if not written and self.ping and sent_s and now_s - sent_s > SILENT_S:
-                    written = self.encode(self.ping)
+                if not written and sent_s and now_s - sent_s > SILENT_S:
+                    written = self.ping
                 if written:
                     sent_s = now_s
                     yield written

@@ -98,7 +98,7 @@ def error_body(error: ApiError) -> MessageError:
 class MessageWriter(Writer):
     """Writes one message. A block is open until another begins or the answer ends."""
 
-    ping = _PING
+    ping = named(_PING)
     encode = staticmethod(named)
 
     def __init__(self, answer: Answer) -> None:
