@@ -47,7 +47,8 @@ class _Compiler(ModuleType):
     def __init__(self) -> None:
         super().__init__(_COMPILER)
         torch = importlib.util.find_spec("torch")  # which is not imported
-        spec = PathFinder.find_spec(_COMPILER, torch and torch.submodule_search_locations)
+        folders = torch.submodule_search_locations if torch is not None else None
+        spec = PathFinder.find_spec(_COMPILER, folders)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"no module named {_COMPILER}")
         self.__spec__, self.__package__, self.__file__ = spec, _COMPILER, spec.origin

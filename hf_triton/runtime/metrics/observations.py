@@ -27,13 +27,16 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """``type`` is counter, gauge or histogram; ``buckets`` are upper bounds, ascending."""
+    """``type`` is counter, gauge or histogram; ``buckets`` are upper bounds, ascending.
+    ``may_fall``: values of a histogram may be negative.
+    """
 
     name: str
     type: str
     help: str
     labels: Sequence[str] = ()
     buckets: Sequence[float] = ()
+    may_fall: bool = True
 
 
 class _Series:
@@ -69,7 +72,8 @@ class _Series:
         if metric.type == "histogram":
             for family in histogram_families(metric.name, metric.help, self._values):
                 # A sum of negative values falls, which Triton's counters refuse.
-                yield replace(family, counter=not family.name.endswith("_sum"))
+                falls = metric.may_fall and family.name.endswith("_sum")
+                yield replace(family, counter=not falls)
         else:
             samples = tuple(Sample(dict(pairs), found.sum) for pairs, found in self._values.items())
             yield Family(metric.name, metric.help, metric.type == "counter", samples)

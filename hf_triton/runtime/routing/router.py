@@ -7,9 +7,7 @@ that can't be read or parsed changes nothing.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +17,8 @@ from typing import Any
 from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError, reason
 from ..link.engine_pool import EnginePool
-from ..metrics.histogram import SECONDS, Histogram, histogram_families
+from ..metrics.histogram import SECONDS
+from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, Sample
 from ..repeating import Repeating
 from ..request.request import Request
@@ -33,8 +32,29 @@ from .routing import REQUEST_ID, ROUTING_FILE, Arm, Routing, parse
 CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 
-Labels = tuple[tuple[str, str], ...]
 AnswerLocally = Callable[[Request], None]
+_OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
+_BY_STATUS = {
+    "INVALID_ARG": "refused",
+    "UNSUPPORTED": "refused",
+    "NOT_FOUND": "refused",
+    "UNAVAILABLE": "unavailable",
+    "CANCELLED": "cancelled",
+}
+_REQUESTS = Metric(
+    name="hf_triton_arm_requests_total",
+    type="counter",
+    help="Requests of each arm, by how they ended",
+    labels=("arm", "outcome"),
+)
+_DURATION = Metric(
+    name="hf_triton_arm_duration_seconds",
+    type="histogram",
+    help="Seconds from a request to the whole answer of its arm",
+    labels=("arm",),
+    buckets=SECONDS,
+    may_fall=False,
+)
 
 
 class Router:
@@ -46,7 +66,8 @@ class Router:
         self._own, self._salt, self._inputs = served.name, served.public_name, frozenset(inputs)
         self._path, self._content, self._problem = served.folder / ROUTING_FILE, b"", ""
         self._pools: dict[str, EnginePool] = {}  # by the name of the other arms' models
-        self._counts = ArmMetrics()
+        self._arms: dict[str, None] = {}  # all that there were
+        self._metrics = Observations((_REQUESTS, _DURATION))
         self._unreachable: set[str] = set()  # names of arms, each logged once
         self._is_closing = False
         self._thread = Repeating("routing", self._check)
@@ -101,7 +122,7 @@ class Router:
         error: RuntimeModelError | None,
     ) -> None:
         """Lets the own arm answer, because the other one is lost and has answered nothing."""
-        self._counts.count(arm.name, "fallback")
+        self._count(arm.name, "fallback")
         if arm.name not in self._unreachable:
             self._unreachable.add(arm.name)
             log.warn(f"arm {arm.name}: {arm.engine} is not loaded; this model answers its requests")
@@ -114,8 +135,18 @@ class Router:
             attempt(request.responder, answer_locally, request)
 
     def _counted(self, request: Request, arm: Arm) -> Request:
-        ended = partial(self._counts.ended, arm.name, time.monotonic())
+        ended = partial(self._ended, arm.name, time.monotonic())
         return replace(request, responder=EndingResponder(request.responder, ended))
+
+    def _ended(self, arm: str, began_s: float, error: Exception | None) -> None:
+        if error is not None:
+            self._count(arm, _BY_STATUS.get(status_and_text(error)[0], "failed"))
+            return
+        self._count(arm, "answered")
+        self._metrics.observe(_DURATION.name, time.monotonic() - began_s, {"arm": arm})
+
+    def _count(self, arm: str, outcome: str, number: int = 1) -> None:
+        self._metrics.observe(_REQUESTS.name, number, {"arm": arm, "outcome": outcome})
 
     def _take_sticky_value(
         self, request: Request, sticky: str | None
@@ -165,7 +196,9 @@ class Router:
             self.routing = None
             return
         for arm in routing.arms:
-            self._counts.begin(arm.name)
+            self._arms[arm.name] = None
+            for outcome in _OUTCOMES:  # published from here on
+                self._count(arm.name, outcome, 0)
             if arm.engine not in (self._own, *self._pools):
                 self._pools[arm.engine] = EnginePool(arm.engine)
         self.routing = routing
@@ -175,70 +208,14 @@ class Router:
         routing = self.routing
         weights = tuple(
             Sample({"arm": arm}, float(routing.weight_of(arm) if routing else 0))
-            for arm in self._counts.names()
+            for arm in list(self._arms)
         )
         text = "Percent of the requests that are an arm's"
         yield Family("hf_triton_arm_weight", text, False, weights)
-        yield from self._counts.families()
+        yield from self._metrics.families()
 
 
 def _text(value: Any) -> str | None:
     """A sticky value as a text, the same from a tensor and from a parameter; None if empty."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return text or None
-
-
-_OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
-_BY_STATUS = {
-    "INVALID_ARG": "refused",
-    "UNSUPPORTED": "refused",
-    "NOT_FOUND": "refused",
-    "UNAVAILABLE": "unavailable",
-    "CANCELLED": "cancelled",
-}
-
-
-class ArmMetrics:
-    """Each arm's requests by outcome, and their durations. May be called from any thread."""
-
-    def __init__(self) -> None:
-        self._outcomes: dict[str, Counter[str]] = {}
-        self._durations: dict[str, Histogram] = {}
-        self._lock = threading.Lock()
-
-    def begin(self, arm: str) -> None:
-        """Publishes an arm from here on, with zeros."""
-        with self._lock:
-            self._outcomes.setdefault(arm, Counter(dict.fromkeys(_OUTCOMES, 0)))
-            self._durations.setdefault(arm, Histogram(SECONDS))
-
-    def ended(self, arm: str, began_s: float, error: Exception | None) -> None:
-        outcome = "answered"
-        if error is not None:
-            outcome = _BY_STATUS.get(status_and_text(error)[0], "failed")
-        self.count(arm, outcome, None if error else time.monotonic() - began_s)
-
-    def count(self, arm: str, outcome: str, seconds: float | None = None) -> None:
-        with self._lock:
-            self._outcomes[arm][outcome] += 1
-            if seconds is not None:
-                self._durations[arm].observe(seconds)
-
-    def names(self) -> list[str]:
-        with self._lock:
-            return list(self._outcomes)
-
-    def families(self) -> Iterator[Family]:
-        with self._lock:
-            samples = [
-                Sample({"arm": arm, "outcome": outcome}, float(number))
-                for arm, outcomes in self._outcomes.items()
-                for outcome, number in outcomes.items()
-            ]
-            durations: dict[Labels, Histogram] = {
-                (("arm", arm),): found for arm, found in self._durations.items()
-            }
-            text = "Requests of each arm, by how they ended"
-            yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
-            text = "Seconds from a request to the whole answer of its arm"
-            yield from histogram_families("hf_triton_arm_duration_seconds", text, durations)
