@@ -61,18 +61,12 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def test_fewer_threads_compute_while_that_is_faster_and_all_again_after(run: Run) -> None:
-    run.on(quiet, 20)
-    run.on(beside_one, 20)
-    assert run.on(beside_one, 20)[2] / 20 < 0.25
-    run.on(quiet, 20)
-    assert run.on(quiet, 20)[1] / 20 < 0.05
+    run.on(quiet, 100)  # by now trials are as rare as they become
+    run.on(beside_one, 90)
+    assert run.on(beside_one, 90)[2] / 90 < 0.25
+    run.on(quiet, 90)
+    assert run.on(quiet, 90)[1] / 90 < 0.05
     assert run.settled == [2, 1, 2]
-
-
-def test_it_reacts_at_once_where_steps_suddenly_take_longer(run: Run) -> None:
-    run.on(quiet, 100)  # by now trials are seldom
-    run.on(beside_one, 5)
-    assert run.settled == [2, 1]
 
 
 def test_trials_are_a_small_share_of_the_time_on_a_machine_that_never_rests() -> None:
