@@ -86,7 +86,6 @@ class Engine(ABC):
     max_model_len: int
     max_source_len: int | None = None  # of an encoder's texts, beside max_model_len
     description: str
-    drafts = False
     resumes_streams = False  # takes sequences that begin with tokens of their output
 
     def __init__(self, setup: EngineSetup) -> None:
@@ -125,7 +124,7 @@ class Engine(ABC):
     def families(self) -> Iterator[Family]:
         """Counts and gauges by their Prometheus names; may be read from any thread."""
         adapters = tuple(self.adapters)
-        yield from families(self.metrics, self.gauges, adapters, drafts=self.drafts)
+        yield from families(self.metrics, self.gauges, adapters)
         yield from self.thread.cpu_threads.families()
 
     @abstractmethod

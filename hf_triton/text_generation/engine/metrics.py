@@ -29,8 +29,6 @@ _COUNTERS = {
     "num_generated_tokens": "Generated tokens",
     "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
-}
-_DRAFTS = {
     "num_draft_tokens": "Drafted tokens that were computed",
     "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
 }
@@ -103,23 +101,15 @@ class EngineMetrics:
 
 
 def families(
-    metrics: EngineMetrics,
-    gauges: Mapping[str, int],
-    adapters: Iterable[str],
-    *,
-    drafts: bool = False,
+    metrics: EngineMetrics, gauges: Mapping[str, int], adapters: Iterable[str]
 ) -> Iterator[Family]:
     """``gauges`` are in use at this moment; ``adapters`` are names that requests may give."""
     for name, help_text in GAUGES.items():
         if name in gauges:
             yield one_number(f"{_PREFIX}{name.removeprefix('num_')}", help_text, gauges[name])
-    counted = {
-        name: (help_text, getattr(metrics, name))
-        for name, help_text in (_COUNTERS | (_DRAFTS if drafts else {})).items()
-    }
+    counted = {name: (told, getattr(metrics, name)) for name, told in _COUNTERS.items()}
     counted["reused_prompt_tokens"] = _REUSED_HELP, metrics.reused_prompt_tokens.value
-    if "kv_cache_bytes" in gauges:  # of the in-flight engine
-        counted["preemptions"] = _PREEMPTED_HELP, metrics.num_preempted
+    counted["preemptions"] = _PREEMPTED_HELP, metrics.num_preempted
     for name, (help_text, value) in counted.items():
         full_name = f"{_PREFIX}{name.removeprefix('num_')}_total"
         yield one_number(full_name, help_text, value, counter=True)

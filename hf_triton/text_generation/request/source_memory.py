@@ -24,11 +24,6 @@ class SourceMemory:
         self._num_bytes = 0
         self._lock = threading.Lock()
 
-    @classmethod
-    def of_free(cls) -> SourceMemory:
-        """A quarter of the memory that is free now, when the model is loaded."""
-        return cls(free_bytes(torch.device("cpu")) // 4)
-
     def take(self, num_bytes: int) -> None:
         """Counts them; the first are always taken. Raises OverloadedError where it is too much."""
         with self._lock:
@@ -49,7 +44,8 @@ class OpenAnswers:
     """Answers whose sequences ``engine`` computes."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine, self._memory = engine, SourceMemory.of_free()
+        # A quarter of the memory that is free now, when the model is loaded.
+        self._engine, self._memory = engine, SourceMemory(free_bytes(torch.device("cpu")) // 4)
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Any, int] = {}
         watchdog = engine.thread.watchdog

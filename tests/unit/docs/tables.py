@@ -87,7 +87,7 @@ def _metric_rows(metrics: Iterable[tuple[str, str, str, list[str]]]) -> str:
 
 def _engine_families() -> Iterator[Family]:
     metrics = EngineMetrics()
-    yield from of_engines(metrics, dict.fromkeys(GAUGES, 0), ["name"], drafts=True)
+    yield from of_engines(metrics, dict.fromkeys(GAUGES, 0), ["name"])
 
 
 def _health_rows() -> str:

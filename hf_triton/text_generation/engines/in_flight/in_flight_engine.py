@@ -17,6 +17,7 @@ import torch
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, RuntimeModelError, reason
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
 from hf_triton.text_generation.engine.scheduler import Scheduler
@@ -92,7 +93,10 @@ class InFlightEngine(Engine):
             raise LoadError(
                 f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
             ) from error
-        runner = self._plan.make_runner(setup.model, cache, setup.device)
+        try:
+            runner = self._plan.make_runner(setup.model, cache, setup.device)
+        except UnsupportedLayersError as error:
+            raise UnsupportedModelError(f"prepared layers: {reason(error)}") from error
         self._takes_snapshots = runner.takes_snapshots
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)
@@ -120,7 +124,6 @@ class InFlightEngine(Engine):
         shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
-        self.drafts = self._drafter is not None
         drafts = f", {self._drafter.description}" if self._drafter is not None else ""
         sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
         self.description = (

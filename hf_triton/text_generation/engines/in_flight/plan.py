@@ -71,9 +71,6 @@ def make_plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
-    setup.prepare(model)  # before the trials, which try what will run
-    if setup.adapters is not None:
-        attach(model, setup.adapters)
     longest, compiled = size.max_model_len, setup.runs_compiled
     found = select_runner(model, shapes, device, compiled=compiled, max_model_len=longest)
     plan = Plan(found, shapes, size)
@@ -81,6 +78,9 @@ def make_plan(setup: EngineSetup) -> Plan:
         found, cuts, shares = select_with_media(setup, shapes, found, entry)
         plan = Plan(found, shapes, size, entry, cuts, shares)
     settle_rotary(model, longest)
+    setup.prepare(model)  # after the trials, which may widen the model's own weights
+    if setup.adapters is not None:
+        attach(model, setup.adapters)
     if device.type == "cuda":
         encode = partial(encode_largest, setup, entry, size)
         free = free_beside_steps(setup, shapes, plan.make_runner, size, encode=encode)

@@ -88,11 +88,6 @@ def test_other_placeholders_than_images_are_refused(
         llava.read(text, [image(number) for number in range(count)])
 
 
-def test_sounds_are_refused_by_a_model_of_images(llava: MediaProcessor) -> None:
-    with pytest.raises(RequestError, match="sounds: got 1, this model reads none"):
-        llava.read("what", [], [np.zeros(10, dtype=np.float32)])
-
-
 def test_a_tokenizer_is_no_processor() -> None:
     with pytest.raises(LoadError, match="reads neither images nor sounds"):
         MediaProcessor(tokenizer(), None, ())
