@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal
 
-from msgspec import Raw, Struct, json
+from msgspec import Struct, json
 
 from hf_triton.ports.openai.schema.body import Json, check_structure, num_structure
 from hf_triton.ports.openai.schema.errors import ApiError
@@ -152,8 +152,8 @@ class EarlierResponses:
             raise missing
         return found
 
-    def put(self, response: Json, items: bytes) -> bool:
-        data = json.encode((Raw(items), response))
+    def put(self, response: Json, items: list[Json]) -> bool:
+        data = json.encode((items, response))
         return self._kept.put(response["id"], _Kept(self._owner, self._payer, data))
 
     def delete(self, response_id: str) -> Deleted:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -180,17 +179,8 @@ REPEATED = (
 PARTS = {".function": "", ".image_url.url": ".image_url"}
 
 
-@dataclass(frozen=True)
-class Request:
-    """``told`` is what the response repeats."""
-
-    chat: Chat
-    tools: ResponseTools
-    items: list[Json]
-    told: Json
-
-
-def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> Request:
+def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> tuple[Chat, Json]:
+    """The chat; and for its answer the request's items, tools and what a ``response`` repeats."""
     tools = read_tools(body.tools or [])
     items = _items(body.input, earlier)
     form = (body.text and body.text.format) or None
@@ -216,7 +206,7 @@ def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> Request:
     }
     told = {**_told(body, tools), "store": earlier.are_kept and body.store is not False}
     chat = Chat(**{**present(body, *ChatOptions.__struct_fields__), **own})
-    return Request(chat, tools, [item for _, item in items], told)
+    return chat, {"response": told, "tools": tools.own, "items": [item for _, item in items]}
 
 
 def _told(body: Any, tools: ResponseTools) -> Json:

@@ -16,7 +16,7 @@ from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, PREFIX, EarlierResponses, item_id
 from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
 from hf_triton.ports.openai.responses.tools import Tool, custom_input
-from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named, to_json
+from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
 from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema.body import Json, read
@@ -91,11 +91,8 @@ def read_count(given: Mapping[str, Any], earlier: EarlierResponses = NOTHING) ->
 
 
 def _ask(body: ResponsesRequest, earlier: EarlierResponses) -> GenerationRequest:
-    request = responses.as_chat(body, earlier)
-    asked = ask_as(request.chat, responses.NAMES, responses.PARTS)
-    items = to_json(request.items) if request.told["store"] else b""
-    told = {"response": request.told, "tools": request.tools.own, "items": items}
-    return replace(asked, told=told)
+    chat, told = responses.as_chat(body, earlier)
+    return replace(ask_as(chat, responses.NAMES, responses.PARTS), told=told)
 
 
 class ResponseWriter(Writer):
