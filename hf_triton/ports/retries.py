@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -124,7 +124,7 @@ class RetryCoordinator:
             return  # a line that was cut
         before, self._models = self._models, models
         self._wake()
-        self._tell_soon()
+        self._tell_soon(models)
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
                 for request in list(self._requests.get(name, ())):
@@ -141,13 +141,9 @@ class RetryCoordinator:
         self._changed = asyncio.Event()
 
     @property
-    def has_supervisor(self) -> bool:
-        return bool(self._models)
-
-    @property
     def may_come_back(self) -> bool:
         """Whether tritonserver is started again should it die now."""
-        return self.has_supervisor and not self.is_stopping
+        return bool(self._models) and not self.is_stopping
 
     def model(self, name: str) -> Model:
         return self._models.get(name, _UNKNOWN)
@@ -193,23 +189,19 @@ class RetryCoordinator:
         self._requests.setdefault(request.model, set()).add(request)
         if is_sent and self.model(request.model).residence:  # clients make up names of others
             self._num_sent[request.model] += 1
-        self._note(request.model)
+        self._tell_soon((request.model,))
 
     def untrack(self, request: InFlight) -> None:
         found = self._requests.get(request.model, set())
         found.discard(request)
         if not found:
             self._requests.pop(request.model, None)
-        self._note(request.model)
+        self._tell_soon((request.model,))
 
-    def _note(self, name: str) -> None:
-        if self.model(name).residence:
-            self._tell_soon()
-
-    def _tell_soon(self) -> None:
-        if self._telling is None and any(model.residence for model in self._models.values()):
-            loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(TELL_AFTER_S, self._tell)
+    def _tell_soon(self, models: Iterable[str]) -> None:
+        """Has the supervisor told, if one of the models is loaded on demand."""
+        if self._telling is None and any(self.model(name).residence for name in models):
+            self._telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
 
     def _tell(self) -> None:
         self._telling, demand = None, {}
@@ -252,7 +244,6 @@ class InFlight:
         self.is_sent = False
         self.has_begun = False  # whether some of its answer, a stream, was passed on
         self._num_known = 0  # deaths of its model when it was sent
-        self._is_lost = False
         self._num_deaths = self._suspicion = 0
         self._num_then = 0  # responses of its stream at the last death
         self._is_exclusive = False
@@ -332,11 +323,10 @@ class InFlight:
             await self._coordinator.change(self._left_s())
 
     def lost(self) -> None:
-        """Notes that the connection to its model was closed or the model's process died. A
-        supervisor, if there is one, tells the number of deaths.
+        """Notes that the connection to its model was closed or the model's process died: the
+        supervisor tells of deaths.
         """
-        self._is_lost, self._ends_s = not self._coordinator.has_supervisor, math.inf
-        self._away_since_s, self._pause_s = None, 0.0
+        self._ends_s, self._away_since_s, self._pause_s = math.inf, None, 0.0
         self._leave()
 
     def is_retryable(self, error: str) -> bool:
@@ -365,7 +355,7 @@ class InFlight:
         self._yield_to_others()
 
     def _enter(self) -> None:
-        self._num_known, self._is_lost = self._told.num_deaths, False
+        self._num_known = self._told.num_deaths
         self._coordinator.track(self, is_sent=True)
         if self._deadline_s is not None and self._deadline_s < math.inf:
             loop = asyncio.get_running_loop()
@@ -395,19 +385,18 @@ class InFlight:
         return self._coordinator.model(self.model)
 
     def _has_died(self) -> bool:
-        return self._is_lost or self._told.num_deaths > self._num_known
+        return self._told.num_deaths > self._num_known
 
     def _count_death(self) -> None:
         if not self._has_died():
             return
-        has_ended_itself = self._told.num_deaths > self._num_known
-        by_chance = not has_ended_itself or self._told.cause is not Cause.CRASHED
+        by_chance = self._told.cause is not Cause.CRASHED
         before, self._num_then = self._num_then, self.stream.num_responses if self.stream else 0
         if by_chance and self._num_then > before:  # what kills a stream stays where it is
             self._num_deaths = self._suspicion = 0
         self._num_deaths += 1
         self._suspicion += _SUSPECT - by_chance
-        self._num_known, self._is_lost = self._told.num_deaths, False
+        self._num_known = self._told.num_deaths
 
     async def _judge(self) -> None:
         """Raises RefusedError if its model's process died while it ran alone. Others may run alone

@@ -102,7 +102,6 @@ class TritonCalls:
     def __init__(self, channel: Any, retries: RetryCoordinator) -> None:
         self._channel, self._retries = channel, retries
         self._ending: set[asyncio.Task[None]] = set()
-        self._methods: dict[str, Any] = {}
         self._stream = channel.unary_stream(STREAM)
 
     async def close(self) -> None:
@@ -112,13 +111,11 @@ class TritonCalls:
 
     async def unary(self, method: str, asked: Asked, metadata: Metadata = ()) -> bytes:
         """The answer to a call of a method that answers once."""
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(method)
-        tries = _Tries(self._retries, asked)
+        ask, tries = self._channel.unary_unary(method), _Tries(self._retries, asked)
         try:
             while True:
                 message = await tries.begin()
-                call = self._methods[method](message, metadata=metadata)
+                call = ask(message, metadata=metadata)
                 try:
                     await tries.until_done(call)
                     answer: bytes = await call
