@@ -67,7 +67,7 @@ class Exchange(Asker):
                 request.awaited_model,
                 self._lose_model,
                 self._timeout_s,
-                request.journal_name,
+                request.call_name if request.streams else "",
                 payload,
             )
             may_send = self._in_flight.send_now()

@@ -97,7 +97,6 @@ class HttpProxy(Port):
             request.awaited_model, request.streams = request.model, endpoint == "generate_stream"
             if model.is_ours:
                 request.call_name = new_name()
-                request.journal_name = request.call_name if request.streams else ""
         elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
             request.awaited_model = request.model
 
@@ -127,7 +126,7 @@ class HttpProxy(Port):
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif endpoint in _GENERATE and (body or request.method == b"POST"):
-            call = first_text(request.call_name, streams=bool(request.journal_name))
+            call = first_text(request.call_name, streams=request.streams)
             body, head_length = checked_generate(body, alias, call), None
         elif body:
             head_length = None

@@ -47,7 +47,7 @@ class Request:
 
     __slots__ = (
         *("account", "awaited_model", "awaits_continue", "body", "call_name", "endpoint"),
-        *("is_last", "journal_name", "lines", "method", "model", "noted", "num_buffered"),
+        *("is_last", "lines", "method", "model", "noted", "num_buffered"),
         *("num_head_bytes", "path", "refusal", "streams", "target", "version"),
     )
 
@@ -65,7 +65,6 @@ class Request:
         self.awaited_model = ""  # which must be there to answer
         self.streams = False  # its answer
         self.call_name = ""  # by which its model, one of ours, knows it
-        self.journal_name = ""  # the same, where it may go on in another process
         self.is_last = False
         self.refusal: RefusedError | None = None
 
