@@ -27,7 +27,7 @@ from perf.load.records import Policy, Record, measurement_of
 from perf.processes import free_listen
 from perf.report.schema import Load, Measurement, read_measurements
 from perf.run_folder import now
-from perf.sweep.metrics import machine_figures, watching
+from perf.sweep.metrics import look, machine_figures
 from perf.sweep.requests import Target, of_repository, requests_of
 from perf.sweep.scenario import Inputs
 from perf.tune.question import STREAM, Request
@@ -124,12 +124,13 @@ class Bench:
                     policy = Policy(
                         3 * self.request.concurrency, seconds, _LONGEST * seconds, _ANSWER_TIMEOUT_S
                     )
-                    with watching(list, [server.pid]) as watch:
-                        records = send(policy)
+                    first = look(list, [server.pid])
+                    records = send(policy)
+                    last = look(list, [server.pid])
                     found = measurement_of(records, load, self._num_measured(load), started)
                     excess = self.request.goal.excess(found).items()
                     missed = tuple(f"{bound} missed by {by:.0%}" for bound, by in excess)
-                    return replace(found, machine=machine_figures(watch.looks), doubts=missed)
+                    return replace(found, machine=machine_figures(first, last), doubts=missed)
 
                 yield measure
         except GeneratorError as error:

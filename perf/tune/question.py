@@ -40,7 +40,6 @@ class Goal:
     wanted: Literal["throughput", "latency"]
     max_p99_ms: float | None = None  # of a request, from sending it to its whole answer
     max_ttft_ms: float | None = None  # p99 of the time to the first token of a stream
-    min_throughput: float | None = None  # as throughput() counts
 
     def value(self, measurement: Measurement) -> float:
         if self.wanted == "throughput":
@@ -57,8 +56,6 @@ class Goal:
         ):
             if bound is not None:
                 found[name] = times.p99_ms / bound - 1 if times else _FAILED_EXCESS
-        if self.min_throughput is not None:
-            found["throughput"] = 1 - throughput(measurement) / self.min_throughput
         return {name: by for name, by in found.items() if by > 0}
 
     def is_met(self, measurement: Measurement) -> bool:
@@ -77,7 +74,6 @@ class Goal:
             for text, bound in (
                 ("p99 at most {:g} ms", self.max_p99_ms),
                 ("time to first token (p99) at most {:g} ms", self.max_ttft_ms),
-                ("throughput at least {:g}/s", self.min_throughput),
             )
             if bound is not None
         ]
@@ -105,7 +101,6 @@ class Request:
     seconds: float
     seed: int = 0
     search: Sequence[str] = ()
-    fix: Sequence[str] = ()
     load: str | None = None
     output: Path | None = None
     write: bool = False

@@ -1,14 +1,14 @@
 """Coordinate search: moves one key at a time up and down its values while that improves the result,
-then measures the winner and the current settings again in turns. A trial is measured briefly first,
-and stopped where it is clearly worse. Results are kept, so a search continues.
+then measures the winner and the current settings again in turns. Results are kept, so a search
+continues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from perf.report.compare import Compared
 from perf.report.noise import difference
@@ -18,12 +18,8 @@ from perf.tune.bench import TrialError
 from perf.tune.question import Goal, Request
 from perf.tune.space import Settings, Space, are_ordered
 
-SHORT_SHARE = 1 / 3  # share of a trial's seconds for the brief measurement
 MAX_FAILURES = 3  # failures in a row before any success: the model does not load at all
-_CLEARLY = 0.1  # share; trials worse than the best by more are stopped early
 _NUM_WORSE = 2  # values in a row without improvement that end a direction
-
-State = Literal["measured", "stopped early", "failed"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +30,8 @@ class Outcome:
     measurement: Measurement
 
     @property
-    def state(self) -> State:
-        if not self.measurement.num_requests and self.measurement.first_error:
-            return "failed"
-        return "measured" if self.measurement.stable else "stopped early"
+    def has_failed(self) -> bool:
+        return bool(not self.measurement.num_requests and self.measurement.first_error)
 
     @property
     def settings(self) -> Settings:
@@ -50,12 +44,8 @@ def outcomes_in(folder: Path) -> list[Outcome]:
 
 
 def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
-    whole = [each for each in outcomes if each.state == "measured"]
+    whole = [each for each in outcomes if not each.has_failed]
     return sorted(whole, key=lambda each: goal.loss(each.measurement))
-
-
-class _EndedError(Exception):
-    """The reason why the search ends."""
 
 
 @dataclass
@@ -70,18 +60,14 @@ class Search:
 
     def run(self) -> str:
         """Runs until the search ends; returns the reason. Raises OSError, KeyboardInterrupt."""
-        try:
-            self._better(self.space.current)
-            self._better({**self.space.current, **self.space.fixed})
-            while any(map(self._improve_key, self.space.dimensions)):
-                pass
-        except _EndedError as ended:
-            return str(ended)
-        return "no other value of a key is better"
+        self._better(self.space.current)
+        while any(map(self._improve_key, self.space.dimensions)):
+            pass
+        return self._end(outcomes_in(self.folder)) or "no other value of a key is better"
 
     def _improve_key(self, key: str) -> bool:
         best = measured(outcomes_in(self.folder), self.request.goal)
-        settings = {**(best[0].settings if best else self.space.current), **self.space.fixed}
+        settings = best[0].settings if best else self.space.current
         values, is_better = self.space.dimensions[key], False
         begin = values.index(settings[key])
         if settings[key] is None:  # the model's default has no place among the numbers
@@ -98,33 +84,30 @@ class Search:
         return is_better
 
     def _better(self, settings: Settings) -> bool:
-        """Whether these settings are new and the best so far. Raises _EndedError."""
+        """Tries settings that are new, unless the search is at its end; whether they are the best
+        so far.
+        """
         outcomes = outcomes_in(self.folder)
-        if any(dict(each.settings) == dict(settings) for each in outcomes):
+        is_new = all(dict(each.settings) != dict(settings) for each in outcomes)
+        if not is_new or self._end(outcomes):
             return False
-        if len(outcomes) >= self.request.trials:
-            raise _EndedError(f"{self.request.trials} trials")
-        if len(outcomes) >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
-            raise _EndedError(f"{len(outcomes)} trials, all failed")
-        best = measured(outcomes, self.request.goal)[:1]
-        append(self.folder, self._measure_trial(settings, best[0].measurement if best else None))
+        try:
+            with self.bench.serving(settings) as measure:
+                found: Measurement = measure(self.request.seconds)
+        except TrialError as error:
+            found = self.bench.failed(settings, str(error))
+        append(self.folder, found)
         outcomes = outcomes_in(self.folder)
         self.tell(outcomes[-1])
         return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
 
-    def _measure_trial(self, settings: Settings, best: Measurement | None) -> Measurement:
-        seconds, loss = self.request.seconds, self.request.goal.loss
-        found: Measurement
-        try:
-            with self.bench.serving(settings) as measure:
-                if best is not None:
-                    found = measure(seconds * SHORT_SHARE)
-                    if loss(found) > loss(best) + _CLEARLY * abs(loss(best)):
-                        return replace(found, stable=False)
-                found = measure(seconds)
-        except TrialError as error:
-            found = self.bench.failed(settings, str(error))
-        return found
+    def _end(self, outcomes: Sequence[Outcome]) -> str:
+        """The reason to end the search, or nothing."""
+        if len(outcomes) >= self.request.trials:
+            return f"{self.request.trials} trials"
+        if len(outcomes) >= MAX_FAILURES and all(each.has_failed for each in outcomes):
+            return f"{len(outcomes)} trials, all failed"
+        return ""
 
 
 def in_turns(

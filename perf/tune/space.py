@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from generator.errors import SpecError, UsageError
@@ -25,10 +25,7 @@ BATCH, DELAY, INSTANCES = (
     "instance_group.count",
 )
 OPTIONS = "options."
-_SYNTAX = {
-    "--search": "expected KEY=VALUE,VALUE,... or KEY=LOW:HIGH (doubling) or KEY=LOW:HIGH:STEP",
-    "--fix": "expected KEY=VALUE",
-}
+_SYNTAX = "expected KEY=VALUE,VALUE,... or KEY=LOW:HIGH (doubling) or KEY=LOW:HIGH:STEP"
 # By option: what may make a model faster and leaves its answers alone. Of _BY_CALLERS nothing is
 # tried beyond the first value that serves all callers at once: more is the same.
 _WORTH_TRYING: Mapping[str, tuple[int, ...]] = {
@@ -45,18 +42,16 @@ _SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Space:
-    """``dimensions`` vary, ``fixed`` do not; ``current`` has a value for every key of both."""
+    """The values to try of each key, and what models.yaml says now."""
 
     dimensions: Mapping[str, tuple[Value, ...]]
     current: Settings
-    fixed: Settings = field(default_factory=dict)
 
 
 def make_space(
     spec: ModelSpec,
     task: Task,
     searched: Iterable[str],
-    fixed: Iterable[str],
     worth_trying: Mapping[str, Sequence[Value]],
 ) -> Space:
     """The space that ``--search`` names, else ``worth_trying``. Raises UsageError."""
@@ -67,36 +62,25 @@ def make_space(
         if option.choices or option.kind in (int, float, bool):  # no free text
             keys[name] = f"{OPTIONS}{name}"
     kinds = {INSTANCES: Instances, DELAY: Microseconds | None, BATCH: BatchSize}
-
-    def read(flag: str, arguments: Iterable[str]) -> dict[str, list[Value]]:
-        found: dict[str, list[Value]] = {}
-        for argument in arguments:
-            name, equals, text = (part.strip() for part in argument.partition("="))
-            if not equals or not text:
-                raise UsageError(f"{flag} {argument}: {_SYNTAX[flag]}")
-            if name == INSTANCES and name not in keys:
-                several = "has a device_map or several groups, so its instances are not one number"
-                raise UsageError(f"{flag} {name}: model '{spec.name}' {several}")
-            if name not in keys and name not in keys.values():
-                hint = did_you_mean(name, keys, "keys")
-                raise UsageError(f"{flag}: unknown key '{name}' for task {spec.task}{hint}")
-            key, where = keys.get(name, name), f"{flag} {name}"
-            if key in found:
-                raise UsageError(f"{where}: given twice")
-            found[key] = _values(flag, name, text)
-            kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
-            for value in found[key]:
-                if message := problem(kind, value):
-                    raise UsageError(f"{where}: {message}")
-        return found
-
-    wanted = read("--search", searched)
-    fixes = {key: values[0] for key, values in read("--fix", fixed).items()}
-    for key in wanted.keys() & fixes.keys():
-        raise UsageError(f"--fix {short(key)}: is also in --search; it can be one of them")
-    tried = {key: values for key, values in (wanted or worth_trying).items() if key not in fixes}
-    now = current(spec, [*tried, *fixes])
-    varied = {}
+    wanted: dict[str, list[Value]] = {}
+    for argument in searched:
+        name, equals, text = (part.strip() for part in argument.partition("="))
+        if not equals or not text:
+            raise UsageError(f"--search {argument}: {_SYNTAX}")
+        if name == INSTANCES and name not in keys:
+            several = "has a device_map or several groups, so its instances are not one number"
+            raise UsageError(f"--search {name}: model '{spec.name}' {several}")
+        if name not in keys and name not in keys.values():
+            hint = did_you_mean(name, keys, "keys")
+            raise UsageError(f"--search: unknown key '{name}' for task {spec.task}{hint}")
+        key = keys.get(name, name)
+        wanted[key] = _values(name, text)
+        kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
+        for value in wanted[key]:
+            if message := problem(kind, value):
+                raise UsageError(f"--search {name}: {message}")
+    tried = wanted or worth_trying
+    now, varied = current(spec, tried), {}
     for key, values in tried.items():
         found = [*dict.fromkeys([*values, now[key]])]
         if are_ordered(found):  # so that neighbours behave alike
@@ -108,7 +92,7 @@ def make_space(
             f"model '{spec.name}': there is one way to set this, and nothing to choose; "
             f"--search takes {', '.join(keys)}"
         )
-    return Space(varied, {key: now[key] for key in (*varied, *fixes)}, fixes)
+    return Space(varied, {key: now[key] for key in varied})
 
 
 def are_ordered(values: Iterable[Value]) -> bool:
@@ -183,7 +167,7 @@ def _has_one_group(spec: ModelSpec) -> bool:
     return len(spec.instance_groups) == 1 and spec.device_map is None
 
 
-def _values(flag: str, name: str, text: str) -> list[Value]:
+def _values(name: str, text: str) -> list[Value]:
     """Parses ``8,16``, ``1:64`` and ``1:64:x2`` (doubling), ``1:64:4``; both ends are included."""
     found, reason = list[Value](), ""
     try:
@@ -195,8 +179,8 @@ def _values(flag: str, name: str, text: str) -> list[Value]:
         pass
     except ValueError as error:
         reason = f"{error}; "
-    if not found or (flag == "--fix" and len(found) > 1):
-        raise UsageError(f"{flag} {name}: got '{text}', {reason}{_SYNTAX[flag]}")
+    if not found:
+        raise UsageError(f"--search {name}: got '{text}', {reason}{_SYNTAX}")
     return found
 
 

@@ -43,7 +43,7 @@ def tune(request: Request) -> int:
     spec = find_model(load(request.config), request.model, request.config)
     task = find_tasks()[spec.task]
     usual = worth_trying(spec, task, request.concurrency, num_cores())
-    space = make_space(spec, task, request.search, request.fix, usual)
+    space = make_space(spec, task, request.search, usual)
     inputs = inputs_of(spec, request.load)
     endpoint = endpoint_of(spec, request.goal)
     files = files_of(spec, request.repository)
@@ -55,7 +55,6 @@ def tune(request: Request) -> int:
         "concurrency": request.concurrency,
         "input": asdict(inputs),
         "search": {key: list(values) for key, values in space.dimensions.items()},
-        "fixed": dict(space.fixed),
         "current": dict(space.current),
         "seconds": request.seconds,
         "seed": request.seed,
@@ -112,9 +111,9 @@ class Tuning:
         found, goal = outcome.measurement, self.request.goal
         unit = "ms p99" if goal.wanted == "latency" else "/s"
         said = f"failed: {found.first_error}"
-        if outcome.state != "failed":
-            met = "" if goal.is_met(found) else ", bounds missed"
-            said = f"{outcome.state}, {goal.value(found):,.0f} {unit}{met}"
+        if not outcome.has_failed:
+            said = f"{goal.value(found):,.0f} {unit}"
+            said += "" if goal.is_met(found) else ", bounds missed"
         _say(f"trial {outcome.number}: {settings_text(outcome.settings)}: {said}")
 
     def _judged(self, outcomes: list[Outcome]) -> tuple[Settings | None, list[str]]:
@@ -129,7 +128,7 @@ class Tuning:
             text = f"best: trial {best.number}: {settings_text(best.settings)}"
             if best.number == 0:
                 return best.settings, [*lines, "the current settings are the best that was found"]
-            if outcomes[0].state == "failed":
+            if outcomes[0].has_failed:
                 return best.settings, [*lines, text, "the current settings could not be measured"]
             again: tuple[list[Measurement], list[Measurement]] = [], []
             if self.request.repeats:

@@ -27,6 +27,8 @@ _GONE = {
     "server",
     "--minutes": "--trials bounds a search, and Ctrl-C keeps what it found",
     "--patience": "--trials bounds a search, and Ctrl-C keeps what it found",
+    "--fix": "write it into models.yaml, which is what trials begin with",
+    "--min-throughput": "--goal throughput with --max-p99-ms looks for the highest",
     "--endpoint": "a model that streams is asked for streams; `streaming: false` is tuned without",
 }
 
@@ -41,8 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-p99-ms", type=positive, metavar="N", help=p99)
     first = "p99 time to the first token of a stream is at most this"
     add("--max-ttft-ms", type=positive, metavar="N", help=first)
-    least = "with --goal latency: at least so many a second"
-    add("--min-throughput", type=positive, metavar="N", help=least)
     add("--concurrency", type=some, default=16, metavar="N", help="callers (default: 16)")
     texts = "prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens"
     add("--load", metavar="LENGTHS", help=texts)
@@ -51,11 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " only these keys are searched then (default: what suits the task)"
     )
     add("--search", action="append", default=[], metavar="KEY=VALUES", help=tried)
-    fixed = "set in every trial but the first"
-    add("--fix", action="append", default=[], metavar="KEY=VALUE", help=fixed)
     add("--trials", type=some, default=20, help="at most (default: 20)")
-    lasts = "each trial is measured; a third of that, where it is clearly worse (default: 15)"
-    add("--seconds", type=positive, default=15.0, help=lasts)
+    add("--seconds", type=positive, default=15.0, help="each trial is measured (default: 15)")
     turns = "turns in which the winner and the current settings are measured again (default: 3)"
     add("--repeats", type=whole(0, _MOST), default=3, metavar="N", help=turns)
     add("--seed", type=whole(0, _MOST), default=0, help="of the texts (default: 0)")
@@ -69,13 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where no settings meet the bounds. Raises GeneratorError."""
-    if args.min_throughput is not None and args.goal == "throughput":
-        raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
     for name, instead in _GONE.items():
         if getattr(args, name[2:].replace("-", "_")) is not None:
             raise UsageError(f"{name} is gone: {instead}")
     from perf.tune.question import Goal, Request
     from perf.tune.tuning import tune
 
-    goal = Goal(args.goal, args.max_p99_ms, args.max_ttft_ms, args.min_throughput)
+    goal = Goal(args.goal, args.max_p99_ms, args.max_ttft_ms)
     return tune(options_from(Request, args, goal=goal))

@@ -29,7 +29,6 @@ class FakeBench:
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
     folder: Path | None = None  # where repeats are counted, as the real one does
     served: list[Settings] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
 
     @contextmanager
     def serving(self, settings: Settings) -> Iterator[Measure]:
@@ -38,10 +37,9 @@ class FakeBench:
         self.served.append(settings)
         if self.broken(settings):
             raise TrialError("model 'demo' failed to load: out of memory")
-        yield lambda seconds: self._measure(settings, seconds)
+        yield lambda _: self._measure(settings)
 
-    def _measure(self, settings: Settings, seconds: float) -> Measurement:
-        self.seconds.append(seconds)
+    def _measure(self, settings: Settings) -> Measurement:
         per_s = tokens_per_s(settings)
         latency = 10.0 * float(settings.get(SEQS) or 64)
         found = measurement(settings, per_s, latency)

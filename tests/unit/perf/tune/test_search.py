@@ -35,7 +35,6 @@ def make(
 
 def best(search: Search) -> Settings:
     found = measured(outcomes_in(search.folder), search.request.goal)[0]
-    assert found.state == "measured"
     return found.settings
 
 
@@ -45,7 +44,6 @@ def best(search: Search) -> Settings:
         (THROUGHPUT, 32),
         (Goal("throughput", max_p99_ms=100), 8),  # 80 ms; 16 would be faster at 160
         (Goal("latency"), 1),
-        (Goal("latency", min_throughput=70), 8),
     ],
 )
 def test_the_best_that_keeps_to_the_bounds_is_found(tmp_path: Path, goal: Goal, seqs: int) -> None:
@@ -66,7 +64,7 @@ def test_settings_that_do_not_load_are_failed_trials_and_the_search_goes_on(tmp_
     search = make(tmp_path, FakeBench(broken=lambda each: each[SEQS] == 32))
     search.run()
     assert best(search)[SEQS] in (16, 64, None)
-    failed = [each for each in outcomes_in(search.folder) if each.state == "failed"]
+    failed = [each for each in outcomes_in(search.folder) if each.has_failed]
     assert failed
     assert "out of memory" in str(failed[0].measurement.first_error)
 
@@ -76,22 +74,6 @@ def test_a_model_that_never_loads_ends_the_search(tmp_path: Path) -> None:
     reason = make(tmp_path, bench).run()
     assert reason == "3 trials, all failed"
     assert len(bench.served) == 3
-
-
-def test_what_looks_worse_than_most_is_stopped_early(tmp_path: Path) -> None:
-    bench = FakeBench()
-    search = make(tmp_path, bench)
-    search.run()
-    stopped = [each for each in outcomes_in(search.folder) if each.state == "stopped early"]
-    assert stopped
-    assert bench.seconds.count(3.0) == len(bench.served) - len(stopped)
-
-
-def test_fixed_keys_are_set_in_every_trial_but_the_first(tmp_path: Path) -> None:
-    bench = FakeBench()
-    space = Space({SEQS: ALL[SEQS]}, {SEQS: None, TOKENS: 512}, {TOKENS: 256})
-    make(tmp_path, bench, space=space, trials=6).run()
-    assert [each[TOKENS] for each in bench.served] == [512, 256, 256, 256, 256, 256]
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""--search and --fix, and what is tried without them."""
+"""--search, and what is tried without it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def spec_of(folder: Path, more: str = "", task: str = "text-generation") -> Mode
     return load(path)[0]
 
 
-def space_of(spec: ModelSpec, *search: str, fix: tuple[str, ...] = ()) -> Space:
+def space_of(spec: ModelSpec, *search: str) -> Space:
     usual = worth_trying(spec, find_tasks()[spec.task], callers=16, cores=4)
-    return make_space(spec, find_tasks()[spec.task], search, fix, usual)
+    return make_space(spec, find_tasks()[spec.task], search, usual)
 
 
 def values(space: Space) -> dict[str, tuple[Value, ...]]:
@@ -78,11 +78,6 @@ def test_what_models_yaml_does_not_allow_is_refused_by_its_key(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         space_of(spec_of(tmp_path), written)
-
-
-def test_a_key_can_not_be_searched_and_fixed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is also in --search"):
-        space_of(spec_of(tmp_path), "max_num_seqs=4", fix=("max_num_seqs=8",))
 
 
 def test_instances_that_are_not_one_number_are_refused(tmp_path: Path) -> None:
