@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from generator.errors import PerfError
 from hf_triton.tritonserver.listen import Listen
@@ -36,18 +35,6 @@ def end_with_parent(number: int) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
-def end(process: subprocess.Popen[Any], grace_s: float) -> None:
-    process.terminate()
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 @contextlib.contextmanager
 def running(
     command: Sequence[str],
@@ -56,7 +43,7 @@ def running(
     start_timeout_s: float,
     stop_timeout_s: float,
     environment: Mapping[str, str],
-) -> Iterator[int]:
+) -> Iterator[None]:
     """Runs ``command`` for the length of the block. Raises PerfError with the log's last lines
     where it exits or is not ready in time, OSError.
     """
@@ -79,9 +66,16 @@ def running(
                 what = "ended" if process.poll() is not None else "is not ready in time"
                 raise PerfError(f"{log.stem} {what}; {log} ends with:{last}")
             time.sleep(_POLL_S)
-        yield process.pid
+        yield
     finally:
-        end(process, stop_timeout_s)
+        process.terminate()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(stop_timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def free_ports(count: int) -> list[int]:

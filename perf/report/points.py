@@ -52,11 +52,9 @@ BETWEEN_TOKENS = _times("inter_token_latency", "between tokens")
 USE = (
     Metric("batch occupancy", "rows", "server.batch_occupancy"),
     Metric("time in queue", "%", "server.queue_share", scale=100),
-    Metric("KV pages used", "%", "server.kv_pages_share", scale=100),
     Metric("CPU", "% of all cores", "machine.cpu_share", scale=100),
     Metric("server's CPU", "cores", "machine.server_cpu_cores"),
     Metric("memory", "GiB", "machine.memory_gib"),
-    Metric("GPU", "%", "machine.gpu_share", scale=100),
     Metric("GPU's memory", "GiB", "machine.gpu_memory_gib"),
 )
 

@@ -69,10 +69,10 @@ class Measurement:
     output_tokens_per_s: float | None = None  # all callers together
     server: Mapping[str, float] = field(default_factory=dict)
     """From Triton's and our own metrics, as differences over the measurement: queue_share (0 to 1
-    of the time in the server), batch_occupancy (mean rows computed together), kv_pages_share."""
+    of the time in the server), batch_occupancy (mean rows computed together)."""
     machine: Mapping[str, float] = field(default_factory=dict)
-    """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib:
-    means over the measurement."""
+    """cpu_share (0 to 1 of all cores) and server_cpu_cores over the measurement; memory_gib and
+    gpu_memory_gib at its end."""
     command: str = ""
     doubts: tuple[str, ...] = ()  # reasons to doubt it
 

@@ -19,14 +19,7 @@ from perf.report.schema import Measurement
 from perf.run_folder import now
 from perf.sweep import analyzer
 from perf.sweep.analyzer import EXPORT_FILE, Analyzer, Ended, measuring_command, warm_up_command
-from perf.sweep.metrics import (
-    between,
-    gpu_figures,
-    machine_figures,
-    server_figures,
-    server_pids,
-    watching,
-)
+from perf.sweep.metrics import look, machine_figures, server_figures, server_pids
 from perf.sweep.plan import Planned
 
 _COUNTED = "num_output_tokens"
@@ -67,8 +60,9 @@ class Measurer:
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
         port = int(planned.server.addresses.http.rpartition(":")[2])
         pids = server_pids(port) if planned.server.is_local else []
-        with watching(planned.server.metrics, pids) as watch:
-            command, ended, is_stable = self._loaded(planned)
+        first = look(planned.server.metrics, pids)
+        command, ended, is_stable = self._loaded(planned)
+        last = look(planned.server.metrics, pids)
         blank = replace(blank, command=shlex.join(command), stable=is_stable)
         failed = replace(blank, num_errors=1, stable=False)
         export = self.folder / EXPORT_FILE
@@ -84,13 +78,11 @@ class Measurer:
             export.unlink(missing_ok=True)
         found = figures(records, (windows[1] - windows[0]) / 1e9)
         latency_ms = found["latency"].mean_ms if found["latency"] else None
-        answered = between([look for look in watch.looks if look.samples], *windows)
-        scrapes = [look.samples for look in answered]
         return replace(
             blank,
             **found,
-            server=server_figures(scrapes, planned.target.labels, latency_ms),
-            machine={**gpu_figures(scrapes), **machine_figures(between(watch.looks, *windows))},
+            server=server_figures(first, last, planned.target.labels, latency_ms),
+            machine=machine_figures(first, last),
         )
 
     def _loaded(self, planned: Planned) -> tuple[list[str], Ended, bool]:

@@ -21,7 +21,7 @@ from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, 
 from perf.report.rendering import MARKDOWN_FILE, write_renderings
 from perf.report.schema import Load, Measurement, Run, append, read_measurements, write_run
 from perf.run_folder import continued_or_new, locked_folder, now, run_context
-from perf.sweep.metrics import machine_figures, server_pids, watching
+from perf.sweep.metrics import look, machine_figures, server_pids
 
 MOST_STREAMS = 64  # clients; one Python process reads so many streams without delay
 _STARTS_NOT = (GeneratorError, LevelError, OSError)
@@ -142,11 +142,13 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
 def _measured(load: Load, number: int, port: int, model: str, level: Level) -> Measurement:
     """The figures of a level; it is stable where the wanted number of requests was counted."""
     start = now()
-    with watching(list, server_pids(port)) as watch:
-        records = records_of("completions", port, model, level)
+    pids = server_pids(port)
+    first = look(list, pids)
+    records = records_of("completions", port, model, level)
+    last = look(list, pids)
     found = measurement_of(records, load, number, start)
     is_stable = found.num_requests >= level.policy.min_requests - 2 * level.clients
-    return replace(found, stable=is_stable, machine=machine_figures(watch.looks))
+    return replace(found, stable=is_stable, machine=machine_figures(first, last))
 
 
 def _sent(prompt: str, max_tokens: int, model: str, *, stream: bool) -> Sent:

@@ -14,7 +14,6 @@ from perf.sweep.measuring import ExportError, read_export
 from perf.sweep.metrics import (
     Look,
     Sample,
-    between,
     machine_figures,
     parse_metrics,
     server_figures,
@@ -86,8 +85,6 @@ ENGINES = {
     "hf_triton_queue_time_seconds_count": (10, 20),
     "hf_triton_batch_size_sum": (100, 340),
     "hf_triton_batch_size_count": (50, 110),
-    "hf_triton_kv_pages": (200, 200),
-    "hf_triton_kv_pages_used": (0, 100),
 }
 TRITONS = {
     "nv_inference_count": (16, 32),
@@ -102,7 +99,7 @@ TRITONS = {
     [
         (
             {**TRITONS, **ENGINES},
-            {"queue_share": 0.25, "batch_occupancy": 4, "kv_pages_share": 0.25},
+            {"queue_share": 0.25, "batch_occupancy": 4},
         ),
         (TRITONS, {"queue_share": 0.25, "batch_occupancy": 8}),
         ({name: numbers[::-1] for name, numbers in TRITONS.items()}, {}),  # started again
@@ -111,21 +108,16 @@ TRITONS = {
 def test_an_engines_own_times_come_before_tritons(
     counters: dict[str, tuple[int, int]], expected: dict[str, float]
 ) -> None:
-    def scrape(at: int) -> list[Sample]:
+    def seen(at: int) -> Look:
         other = 'nv_inference_request_duration_us{model="other"} 7'
         own = (f'{one}{{model="m",version="1"}} {value[at]}' for one, value in counters.items())
-        return parse_metrics("\n".join(["# TYPE a gauge", *own, other]))
+        return Look(at, samples=parse_metrics("\n".join(["# TYPE a gauge", *own, other])))
 
-    assert server_figures([scrape(0), scrape(1)], ["m"], latency_ms=400.0) == expected
+    assert server_figures(seen(0), seen(1), ["m"], latency_ms=400.0) == expected
 
 
-def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:
-    looks = [
-        Look(0, 0.0, 0.0, 1.0),
-        Look(10**9, 0.9, 5.0, 2.0),
-        Look(3 * 10**9, 0.3, 6.0, 4.0),
-        Look(9 * 10**9, 0.8, 99.0, 9.0),
-    ]
-    found = machine_figures(between(looks, int(1.5e9), int(2.5e9)))
-    assert (found["cpu_share"], found["server_cpu_cores"]) == (0.3, 0.5)
-    assert found["memory_gib"] == 3.0
+def test_a_machines_use_is_what_grew_between_two_looks() -> None:
+    gpus = [Sample("nv_gpu_memory_used_bytes", {}, 2.0**30)] * 2
+    found = machine_figures(Look(1.0, 5.0), Look(3.0, 6.0, 4.0, 0.3, gpus))
+    expected = {"cpu_share": 0.3, "server_cpu_cores": 0.5, "memory_gib": 4, "gpu_memory_gib": 2}
+    assert found == expected
