@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.ports.openai.tool_calls.calls import whole_calls
+from hf_triton.ports.openai.tool_calls.calls import Function, whole_calls
 from hf_triton.runtime.request.chat_formats import (
     REASONING_FORMS,
     TOOL_FORMS,
@@ -239,6 +239,19 @@ def test_calls_that_are_asked_for_come_as_they_are_written(cuts: list[int]) -> N
     reader = AnswerReader(forced, ChatFormat())
     expected = [WEATHER, ("now", {"a": {"}": "\\"}})]
     assert read(reader, pieces_of(written, cuts)) == ("", "", expected, "tool_calls")
+
+
+def test_arguments_that_are_asked_for_stream() -> None:
+    forced = Tools(LISTED, TOOLS.names, "", parallel=True)
+    reader = AnswerReader(forced, ChatFormat("json", "think", inside=True))
+    assert reader.read("I thin", ends=False).reasoning == "I thin"
+    assert not reader.read('k</think>\n[{"name": "wea', ends=False).calls
+    assert len(reader.read('ther", "arguments":', ends=False).calls) == 1
+    assert not reader.read(" \n ", ends=False).calls, "white space alone is no JSON to parse"
+    first = reader.read('{"city": "Par', ends=False).calls
+    assert [part.function for part in first] == [Function(arguments='{"city": "Par')]
+    assert reader.read("i", ends=False).calls[0].function.arguments == "i"
+    assert reader.finish_reason("length") == "length"
 
 
 TEMPLATES = {

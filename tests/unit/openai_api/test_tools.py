@@ -15,8 +15,14 @@ from msgspec import UNSET, convert, to_builtins
 
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
+from hf_triton.ports.openai.tool_calls import calls
 from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
-from hf_triton.ports.openai.tool_calls.calls import Call, ListedCalls, whole_calls
+from hf_triton.ports.openai.tool_calls.calls import (
+    Call,
+    ListedCalls,
+    enough_after,
+    whole_calls,
+)
 from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
@@ -30,6 +36,21 @@ TOOLS = [
 WEATHER = '{"name": "weather", "arguments": {"city": "Pa} </tool_call> ris"}}'
 NOW = '{"name": "now", "parameters": {}}'
 BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
+
+
+@pytest.mark.threat("endless-tool-call")
+def test_what_waits_is_not_looked_at_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, text = ListedCalls(), '[{"name": "' + "a" * 30_000
+    looked_at = []
+
+    def noted(num_waiting: int) -> int:
+        looked_at.append(num_waiting)
+        return enough_after(num_waiting)
+
+    monkeypatch.setattr(calls, "enough_after", noted)
+    for at in range(0, len(text), 3):
+        reading.read(text[at : at + 3], ends=False)
+    assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
 
 
 @pytest.mark.threat("endless-tool-call")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
+import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from hf_triton.ports.openai.tool_calls.written_values import as_json, decode
+_LITTLE = 512  # characters
 
 
 class Function(Struct, kw_only=True):
@@ -33,6 +34,11 @@ class Read:
     calls: list[Call] = field(default_factory=list)
 
 
+def enough_after(num_waiting: int) -> int:
+    """The number of characters that must wait before a next look; each look costs all of them."""
+    return num_waiting + max(0, num_waiting - _LITTLE) // 8
+
+
 def new_call(index: int, name: str, arguments: str) -> Call:
     # Nine letters and digits: Mistral's chat templates take no other.
     call_id = uuid.uuid4().hex[:9]
@@ -52,6 +58,15 @@ def whole_calls(parts: Iterable[Call]) -> list[Call]:
         else:
             known.function.arguments += part.function.arguments
     return list(calls.values())
+
+
+_NAME = r'"(?:[^"\\]|\\.)*"'
+_HEAD = re.compile(rf'[\s\[,}}]*\{{\s*"name"\s*:\s*({_NAME})\s*,\s*"arguments"\s*:\s*')
+# Where the answer was cut off, what is left is no text for anybody: a call's beginning, or what
+# lies between two.
+_BEGINNING = re.compile(r"[\s\[]*(?:\{[^}]*)?")
+_AFTER_CALL = re.compile(r"\s*(?:[\]},].*)?", re.DOTALL)
+_MARK = re.compile(r'\\(?:.|$)|["{}]', re.DOTALL)
 
 
 class NamedCall:
@@ -76,33 +91,61 @@ class NamedCall:
 
 
 class ListedCalls:
-    """The answer is a JSON object with name and arguments, or a list of such. Where it is cut off,
-    the calls that are whole count, and the rest is no text.
-    """
+    """The answer is a JSON object with name and arguments, or a list of such."""
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
+        self._waiting, self._enough = "", 0
         self._num_calls = 0
+        self._depth = -1  # of braces within arguments, -1 outside of them
+        self._in_text = False  # within one of JSON's
 
     def read(self, text: str, *, ends: bool) -> Read:
+        self._waiting += text
         read = Read()
-        self._pieces.append(text)
-        if ends:
-            whole = "".join(self._pieces)
-            read.text = "" if whole.lstrip().startswith(("{", "[")) else whole
-            read.calls = [new_call(at, *call) for at, call in enumerate(_calls(whole))]
-            self._num_calls = len(read.calls)
+        if ends or len(self._waiting) >= self._enough:
+            while self._waiting and (
+                self._take_head(read) if self._depth < 0 else self._take_arguments(read)
+            ):
+                pass
+            self._enough = enough_after(len(self._waiting))
+        rest = _AFTER_CALL if self._num_calls else _BEGINNING
+        if ends and not rest.fullmatch(self._waiting):
+            read.text, self._waiting = self._waiting, ""
         return read
 
     def finish_reason(self, reason: str | None) -> str | None:
         return "tool_calls" if reason == "stop" and self._num_calls else reason
 
+    def _take_head(self, read: Read) -> bool:
+        head = _HEAD.match(self._waiting)
+        if head is None:
+            return False
+        read.calls.append(new_call(self._num_calls, json.loads(head[1]), ""))
+        self._num_calls += 1
+        self._waiting, self._depth = self._waiting[head.end() :], 0
+        return True
 
-def _calls(text: str) -> Iterator[tuple[str, str]]:
-    """The name and arguments of each call that is whole."""
-    begin = text.find("{")
-    with contextlib.suppress(ValueError, RecursionError):  # an answer that is cut off
-        while begin >= 0:
-            value, end = decode(text, begin)
-            yield value["name"], as_json(value["arguments"]) or "{}"
-            begin = text.find("{", end)
+    def _take_arguments(self, read: Read) -> bool:
+        """Up to their end, or to half an escape; white space alone is no JSON to parse."""
+        if not self._depth:
+            self._waiting = self._waiting.lstrip()
+        end = self._end_of_arguments()
+        if end:
+            more = Function(arguments=self._waiting[:end])
+            read.calls.append(Call(function=more, index=self._num_calls - 1))
+        self._waiting = self._waiting[end:]
+        return self._depth < 0
+
+    def _end_of_arguments(self) -> int:
+        for mark in _MARK.finditer(self._waiting):
+            found = mark[0]
+            if found == "\\":
+                return mark.start()
+            if found == '"':
+                self._in_text = not self._in_text
+            elif not self._in_text and found in "{}":
+                self._depth += 1 if found == "{" else -1
+                if not self._depth:
+                    self._depth = -1
+                    return mark.end()
+        return len(self._waiting)
