@@ -14,8 +14,6 @@ from generator.repository import writing
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL, snapshot
 
-TWO_MODELS = ONE_MODEL + ONE_MODEL.split("\n", 1)[1].replace("demo", "other")
-
 
 @pytest.fixture
 def made(work: Path, run: Run) -> Path:
@@ -131,21 +129,6 @@ def test_a_lost_manifest_is_made_again(made: Path, run: Run) -> None:
     assert run("diff")[1] == "update model_repository/demo: its manifest\n"
     assert run("generate")[1].startswith("update     demo: its manifest\n")
     assert (made / "demo" / MANIFEST_FILE).read_bytes() == before
-
-
-def test_a_file_edited_by_hand_is_a_conflict_and_kept(made: Path, work: Path, run: Run) -> None:
-    edited = made / "demo/config.pbtxt"
-    edited.write_text(edited.read_text() + "# mine\n")
-    (work / "models.yaml").write_text(TWO_MODELS.replace("org/name", "org/new"))
-    before = snapshot(made / "demo")
-    code, out, err = run("generate")
-    assert code == 1
-    assert out.splitlines()[0] == "create     other (3 files)"
-    assert err == (
-        "hf-triton: conflict: model_repository/demo/config.pbtxt: edited by hand\n"
-        "nothing was written for these models: move your edits away, or use --force\n"
-    )
-    assert snapshot(made / "demo") == before
 
 
 def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Run) -> None:

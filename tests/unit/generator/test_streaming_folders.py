@@ -57,8 +57,9 @@ def test_a_conflict_in_one_folder_keeps_the_other_as_it_is(
     code, out, err = run("generate")
     assert code == 1
     assert out.splitlines()[0] == "create     other (3 files)"
-    assert err.splitlines()[0] == (
-        f"hf-triton: conflict: model_repository/{edited}/config.pbtxt: edited by hand"
+    assert err == (
+        f"hf-triton: conflict: model_repository/{edited}/config.pbtxt: edited by hand\n"
+        "nothing was written for these models: move your edits away, or use --force\n"
     )
     assert {path: text for path, text in snapshot(made).items() if path in before} == before
     assert run("generate", "--force")[0] == 0
