@@ -308,8 +308,8 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
 def _change(
     folder: Path, path: str, new: bytes | None, known: Manifest, is_edited: bool
 ) -> Change | None:
-    """What becomes of a file, None where there is nothing to do: ``new`` is None of one that is no
-    longer generated.
+    """Plans one file; ``new`` is None of a file that is no longer generated. Returns None where
+    there is neither.
     """
     gone = "" if new is not None else "no longer generated, but "
     try:

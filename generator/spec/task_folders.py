@@ -56,7 +56,7 @@ def _digest(package: str) -> bytes:
 
 @dataclass(frozen=True)
 class Option:
-    """What hf_triton/runtime/option.py declares, with its type taken apart."""
+    """An option that hf_triton/runtime/option.py declares, with its type taken apart."""
 
     name: str
     kind: type
