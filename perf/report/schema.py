@@ -126,48 +126,36 @@ def write_run(folder: Path, run: Run) -> None:
 
 def append(folder: Path, measurement: Measurement) -> None:
     """Adds a measurement to the run, replacing an earlier one of the same repeat."""
-    before, load, repeat = _read(folder / REPORT_FILE), measurement.load, measurement.repeat
+    before, load, repeat = read_results(folder), measurement.load, measurement.repeat
     kept = [each for each in before.measurements if (each.load, each.repeat) != (load, repeat)]
     _write(folder, Results(before.run, [*kept, measurement]))
 
 
-def read_run(folder: Path) -> Run:
-    """Reads the run in ``folder``. Raises OSError, ValueError for what is none."""
-    return _read(folder / REPORT_FILE).run
-
-
 def read_measurements(folder: Path) -> list[Measurement]:
-    """Reads the measurements; none where there is no run. Raises OSError, ValueError."""
-    file = folder / REPORT_FILE
-    return [*_read(file).measurements] if file.exists() else []
+    """Reads the measurements; an empty list where there is no run. Raises PerfError."""
+    return [*read_results(folder).measurements] if (folder / REPORT_FILE).exists() else []
 
 
 def read_results(path: Path) -> Results:
-    """Reads a run from its folder or its report.json. Raises PerfError."""
+    """Reads a run from its folder or its report.json; keys of later versions are left out. Raises
+    PerfError with the place and the fault.
+    """
     file = path / REPORT_FILE if path.is_dir() else path
     try:
-        return _read(file)
+        data = read_regular(file, _MOST_BYTES)
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
+            raise PerfError(f"{file}: schema_version: got {version}, {expected}")
+        run = msgspec.json.decode(data, type=Run)
+        return Results(run, msgspec.json.decode(data, type=_Measured).measurements)
     except FileNotFoundError:
         expected = f"expected a folder with {REPORT_FILE}, as `hf-triton perf sweep` makes"
         raise PerfError(f"{file}: not found; {expected}") from None
     except OSError as error:
         raise PerfError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise PerfError(str(error)) from None
-
-
-def _read(file: Path) -> Results:
-    """Drops keys of later versions. Raises OSError, ValueError with the place and the fault."""
-    data = read_regular(file, _MOST_BYTES)
-    try:
-        version = msgspec.json.decode(data, type=_Version).schema_version
-        if version > SCHEMA_VERSION:
-            expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
-            raise ValueError(f"{file}: schema_version: got {version}, {expected}")
-        run = msgspec.json.decode(data, type=Run)
-        return Results(run, msgspec.json.decode(data, type=_Measured).measurements)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file}: not a run: {error}") from None
+        raise PerfError(f"{file}: not a run: {error}") from None
 
 
 def _write(folder: Path, results: Results) -> None:

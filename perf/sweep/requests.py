@@ -183,12 +183,15 @@ def _asked(target: Target, output: int | None) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if name in target.inputs}
 
 
-def _sample(target: Target, repository: Path) -> dict[str, Any]:
-    # The folder that knows the model's options: of a model that streams, the engine's.
+def _home(target: Target, repository: Path) -> str:
+    """The folder that knows the model's options: of a model that streams, the engine's."""
     engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
-    home = engine if (repository / engine / VALUES_FILE).is_file() else target.model
+    return engine if (repository / engine / VALUES_FILE).is_file() else target.model
+
+
+def _sample(target: Target, repository: Path) -> dict[str, Any]:
     try:
-        return dict(sample_request(repository, home, target.config))
+        return dict(sample_request(repository, _home(target, repository), target.config))
     except (OSError, ValueError, KeyError):  # a model of this task that is not generated here
         return {}
 
@@ -205,16 +208,11 @@ def _text_input(target: Target, base: Entry) -> str:
 
 
 def _tokenizer(target: Target, repository: Path) -> Path | None:
-    """The tokenizer; None where lengths are counted in words."""
-    name = target.name.removesuffix(ENGINE_SUFFIX)
-    for folder in (repository / (name + ENGINE_SUFFIX), repository / name):
-        try:
-            found = tokenizer_files(folder)
-        except (OSError, ValueError, KeyError):
-            continue
-        if found:
-            return found[-1]
-    return None
+    """The tokenizer, or None where lengths are counted in words."""
+    try:
+        return next(reversed(tokenizer_files(repository / _home(target, repository))), None)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _listed(entry: Entry) -> Entry:

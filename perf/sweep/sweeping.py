@@ -153,10 +153,7 @@ def _begun(
     otherwise = "choose another --output, or --fresh to measure again and lose it"
     continued_or_new(folder, run, otherwise)
     _write_inputs(folder, found)
-    try:
-        return [one for one in read_measurements(folder) if one.num_requests]
-    except ValueError as error:
-        raise PerfError(f"{error}; {otherwise}") from None
+    return [one for one in read_measurements(folder) if one.num_requests]
 
 
 def _write_inputs(folder: Path, found: Sequence[Planned]) -> None:

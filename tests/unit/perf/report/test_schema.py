@@ -26,7 +26,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     schema.write_run(tmp_path, run())
     schema.append(tmp_path, measurement(0))
     schema.append(tmp_path, measurement(1))
-    assert schema.read_run(tmp_path) == run()
+    assert read_results(tmp_path).run == run()
     assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from generator.errors import PerfError, RepositoryError
-from perf.report.schema import read_measurements, read_run
+from perf.report.schema import read_measurements, read_results
 from perf.run_folder import locked_folder
 from perf.sweep import measuring, sweeping
 from perf.sweep.sweeping import Options
@@ -37,7 +37,7 @@ def test_every_load_becomes_a_measurement(options: MakeOptions) -> None:
     assert found[0].latency.p99_ms == 200
     assert found[0].load.prompt_tokens == "4 words"
     assert "cpu_share" in found[0].machine
-    run = read_run(given.folder)
+    run = read_results(given.folder).run
     assert (run.kind, run.versions["perf_analyzer"]) == ("sweep", "2.51.0")
     assert (given.folder / "run.html").is_file()
 
