@@ -529,13 +529,6 @@ def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -
     compiler.close()
 
 
-def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation) -> None:
-    (made,) = asking("a").values()  # type: ignore[union-attr]
-    made.close()
-    asking("a")
-    assert compilation.compiled == ["a", "a"]
-
-
 OWN_SPACES = json.dumps({**SCHEMA, "x-guidance": {"whitespace_pattern": ""}})
 
 
