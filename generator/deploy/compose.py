@@ -55,12 +55,13 @@ def files(server: Server) -> dict[str, bytes]:
 
 def next_steps(server: Server) -> list[str]:
     target = "gpu" if server.gpus else "cpu"
+    # In the folder, where Compose finds a compose.override.yaml of the user's too.
+    up = "docker compose up -d   # Grafana: port 3000, user admin"
     build = [] if server.asked.image else [f"docker build --target {target} -t {server.image} ."]
-    file = Path(server.asked.output) / "compose.yaml"
     return [
         *build,
         'export GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)"; echo "$GRAFANA_ADMIN_PASSWORD"',
-        f"docker compose -f {shlex.quote(str(file))} up -d   # Grafana: port 3000, user admin",
+        f"cd {shlex.quote(server.asked.output)} && {up}",
     ]
 
 

@@ -99,5 +99,13 @@ def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
     assert on_cpu["image"] == "hf-triton:cpu"
 
 
+def test_an_override_file_of_the_users_is_found_and_kept(deploy: Deploy, work: Path) -> None:
+    assert "cd out && docker compose up -d" in deploy("compose").out
+    override = work / "out/compose.override.yaml"
+    override.write_text("services: {grafana: {image: mine}}")
+    assert deploy("compose", "--openai").code == 0
+    assert override.is_file()
+
+
 def test_a_dollar_of_the_users_is_no_variable() -> None:
     assert str(quote_for_compose("a$HOME")) == '"a$$HOME"'
