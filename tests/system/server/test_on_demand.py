@@ -147,7 +147,7 @@ def wrong_of(answers: list[list[object]], expected: object) -> list[object]:
 
 
 def test_nothing_is_loaded_before_it_is_asked_for(made: Made) -> None:
-    assert "serving 1 of 1 model and 7 on demand" in made.served.err
+    assert "serving 1 of 1 model and 5 on demand" in made.served.err
     assert set(states(made).values()) == {"asleep"}
     assert get(f"http://127.0.0.1:{made.listen.health_port}/ready").body["ready"]
     port = made.openai_port
