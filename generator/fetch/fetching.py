@@ -19,7 +19,7 @@ from generator.fetch import hub_client, object_store
 from generator.fetch.download import Download, DownloadEvents, download, part_size
 from generator.fetch.hub_client import InterruptedFetchError, Listing
 from generator.fetch.model_cache import caches_of
-from generator.fetch.plan import ModelFetch, disk_spaces, downloads, hub_models, share
+from generator.fetch.plan import ModelFetch, downloads, free_space, hub_models, share
 from generator.fetch.progress import Progress, size
 from generator.models_yaml.models_lock import (
     Key,
@@ -45,6 +45,7 @@ class FetchRun:
     ) -> None:
         self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
         self._lock = lock
+        self._repository = repository
         self._num_workers = num_workers
         wanted = hub_models(specs)
         self._fetches = list(map(ModelFetch, wanted, caches_of(repository, wanted)))
@@ -119,14 +120,18 @@ class FetchRun:
             state = state if fetch.missing else "all here"
             files = f"{count} file{'s' * (count != 1)}, {size(total)}"
             print(f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}")
-        crowded = []
-        for folder, needed, free in disk_spaces(one for _, one in downloads(self._good)):
-            print(f"{size(needed)} to fetch, {size(free)} free in {folder}")
-            if needed > free:
-                has = f"needs {size(needed)} and has {size(free)} free"
-                crowded.append(f"{folder} {has}, {size(needed - free)} too little")
-        if crowded:
-            message = f"does not fit on the disk: {'; '.join(crowded)}"
+        if not (wanted := downloads(self._good)):
+            return
+        needed, (folder, free) = (
+            sum(one.num_bytes for _, one in wanted),
+            free_space(self._repository),
+        )
+        print(f"{size(needed)} to fetch, {size(free)} free in {folder}")
+        if needed > free:
+            has = (
+                f"needs {size(needed)} and has {size(free)} free, {size(needed - free)} too little"
+            )
+            message = f"does not fit on the disk: {folder} {has}"
             raise FetchError("\n".join([message, *self._failures]))
 
     def fetch(self) -> None:

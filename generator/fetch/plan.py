@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,18 +123,7 @@ def downloads(fetches: Iterable[ModelFetch]) -> list[tuple[ModelFetch, Download]
     return sorted(wanted.values(), key=lambda each: (-each[1].file.size, each[1].path))
 
 
-def disk_spaces(wanted: Iterable[Download]) -> list[tuple[Path, int, int]]:
-    """A folder, needed and free bytes on each file system."""
-    folders: dict[int, Path] = {}
-    needed: dict[int, int] = defaultdict(int)
-    for one in wanted:
-        cache = one.cache.folder  # not there yet: its nearest parent is
-        folder = next(path for path in (cache, *cache.absolute().parents) if path.exists())
-        device = folder.stat().st_dev
-        folders.setdefault(device, folder)
-        needed[device] += one.num_bytes
-    return [(folder, needed[key], free(folder)) for key, folder in folders.items()]
-
-
-def free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
+def free_space(repository: Path) -> tuple[Path, int]:
+    """A folder on the repository's file system, which may not be there yet, and its free bytes."""
+    folder = next(path for path in (repository, *repository.absolute().parents) if path.exists())
+    return folder, shutil.disk_usage(folder).free

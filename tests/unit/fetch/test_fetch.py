@@ -151,7 +151,7 @@ def test_a_dry_run_writes_nothing(work: Workplace, hub: FakeHub) -> None:
 def test_what_does_not_fit_on_the_disk_is_refused_with_numbers(
     work: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("generator.fetch.plan.free", lambda folder: 2_000)
+    monkeypatch.setattr("generator.fetch.fetching.free_space", lambda folder: (folder, 2_000))
     for more in ([], ["--dry-run"]):
         text = work.refused("fetch", *more)
         assert text.startswith("hf-triton: does not fit on the disk: ")
