@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-gap",
         action="store_true",
         help="where memory does not hold two copies of a model, unload the old one before the new "
-        "one is loaded: its callers get errors meanwhile (default: change nothing)",
+        "one is loaded: its requests wait meanwhile (default: change nothing)",
     )
     parser.add_argument(
         "--drain-timeout-s",

@@ -42,8 +42,8 @@ _REMIND_EVERY_S = 10.0
 ROUTING_IS_READ_S = 2.0
 _NO_ROOM = (
     "there is no room for a second copy beside the one that answers: nothing was changed. Run "
-    "hf-triton apply --allow-gap to unload the old copy before the new one is loaded (callers get "
-    "errors until it is ready), or lower kv_cache_gib until two copies fit"
+    "hf-triton apply --allow-gap to unload the old copy before the new one is loaded (requests "
+    "wait until it is ready), or lower kv_cache_gib until two copies fit"
 )
 
 
