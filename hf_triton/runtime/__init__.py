@@ -18,6 +18,13 @@ from pathlib import Path
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+# torch and oneDNN each keep compiled products by their number of rows: their own 1,024 take half a
+# mebibyte each, and lie between buffers whose memory then can't be returned. Compiling one anew
+# takes a millisecond; with 128 a decoder of 0.4 M weights was no slower. Read at the first product:
+# https://github.com/intel/ideep/blob/main/include/ideep/lru_cache.hpp,
+# https://uxlfoundation.github.io/oneDNN/dev_guide_primitive_cache.html
+for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "128")
 
 # The folder of the model version whose process this is: the command line names its model.py.
 version_folder: Path | None = None

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFligh
 from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import mixed_load, reference, tiny_model
+from tests.support.triton import ROOT
 
 needs_onednn = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
@@ -32,6 +35,18 @@ needs_onednn = pytest.mark.skipif(
 needs_bfloat16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this CPU"
 )
+GROWTH = """
+import psutil, torch
+from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
+torch.set_num_threads(1)
+linear, x = PrepackedLinear(torch.randn(256, 128), None), torch.randn(1100, 128)
+with torch.inference_mode():
+    for number in range(1, 1101):
+        linear(x[:number])
+        if number == 300:
+            before = psutil.Process().memory_info().rss
+print((psutil.Process().memory_info().rss - before) // 2**20)
+"""
 FORMS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(48, 80),
     "linear without bias": lambda: nn.Linear(48, 80, bias=False),
@@ -275,3 +290,11 @@ def test_other_layers_are_left_alone(module: nn.Module) -> None:
     model = nn.Sequential(module)
     assert prepack(model) == 0
     assert model[0] is module
+
+
+@needs_onednn
+def test_memory_settles_however_many_numbers_of_rows_are_multiplied() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", GROWTH], cwd=ROOT, capture_output=True, check=True
+    )
+    assert int(found.stdout) < 250, "MiB; 560 with the libraries' own capacities"
