@@ -1,50 +1,42 @@
-"""Stores small Python values, one file each, for processes that start later on the same machine, in
-a folder that only this user can write to. An unreadable file is ignored, and its value computed
-again.
+"""Stores bytes, one file each, for processes that start later on the same machine, in a folder that
+only this user can write to. A damaged file is ignored, and its content computed again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import marshal
 import os
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-Key = tuple[Any, ...]
 _DIGEST_BYTES = 32
-_MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for another process; between checks
 
 
-def path_of(kind: str, key: Key) -> Path | None:
+def path_of(kind: str, *key: object) -> Path | None:
     """The file of a key; None where nothing can be stored."""
-    name = hashlib.sha256(_named(key).encode()).hexdigest()[:32]
+    name = hashlib.sha256(repr((sys.version, *key)).encode()).hexdigest()[:32]
     return next((folder / name for folder in _folders(kind) if is_made_private(folder)), None)
 
 
-def get(path: Path | None, key: Key) -> Any:
-    """The value in a file, or None where it was stored under another key."""
-    with suppress(OSError, EOFError, ValueError, TypeError):
+def get(path: Path | None) -> bytes:
+    """What a file holds; empty where there is none."""
+    with suppress(OSError):
         data = path.read_bytes() if path else b""
-        if data and hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
-            named, value = marshal.loads(data[_DIGEST_BYTES:])  # noqa: S302, from a private folder
-            return value if named == _named(key) else None
-    return None
+        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
+            return data[_DIGEST_BYTES:]
+    return b""
 
 
-def put(path: Path, key: Key, value: Any) -> None:
-    """Stores a value of numbers, texts, tuples, sets and dicts. Raises OSError where it can't."""
-    data = marshal.dumps((_named(key), value))
+def put(path: Path, content: bytes) -> None:
+    """Raises OSError where it can't be stored."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(hashlib.sha256(data).digest() + data)
+        temporary.write_bytes(hashlib.sha256(content).digest() + content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)  # remains only if the move failed
@@ -52,30 +44,16 @@ def put(path: Path, key: Key, value: Any) -> None:
 
 @contextmanager
 def exclusive(path: Path | None) -> Iterator[None]:
-    """Locks a key while its value is computed, so that models that load at once don't all compute
-    it: look again for a stored value. Gives up waiting after a minute, and does nothing where no
-    file can be stored.
+    """Locks a file while its content is computed, so that models that load at once don't all
+    compute it: look again for it. Does nothing where no file can be stored.
     """
     with ExitStack() as locks:
         with suppress(OSError):  # some file systems have no locks
             if path is not None:
                 lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 locks.callback(os.close, lock)
-                _wait_for(lock)
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _wait_for(lock: int) -> None:
-    end_s = time.monotonic() + _MOST_WAIT_S
-    while time.monotonic() < end_s:
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        time.sleep(_BETWEEN_S)
-
-
-def _named(key: Key) -> str:
-    return repr((sys.version, *key))
 
 
 def _folders(kind: str) -> Iterator[Path]:

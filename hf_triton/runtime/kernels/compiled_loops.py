@@ -144,17 +144,16 @@ def gomp_parallel(kind: type[ctypes.CDLL]) -> Any:
 @cache
 def load_kernel(name: str, dtype: torch.dtype) -> Kernel:
     """Compiling a kernel takes seconds, once on a machine. Raises ImportError without Numba."""
-    key = (name, str(dtype), *_conditions())
-    path = disk_cache.path_of("objects", key)
-    found = disk_cache.get(path, key)
-    if not found:
+    path = disk_cache.path_of("objects", name, dtype, *_conditions())
+    kept = disk_cache.get(path)
+    if not kept:
         with disk_cache.exclusive(path):
-            found = disk_cache.get(path, key)
-            if not found:
+            kept = disk_cache.get(path)
+            if not kept:
                 function = _compiled(name, dtype)
-                _keep(path, key, function)
+                _keep(path, function)
                 return Kernel(function.address, function)
-    return _loaded(*found)
+    return _loaded(kept)
 
 
 def _compiled(name: str, dtype: torch.dtype) -> Any:
@@ -185,7 +184,7 @@ def _conditions() -> tuple[Any, ...]:
     return hashlib.sha256(code).hexdigest(), *versions, *processor, variables
 
 
-def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
+def _keep(path: Path | None, function: Any) -> None:
     """Keeps a compiled function, where it can be loaded without Numba."""
     if path is None:
         say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
@@ -198,13 +197,13 @@ def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
         missing = [n for n in called if n not in _RAISING and not hasattr(ctypes.pythonapi, n)]
         if missing:
             raise ValueError(f"they call {', '.join(missing)}")
-        disk_cache.put(path, key, (function.native_name, code))
+        disk_cache.put(path, function.native_name.encode() + b"\0" + code)
     except Exception as error:  # whatever another Numba raises
         say_not_kept(f"{type(error).__name__}: {reason(error)}")
 
 
-def _loaded(name: str, code: bytes) -> Kernel:
-    """``code``: an object file's bytes."""
+def _loaded(kept: bytes) -> Kernel:
+    """``kept``: the function's name, a zero byte, and an object file."""
     from llvmlite import binding
 
     binding.initialize_native_target()
@@ -215,9 +214,10 @@ def _loaded(name: str, code: bytes) -> Kernel:
             binding.add_symbol(raising, end)
     target = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+    name, _, code = kept.partition(b"\0")
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Kernel(engine.get_function_address(name), engine)
+    return Kernel(engine.get_function_address(name.decode()), engine)
 
 
 @cache
