@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from hf_triton.runtime import log
-from hf_triton.runtime.errors import OverloadedError, RequestError, reason
+from hf_triton.runtime.errors import RequestError, reason
 from hf_triton.runtime.request.chat_formats import JSON, ChatFormat, format_of
 from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import kind_of
@@ -95,7 +95,7 @@ class ChatTemplate:
             rendered = self._tokenizer.apply_chat_template(
                 chat, tools=tools, tokenize=False, **prompt
             )
-        except (RequestError, OverloadedError):
+        except RequestError:
             raise
         except Exception as error:
             raise RequestError(_describe_failure(error, chat, kwargs)) from None
@@ -163,8 +163,6 @@ class ChatTemplate:
             return ""
         try:
             return str(self._tokenizer.apply_chat_template(list(chat), tokenize=False))
-        except OverloadedError:
-            raise
         except Exception:
             return ""
 
