@@ -19,12 +19,8 @@ LIMIT_S = 5.0
 MOST_CHARACTERS = 64 * 2**20
 
 
-class _TooMuchError(RequestError):
-    def __init__(self) -> None:
-        super().__init__(
-            f"messages: this model's chat template takes more than {LIMIT_S:g} s to render them, "
-            f"or writes more than {MOST_CHARACTERS} characters"
-        )
+class _TooMuch(BaseException):
+    """No Exception: jinja2 would look for its line in the template, which it may not have."""
 
 
 def limit_rendering() -> None:
@@ -47,12 +43,18 @@ class _Limited:
     def render(self, **given: Any) -> str:
         """Raises RequestError: it takes too long, or writes too much."""
         pieces, left = list[str](), MOST_CHARACTERS
-        with _ended_after(LIMIT_S):
-            for piece in self._compiled.generate(**given):
-                pieces.append(piece)
-                left -= len(piece)
-                if left < 0:
-                    raise _TooMuchError
+        try:
+            with _ended_after(LIMIT_S):
+                for piece in self._compiled.generate(**given):
+                    pieces.append(piece)
+                    left -= len(piece)
+                    if left < 0:
+                        raise _TooMuch
+        except _TooMuch:
+            raise RequestError(
+                f"messages: this model's chat template takes more than {LIMIT_S:g} s to render "
+                f"them, or writes more than {MOST_CHARACTERS} characters"
+            ) from None
         return "".join(pieces)
 
 
@@ -61,14 +63,13 @@ _limited = lru_cache(_Limited)
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raises _TooMuchError wherever this thread is in Python when the time is up."""
+    """Raises _TooMuch wherever this thread is in Python when the time is up."""
     thread, lock, is_over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
 
     def end() -> None:
         with lock:
             if not is_over:
-                error = ctypes.py_object(_TooMuchError)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TooMuch))
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

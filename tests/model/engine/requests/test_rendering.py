@@ -22,7 +22,8 @@ RICH = (
     "{%- endfor %}{{ tools | tojson }}{{ extra }}{{ dict(a=1) }}"
 )
 LOOKS_AHEAD = (  # as gpt-oss'
-    "{% for one in messages %}{% for later in messages[loop.index:] %}{% endfor %}{% endfor %}"
+    "{% for one in messages %}{% for later in messages[loop.index:] %}"
+    "{% if later.role == 'tool' %}{{ later.content }}{% endif %}{% endfor %}{% endfor %}"
     "{{ messages[0].content }}"
 )
 TOOLS_EACH_TIME = "{% for one in messages %}{{ tools | tojson }}{{ one.content }}{% endfor %}"
