@@ -55,6 +55,11 @@ class LayerShape:
         """Whether it keeps keys and values alone."""
         return bool(self.num_kv_heads) and not self.states
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it keeps keys and values, convolution and recurrent states alone."""
+        return all(state.kind in ("conv", "recurrent") for state in self.states)
+
 
 def keep_states(shapes: Iterable[LayerShape]) -> bool:
     return any(shape.states for shape in shapes)

@@ -1,5 +1,5 @@
 """The cache behind transformers' own interface, for models that compute attention themselves: a
-row's pages are gathered, and what it keeps of an encoder's source is a row of tables.
+row's pages are gathered, and its states are a row of their tables.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from transformers import Cache, EncoderDecoderCache
-from transformers.cache_utils import CacheLayerMixin, DummyLayer
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from ..sequence.sequence import Sequence
+from .layer_shapes import StateShape
 from .paged_cache import PagedCache
 from .pages import num_pages_of
 
@@ -110,22 +111,83 @@ class PageLayer(CacheLayerMixin):
         return self.max_length
 
 
+class StateLayer(LinearAttentionLayer):
+    """Convolution and recurrent states, which transformers updates in place: views of rows of
+    tables, or copies that ``finish`` stores.
+    """
+
+    def __init__(self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor]) -> None:
+        self.shapes, self.stored = shapes, stored
+        self._rows: TableRows = slice(0, 0)
+        LinearAttentionLayer.__init__(
+            self, number_of_states=1 + max(shape.index for shape in shapes)
+        )
+        self.dtype, self.device = stored[0].dtype, stored[0].device  # type: ignore[assignment]
+        for shape in shapes:
+            if shape.kind == "conv":
+                self.conv_kernel_size[shape.index] = shape.shape[-1]
+                self.is_conv_states_initialized[shape.index] = True
+            else:
+                self.is_recurrent_states_initialized[shape.index] = True
+
+    def select(self, rows: Rows) -> None:
+        """Sets the rows of the next forward; states of sequences that begin are 0."""
+        self._rows = rows.on(self.stored[0].device).table_rows
+        for shape, stored in zip(self.shapes, self.stored, strict=True):
+            if not rows.num_past:
+                stored[self._rows] = 0
+            self._kept(shape)[shape.index] = stored[self._rows]
+        self.has_previous_state = dict.fromkeys(self.has_previous_state, bool(rows.num_past))
+
+    def finish(self) -> None:
+        for shape, stored in zip(self.shapes, self.stored, strict=True):
+            if isinstance(self._rows, torch.Tensor):
+                stored[self._rows] = self._kept(shape)[shape.index]
+
+    def _kept(self, shape: StateShape) -> Any:
+        return self.conv_states if shape.kind == "conv" else self.recurrent_states
+
+
+class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
+    """For Falcon-H1 and Zamba."""
+
+    def __init__(
+        self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor], *keys: torch.Tensor
+    ) -> None:
+        PageLayer.__init__(self, *keys)
+        StateLayer.__init__(self, shapes, stored)
+
+    def select(self, rows: Rows) -> None:
+        self.rows = rows
+        StateLayer.select(self, rows)
+
+
 class ModelCache(Cache):
     def __init__(self, cache: PagedCache) -> None:
-        super().__init__(
-            layers=[
-                PageLayer(keys, values) if shape.num_kv_heads else DummyLayer()
-                for shape, keys, values in zip(cache.shapes, cache.keys, cache.values, strict=True)
-            ]
-        )
+        Cache.__init__(self, layers=[_layer(cache, index) for index in range(len(cache.shapes))])
         for layer in self.layers:
             if isinstance(layer, PageLayer):
                 layer.max_length = cache.size.max_model_len
 
     def select(self, rows: Rows) -> None:
         for layer in self.layers:
-            if isinstance(layer, PageLayer):
+            if isinstance(layer, (PageLayer, StateLayer)):
                 layer.select(rows)
+
+    def finish(self) -> None:
+        for layer in self.layers:
+            if isinstance(layer, StateLayer):
+                layer.finish()
+
+
+def _layer(cache: PagedCache, index: int) -> Any:
+    shape = cache.shapes[index]
+    keys = cache.keys[index], cache.values[index]
+    if shape.states and shape.num_kv_heads:
+        return StateAndPageLayer(shape.states, cache.states[index], *keys)
+    if shape.states:
+        return StateLayer(shape.states, cache.states[index])
+    return PageLayer(*keys) if shape.num_kv_heads else DummyLayer()
 
 
 class OwnLayer(PageLayer):

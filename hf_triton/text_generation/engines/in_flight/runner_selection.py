@@ -3,8 +3,8 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes), and its logits are compared with those of the
 model's own ``generate``. The first that agrees is taken, tried in the order of speed: fused,
-packed, cache. Layers with states have packed runners of their own alone: compiled on a CPU, else by
-transformers' functions.
+packed, cache. Layers with states have packed runners of their own, compiled on a CPU, transformers'
+functions on a GPU.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
 FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
 STATES = RunnerSpec("packed, states", _states)
 CACHE = RunnerSpec("cache", CacheRunner)
-# For models whose prompts' tokens all see each other (PaliGemma).
+# For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
+# Mamba 1 takes none).
 WHOLE_PROMPTS = RunnerSpec("cache, whole prompts", CacheRunner, chunked_prefill=False)
 
 
@@ -111,13 +112,15 @@ def _candidates(
     model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
 ) -> list[RunnerSpec]:
     """The runners that may hold a model, the fastest first."""
-    if keep_states(shapes):
-        in_pages = _on_gpu(PagedStateRunner, model, shapes, device)
-        return [STATES, in_pages] if compiled else [in_pages]
+    found: list[RunnerSpec] = []
     # Layers that compute keys and values from what their cache keeps (DeepSeek V2).
     keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    found = [FUSED] if compiled and is_plain else []
+    if keep_states(shapes) and all(shape.is_packed for shape in shapes) and not keeps_latents:
+        in_pages = _on_gpu(PagedStateRunner, model, shapes, device)
+        found += [STATES, in_pages] if compiled else [in_pages]
+    if compiled and is_plain:
+        found.append(FUSED)
     if is_plain and _takes_attention(model):
         found += _packed_runners(model, shapes, device, compiled=compiled)
     if "local" not in (getattr(model.config, "attention_layers", None) or ()):

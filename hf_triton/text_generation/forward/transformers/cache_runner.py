@@ -17,14 +17,16 @@ import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.memory.layer_shapes import cache_argument
+from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
 from hf_triton.text_generation.memory.model_cache import ModelCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .transformers_runner import CountedPositions, Runner
 
-_SLIDING = "sliding_attention"
+# Layers that keep states and attend to nothing: no row is padded, so they take no mask.
+_STATE_KINDS = {"linear_attention", "conv"}
+_SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
 Block = tuple[slice, slice]  # tokens of a chunk, and the columns that they see
 
 
@@ -36,6 +38,8 @@ class CacheRunner(Runner):
         self._model_cache = ModelCache(cache)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
+        self._attends = any(shape.num_kv_heads for shape in cache.shapes)
+        self._has_states = keep_states(cache.shapes)
         self._counted = CountedPositions(model)
         self._windows = sliding_windows(model.config.get_text_config())
 
@@ -92,6 +96,7 @@ class CacheRunner(Runner):
         counted = self._counted.given(positions) if len(positions) > 1 else nullcontext()
         with counted:
             output = self.model(**inputs)
+        self._model_cache.finish()
         logits: torch.Tensor = output.logits
         return logits
 
@@ -100,10 +105,14 @@ class CacheRunner(Runner):
         them. Sliding windows follow each row's own position, which transformers takes from one
         offset for all rows, so they get additive masks, one for each kind of layer.
         """
+        if not self._attends:
+            return None
         if not self._windows and not blocks:
             columns = torch.arange(length, device=self.device)
             return (columns <= positions[:, -1:]).to(torch.int64)
         masks = causal_masks(positions, length, self._windows, self.model.dtype, blocks)
+        if self._has_states:
+            return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -156,7 +165,9 @@ def additive_mask(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def sliding_windows(config: Any) -> dict[str, int]:
     """Each layer kind's window (0: none); empty for a model without windows."""
     window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or [_SLIDING])
-    if not window or _SLIDING not in kinds:
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
+    if not window or not kinds & _SLIDING_KINDS:
         return {}
-    return {kind: window if kind == _SLIDING else 0 for kind in sorted(kinds)}
+    if "hybrid_sliding" in kinds:  # some models call their masks by what those layers attend to
+        kinds |= {"full_attention", "sliding_attention"}
+    return {kind: window if kind in _SLIDING_KINDS else 0 for kind in sorted(kinds - _STATE_KINDS)}
