@@ -33,6 +33,11 @@ _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
 _NUM_ENCODED = 16
 _NUM_FORCED = 5
 _WINDOW = 4
+_RUNNERS: dict[str, Any] = {
+    "encoder-decoder": EncoderDecoderRunner,
+    # For decoders that can't count an offset for each row.
+    "encoder-decoder, equal lengths": partial(EncoderDecoderRunner, equal_lengths=True),
+}
 
 
 def plan_encoder_decoder(
@@ -92,15 +97,18 @@ def _trial(setup: EngineSetup, sources: list[Source], start: int) -> Trial:
 def _select(
     setup: EngineSetup, shapes: list[LayerShape], sources: list[Source], start: int
 ) -> RunnerSpec:
-    """The runner, if its logits agree with the model's own. That it pads texts is tried only where
-    windows and blocks can be narrowed to a few tokens: else the trial would not show what they do.
+    """The first runner whose logits agree with the model's own. One that pads texts is tried only
+    where windows and blocks can be narrowed to a few tokens: else the trial would not show what
+    they do.
     """
     model, trial = setup.model, _trial(setup, sources, start)
 
     def matching(refusals: Refusals, *, pads: bool) -> RunnerSpec | None:
-        make = partial(EncoderDecoderRunner, pads=pads)
-        spec = RunnerSpec("encoder-decoder", make, chunked_prefill=False)
-        return trial.select(trial.expected(), [spec], shapes, refusals)
+        specs = [
+            RunnerSpec(name, partial(kind, pads=pads), chunked_prefill=False)
+            for name, kind in _RUNNERS.items()
+        ]
+        return trial.select(trial.expected(), specs, shapes, refusals)
 
     for width in () if setup.sources else SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,10 +32,19 @@ _OFFSET, _POSITIONS = "past_key_values_length", "position_ids"
 
 class EncoderDecoderRunner(Runner):
     def __init__(
-        self, model: Any, cache: PagedCache, device: torch.device, *, pads: bool = False
+        self,
+        model: Any,
+        cache: PagedCache,
+        device: torch.device,
+        *,
+        pads: bool = False,
+        equal_lengths: bool = False,
     ) -> None:
-        """``pads``: texts of different lengths share a batch of the encoder."""
+        """``pads``: texts of different lengths share a batch of the encoder; ``equal_lengths``:
+        only decoders of one length are computed together.
+        """
         self.model, self.cache, self.device = model, cache, device
+        self._equal_lengths = equal_lengths
         self._model_cache = CrossCache(cache)
         self._encoder = Encoder(model, device, pads=pads)
         self._decoder = model.get_decoder()
@@ -44,13 +54,17 @@ class EncoderDecoderRunner(Runner):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        computed = list(step.decodes)
-        parts = [self._decode(computed)] if computed else []
-        begun: dict[int, list[Sequence]] = {}
-        for chunk in step.prefills:
-            begun.setdefault(chunk.sequence.num_prefill_tokens, []).append(chunk.sequence)
-        for sequences in begun.values():
-            computed = computed + sequences
+        computed: list[Sequence] = []
+        parts = []
+        decodes: Iterable[list[Sequence]] = [step.decodes] if step.decodes else []
+        if self._equal_lengths:
+            decodes = _grouped(step.decodes, attrgetter("num_computed_tokens"))
+        for sequences in decodes:
+            computed += sequences
+            parts.append(self._decode(sequences))
+        begun = (chunk.sequence for chunk in step.prefills)
+        for sequences in _grouped(begun, attrgetter("num_prefill_tokens")):
+            computed += sequences
             parts.append(self._begin(sequences))
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         if computed == step.sampled:
@@ -93,13 +107,18 @@ class EncoderDecoderRunner(Runner):
         """input_ids and positions (rows, tokens), hidden (rows, source, size) and each row's
         ``lengths`` of it -> logits (rows, vocab) of the last tokens.
         """
+        mask = self._cross_mask(input_ids, lengths)
         inputs = {
             "attention_mask": self._own_masks(positions),
-            "encoder_attention_mask": self._cross_mask(input_ids, lengths),
+            "encoder_attention_mask": mask,
             "position_ids": positions,
         }
-        with self._given({name: inputs[name] for name in inputs.keys() & self._accepted}):
+        known = {name: value for name, value in inputs.items() if name in self._accepted}
+        # FSMT's decoder knows it by another name.
+        own = {} if "encoder_attention_mask" in known else {"attention_mask": mask}
+        with self._given(known):
             output = self.model(
+                **own,
                 encoder_outputs=self._encoder.outputs(hidden),
                 decoder_input_ids=input_ids,
                 past_key_values=self._model_cache,
@@ -109,15 +128,23 @@ class EncoderDecoderRunner(Runner):
         return logits
 
     def _own_masks(self, positions: torch.Tensor) -> Any:
-        """Masks of the decoder's own tokens, one for each kind of layer with sliding windows."""
+        """Masks of the decoder's own tokens, one for each kind of layer with sliding windows; None
+        for equal lengths, where all columns are visible.
+        """
+        if self._equal_lengths:
+            return None
         length = self._model_cache.own[0].rows.length
         masks = causal_masks(positions, length, self._windows, self.model.dtype)
         return masks if self._windows else next(iter(masks.values()))
 
     def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """The mask of the encoder's tokens, (rows, 1, tokens, longest source)."""
+        """The mask of the encoder's tokens, (rows, 1, tokens, longest source); for equal lengths
+        (rows, longest source) of 0 and 1.
+        """
         columns = torch.arange(max(lengths), device=self.device)
         ends = to_device(torch.tensor(lengths), self.device)[:, None]
+        if self._equal_lengths:
+            return (columns < ends).to(torch.int64)
         hidden = (columns >= ends)[:, None].expand(-1, input_ids.shape[1], -1)
         return additive_mask(hidden, self.model.dtype)
 
@@ -138,6 +165,15 @@ class EncoderDecoderRunner(Runner):
                 setattr(module, name, function)
                 stack.callback(delattr, module, name)
             yield
+
+
+def _grouped(
+    sequences: Iterable[Sequence], length: Callable[[Sequence], int]
+) -> Iterable[list[Sequence]]:
+    groups: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        groups.setdefault(length(sequence), []).append(sequence)
+    return groups.values()
 
 
 def functions_by_row(decoder: Any) -> list[tuple[Any, str, Callable[..., Any]]]:

@@ -27,12 +27,18 @@ from tests.support.tiny_models import (
 EOS = 1
 START = DecoderStart(2)
 _BART = {name: value for name, value in BART.items() if name != "forced_eos_token_id"}
-# Positions from what the cache says, T5's bias, positions of one length at a time, an encoder in
-# blocks.
+# Positions from what the cache says, T5's bias, positions of one length at a time, a decoder that
+# takes one length at a time, an encoder in blocks.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bart": BART,
     "t5": T5,
     "m2m_100": _BART,
+    "led": {
+        **_BART,
+        "max_encoder_position_embeddings": 128,
+        "max_decoder_position_embeddings": 64,
+        "attention_window": 16,
+    },
     "longt5": {**T5, "local_radius": 8},
 }
 
@@ -48,7 +54,8 @@ def test_sequences_that_join_in_mid_flight_have_generates_tokens(family: str) ->
     expected = [tokens[1:] for tokens in reference(model, asked, min_gap=1e-5)]
     options = {"max_num_seqs": 4, "max_num_batched_tokens": 30}
     with running(InFlightEngine(setup(model, eos=[EOS], **options))) as engine:
-        assert engine.description.startswith("in_flight engine (encoder-decoder)")
+        equal = ", equal lengths" if family == "led" else ""
+        assert engine.description.startswith(f"in_flight engine (encoder-decoder{equal})")
         assert generate_all(engine, asked, at_first=6) == expected
 
 

@@ -139,7 +139,7 @@ def test_an_encoder_decoder_that_differs_goes_to_generate_with_one_line(
     engine.stop()
     assert engine.name == "generate"
     assert len(log_lines) == 1
-    why = "encoder-decoder: logits differ by 0."
+    why = "encoder-decoder and encoder-decoder, equal lengths: logits differ by 0."
     assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
 
 
