@@ -1,10 +1,11 @@
-"""Leaves out of torch and transformers what a model doesn't run on a machine without a GPU: a
-quarter of what importing them takes.
+"""Leaves out of torch and transformers what a model doesn't run on a machine without a GPU: half of
+what importing them takes.
 
 torch's compiler is imported when something of it is first used: until then the decorators that mark
 functions for it remember them. Tensors over several processes are hidden as a build of torch
-without them hides them, packages that only some models need as if they were not installed. Only for
-tested releases.
+without them hides them, packages that only some models need as if they were not installed. What
+transformers finds in the files of all its models is kept. Models are built with data that nothing
+has touched, for torch imports as much again for tensors without data. Only for tested releases.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import importlib.util
 import json
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from . import disk_cache
 from .regular_file import MOST_JSON_BYTES, read_regular
 from .weights.hub_files import ADAPTER_CONFIG
 
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
 _COMPILER = "torch._dynamo"
-_APART = "_trace_wrapped_higher_order_op"  # of it, which transformers' masks import
+_WITHOUT_DATA = "torch._meta_registrations"  # operators on tensors without data
+_APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
 _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 _WHOLE = ("vllm", "onnxruntime")  # engines that use what is left out
 # transformers imports them wherever they are installed.
@@ -38,34 +43,34 @@ _ASKING = (
 _WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only describe others
 
 
-class _Compiler(ModuleType):
-    """torch's compiler, whose code runs once something of it is asked for, other than the
-    decorators of functions that may come to be compiled: they return what they are given, and get
-    it again then.
+class Deferred(ModuleType):
+    """A package whose code runs once something of it is asked for, other than the decorators of
+    functions that may come to be compiled: they return what they are given, and get it again then.
+    ``apart`` are modules of the package that need nothing else of it.
     """
 
-    def __init__(self) -> None:
-        super().__init__(_COMPILER)
-        torch = importlib.util.find_spec("torch")  # which is not imported
-        folders = torch.submodule_search_locations if torch is not None else None
-        spec = PathFinder.find_spec(_COMPILER, folders)
+    def __init__(self, name: str, apart: tuple[str, ...] = ()) -> None:
+        super().__init__(name)
+        parent = importlib.util.find_spec(name.partition(".")[0])  # which is not imported
+        spec = parent and PathFinder.find_spec(name, parent.submodule_search_locations)
         if spec is None or spec.loader is None:
-            raise ModuleNotFoundError(f"no module named {_COMPILER}")
-        self.__spec__, self.__package__, self.__file__ = spec, _COMPILER, spec.origin
+            raise ModuleNotFoundError(f"no module named {name}")
+        self.__spec__, self.__package__, self.__file__ = spec, name, spec.origin
         self.__loader__ = self._loader = spec.loader
         self._marked: list[tuple[str, Any]] = []
-        self._lock, self._has_begun = threading.RLock(), False
-        sys.modules[_COMPILER] = self
+        self._lock, self.has_begun = threading.RLock(), False
+        sys.modules[name] = self
         self.__path__ = self._paths = list(spec.submodule_search_locations or ())
-        importlib.import_module(f"{_COMPILER}.{_APART}")
+        for module in apart:
+            importlib.import_module(f"{name}.{module}")
         del self.__path__  # whoever imports another module of the package asks for it
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
-            raise AttributeError(f"module '{_COMPILER}' has no attribute '{name}'")
-        if name in _MARKS and not self._has_begun:
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        if name in _MARKS and not self.has_begun:
             return partial(self._mark, name)
-        self._run()
+        self.run()
         return self.__getattribute__(name)
 
     def _mark(self, name: str, fn: Any = None, *_: Any, **options: Any) -> Any:
@@ -74,16 +79,86 @@ class _Compiler(ModuleType):
         self._marked.append((name, fn))
         return fn
 
-    def _run(self) -> None:
-        """Imports it as Python does."""
+    def run(self) -> None:
+        """Imports it as Python does, and first what it may use."""
         with self._lock:
-            if self._has_begun:
+            if self.has_begun:
                 return
-            self._has_begun, self.__path__ = True, self._paths
+            self.has_begun, self.__path__ = True, self._paths
+            needed = sys.modules.get(_WITHOUT_DATA)
+            if isinstance(needed, Deferred):
+                needed.run()
             self._loader.exec_module(self)
             for name, function in self._marked:
                 if name != "disable":  # which would return another function
                     self.__getattribute__(name)(function)
+
+
+class _Changes:
+    """Finds two modules of transformers, and changes a function of each once it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        change = _CHANGES.get(name)
+        spec = PathFinder.find_spec(name, path, target) if change else None
+        loader: Any = spec and spec.loader
+        if change is None or loader is None:
+            return None
+        run = loader.exec_module
+
+        def run_and_change(module: ModuleType) -> None:
+            run(module)
+            change(module)
+
+        loader.exec_module = run_and_change
+        return spec
+
+
+def _keep_scan(module: Any) -> None:
+    name = "create_import_structure_from_path"
+    scan = getattr(module, name, None)
+    if scan is not None:
+        setattr(module, name, partial(_kept_scan, scan))
+
+
+def _build_with_data(module: Any) -> None:
+    """transformers' own way where DeepSpeed is used: weights are read into what was built."""
+    own = module.PreTrainedModel.get_init_context
+
+    def contexts(cls: Any, *args: Any, **options: Any) -> list[Any]:
+        import torch
+
+        found = own.__func__(cls, *args, **options)
+        if not _is_left_out(_WITHOUT_DATA):
+            return list(found)
+        without_device = [one for one in found if not isinstance(one, torch.device)]
+        return [*without_device, module.init.no_init_weights()]
+
+    module.PreTrainedModel.get_init_context = classmethod(contexts)
+
+
+_CHANGES: dict[str, Callable[[Any], None]] = {
+    "transformers.utils.import_utils": _keep_scan,
+    "transformers.modeling_utils": _build_with_data,
+}
+
+
+def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
+    """What ``scan`` finds in a folder, or in that of a file; kept for the folder of all models."""
+    folder = Path(path)
+    folder = folder if folder.is_dir() else folder.parent
+    if folder.name != "models":
+        return scan(path)
+    key = (metadata.version("transformers"), str(folder), folder.stat().st_mtime_ns)
+    file = disk_cache.path_of("imports", key)
+    found = disk_cache.get(file, key)
+    if found is None:
+        found = scan(path)
+        if file is not None:
+            with suppress(OSError):
+                disk_cache.put(file, key, found)
+    return found
 
 
 def leave_out(version_folder: Path) -> None:
@@ -97,14 +172,29 @@ def leave_out(version_folder: Path) -> None:
         is_plain = _is_plain(version_folder.parent, served)
     except (OSError, ValueError, LookupError, AttributeError, TypeError, ImportError):
         return  # whoever loads the model tells what is wrong with it, or is not installed
+    if is_plain and "torch" not in sys.modules:
+        Deferred(_WITHOUT_DATA)
     import torch
 
     if torch.cuda.is_available() or _COMPILER in sys.modules:
+        if _is_left_out(_WITHOUT_DATA):
+            sys.modules[_WITHOUT_DATA].run()
         return
+    if _is_left_out(_WITHOUT_DATA):
+        from torch._opaque_base import OpaqueBaseMeta
+
+        torch._C._set_generator_metaclass(OpaqueBaseMeta)  # noqa: SLF001, left out with the others
     torch.distributed.is_available = lambda: False
-    _Compiler()
-    for package in _OPTIONAL if is_plain else ():
-        sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+    Deferred(_COMPILER, _APART)
+    sys.meta_path.insert(0, _Changes())
+    if is_plain:
+        for package in _OPTIONAL:
+            sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+
+
+def _is_left_out(name: str) -> bool:
+    module = sys.modules.get(name)
+    return isinstance(module, Deferred) and not module.has_begun
 
 
 def _is_plain(folder: Path, served: dict[str, Any]) -> bool:

@@ -18,18 +18,19 @@ from tests.support.tiny_models import tiny_model
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 sys.path[:0] = ["."]
 import hf_triton.runtime
 hf_triton.runtime.version_folder = Path(sys.argv[1])
+os.environ["XDG_CACHE_HOME"] = sys.argv[1]
 from hf_triton.runtime.quick_imports import leave_out
 leave_out(hf_triton.runtime.version_folder)
 import torch
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[2]).eval()
 print(model(torch.tensor([[1, 2, 3]])).logits.sum().item())
-names = ("torch._dynamo.eval_frame", "torch.distributed.tensor", "accelerate", "torchao")
+names = ("torch._dynamo.eval_frame", "torch.distributed.tensor", "accelerate", "torchao", "sympy")
 print([name for name in names if sys.modules.get(name)])
 """
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU all is imported")
@@ -62,12 +63,15 @@ def test_a_model_computes_the_same_without_what_it_does_not_need(
 torch._dynamo.reset()
 compiled = torch.compile(lambda x: x * 2, backend="eager")
 print(compiled(torch.ones(1)).item(), "torch._dynamo.eval_frame" in sys.modules)
+print(torch.arange(3, device="meta").device)
 """
-    logits, imported, compiled = run(version_folder(tmp_path, weights), weights, asks)
+    logits, imported, compiled, device = run(version_folder(tmp_path, weights), weights, asks)
     own = tiny_model("llama")(torch.tensor([[1, 2, 3]])).logits.sum().item()
     assert float(logits) == pytest.approx(own, abs=1e-4)
     assert imported == "[]"
     assert compiled == "2.0 True"
+    assert device == "meta"
+    assert [*tmp_path.rglob("imports/*")]
 
 
 @NO_GPU
@@ -83,6 +87,18 @@ def test_an_adapter_beside_the_weights_is_loaded(tmp_path: Path, weights: Path) 
     model.save_pretrained(tmp_path / "both")
     folder = version_folder(tmp_path, tmp_path / "both")
     assert run(folder, tmp_path / "both")[0] != run(folder, weights)[0]
+
+
+def test_what_transformers_finds_in_its_files_is_found_again(tmp_path: Path, weights: Path) -> None:
+    again = """
+from transformers.utils.import_utils import create_import_structure_from_path as scan
+import transformers.models
+for path in (transformers.models.__file__, os.path.dirname(transformers.models.__file__)):
+    print(scan(path) == scan.args[0](path))
+"""
+    folder = version_folder(tmp_path, weights)
+    run(folder, weights)
+    assert run(folder, weights, again)[2:] == ["True", "True"]
 
 
 def test_nothing_is_left_where_a_value_cannot_be_kept(
