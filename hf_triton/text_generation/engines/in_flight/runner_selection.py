@@ -30,6 +30,7 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
 from .trial import TRIAL_WIDTH, WIDTHS, text_trial
@@ -87,6 +88,8 @@ def select_runner(
     ``max_model_len``. Leaves the model as the runner needs it. Raises UnsupportedModelError where
     none agrees, LoadError for NaN logits.
     """
+    if device.type == "cpu":
+        choose_experts(model)
     own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
