@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import marshal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -150,14 +151,14 @@ def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
     folder = folder if folder.is_dir() else folder.parent
     if folder.name != "models":
         return scan(path)
-    key = (metadata.version("transformers"), str(folder), folder.stat().st_mtime_ns)
-    file = disk_cache.path_of("imports", key)
-    found = disk_cache.get(file, key)
-    if found is None:
-        found = scan(path)
-        if file is not None:
-            with suppress(OSError):
-                disk_cache.put(file, key, found)
+    version, changed_ns = metadata.version("transformers"), folder.stat().st_mtime_ns
+    file = disk_cache.path_of("imports", version, str(folder), changed_ns)
+    if kept := disk_cache.get(file):
+        return marshal.loads(kept)  # noqa: S302, only this user can write there
+    found = scan(path)
+    if file is not None:
+        with suppress(OSError):
+            disk_cache.put(file, marshal.dumps(found))
     return found
 
 
