@@ -51,9 +51,9 @@ NOT_FUSED = {
     "mistral": "packed",
     "deepseek_v3": "cache",
     "bloom": "cache",
-    "falcon-h1": "cache",
-    "qwen3-next": "cache",
-    "mamba": "cache, whole prompts",
+    "falcon-h1": "packed, states",
+    "qwen3-next": "packed, states",
+    "mamba": "packed, states",
 }
 IN_PAGES = {"llama": "packed", "gemma2": "packed", "qwen3-next": "packed, states"}
 

@@ -161,12 +161,6 @@ def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> N
 
 @pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize("name", sorted(STATES))
-def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
+def test_models_that_keep_states_run_by_their_own_functions_elsewhere(name: str) -> None:
     model = tiny_model(name)
-    expected = varied_reference(model)
-    takes_no_state = name in {"mamba", "jamba"}  # in the middle of a prompt
-    steps = steps_of(model, "cache, whole prompts" if takes_no_state else "cache", expected)
-    if takes_no_state:
-        assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)
-    else:
-        assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed, states", varied_reference(model)))

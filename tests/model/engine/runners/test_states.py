@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
     STATES,
@@ -20,10 +21,8 @@ from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import paged_runner
 from hf_triton.text_generation.forward.states import state_runner as states_runner
-from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
-from hf_triton.text_generation.memory import model_cache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -51,17 +50,6 @@ def test_what_each_layer_keeps_is_read_off_the_model() -> None:
     assert len(both.states) == 2
 
 
-def goes_on(select: Any) -> Any:
-    """A sequence goes on from what its row held before."""
-
-    def faulty(self: Any, rows: Any) -> None:
-        rows.num_past = num_past = rows.num_past or -1
-        select(self, rows)
-        rows.num_past = max(0, num_past)
-
-    return faulty
-
-
 def new_where(is_new: Any) -> Any:
     """Says anew which of a step's chunks begin a sequence, from their rows."""
 
@@ -81,16 +69,13 @@ def of_padding(select: Any) -> Any:
     return faulty
 
 
-FIRST_CHOICES = {"packed": "packed, states", "cache": "cache", "pages": PagedStateRunner.name}
-
-
-def selected(way: str, architecture: str) -> str:
-    """The runner's name; empty where none is right."""
+def selected(compiled: bool, architecture: str) -> RunnerSpec | None:
+    """None where no runner is right."""
     model = tiny_model(architecture)
     try:
-        return select_runner(model, layer_shapes(model, CPU), CPU, compiled=way != "pages").name
+        return select_runner(model, layer_shapes(model, CPU), CPU, compiled=compiled)
     except UnsupportedModelError:
-        return ""
+        return None
 
 
 @pytest.mark.parametrize("architecture", ["mamba", "mamba2", "qwen3-next", "lfm2", "jamba"])
@@ -100,31 +85,29 @@ def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "way, owner, name, fault",
+    "compiled, owner, name, fault",
     [
-        ("packed", states_runner, "runs_of", new_where(lambda run: 0)),
-        ("packed", states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
-        ("cache", model_cache.StateLayer, "select", goes_on),
-        ("pages", paged_runner, "runs_of", new_where(lambda run: 0)),
-        ("pages", paged_runner, "runs_of", new_where(lambda run: 1)),
-        ("pages", PagedStep, "_once", of_padding),
+        (True, states_runner, "runs_of", new_where(lambda run: 0)),
+        (True, states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
+        (False, paged_runner, "runs_of", new_where(lambda run: 0)),
+        (False, paged_runner, "runs_of", new_where(lambda run: 1)),
+        (False, PagedStep, "_once", of_padding),
     ],
 )
 @pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1", "qwen3-next"])
 def test_the_trial_run_finds_a_wrong_state(
     architecture: str,
-    way: str,
+    compiled: bool,
     owner: Any,
     name: str,
     fault: Any,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
-    if way == "cache":
-        request.getfixturevalue("not_fused")
-    assert selected(way, architecture) == FIRST_CHOICES[way]
+    right = selected(compiled, architecture)
+    assert right is STATES if compiled else right is not None
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
-    assert selected(way, architecture) != FIRST_CHOICES[way]
+    found = selected(compiled, architecture)
+    assert found is not STATES if compiled else found is None or found.name == "cache"
 
 
 @pytest.mark.usefixtures("storage_kind")
