@@ -6,7 +6,6 @@ others ask for nonsense or load and unload models.
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import math
@@ -21,8 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.http
 from PIL import Image
 from wire import Reply, Request, strings
 
@@ -195,20 +192,6 @@ def png_of_red() -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (50, 40), (215, 25, 25)).save(file, "PNG")
     return file.getvalue()
-
-
-def test_tritons_classification_extension_names_the_labels(triton: Triton) -> None:
-    text = np.array([b"I love this film."], np.object_)
-    for kind, url in ((tritonclient.http, triton.http), (tritonclient.grpc, triton.grpc)):
-        asked = kind.InferInput("text_input", [1], "BYTES")
-        asked.set_data_from_numpy(text)
-        logits = kind.InferRequestedOutput("logits", class_count=3)
-        with contextlib.closing(kind.InferenceServerClient(url)) as client:
-            found = client.infer("classifier", [asked], outputs=[logits]).as_numpy("logits")
-        assert [each.split(b":")[1:] for each in found] == [
-            [b"1", b"POSITIVE"],
-            [b"0", b"NEGATIVE"],
-        ]
 
 
 def ask(triton: Triton, number: int, model: str, asked: Request) -> Reply:
