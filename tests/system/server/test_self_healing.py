@@ -39,7 +39,7 @@ def hang_a_load(served: Served, repository: Path, model: str) -> None:
     first moments; tried again where it was ready sooner.
     """
     config, api = repository / model / "config.pbtxt", running_target(repository, None).api
-    text = config.read_text()
+    text, told = config.read_text(), f"it waits for ever for a process of '{model}' that has died"
 
     def load() -> None:
         with contextlib.suppress(OSError):  # it is never answered
@@ -52,8 +52,8 @@ def hang_a_load(served: Served, repository: Path, model: str) -> None:
         loading = threading.Thread(target=load, daemon=True)
         with served.killed_at_birth():
             loading.start()
-        told = f"it waits for ever for a process of '{model}' that has died"
-        assert eventually(lambda: told in served.err or not loading.is_alive(), 60)  # noqa: B023
+        has_ended = partial(lambda load: told in served.err or not load.is_alive(), loading)
+        assert eventually(has_ended, HEALED_S), served.err
         if told in served.err:
             return
     raise AssertionError(served.err)
