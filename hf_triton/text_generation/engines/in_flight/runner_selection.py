@@ -3,8 +3,8 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes), and its logits are compared with those of the
 model's own ``generate``. The first that agrees is taken, tried in the order of speed: fused,
-packed, cache. Layers with states have packed runners of their own, compiled on a CPU, transformers'
-functions on a GPU.
+packed, cache. Layers with states have packed runners of their own: compiled on a CPU, else by
+transformers' functions.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
 FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
 STATES = RunnerSpec("packed, states", _states)
 CACHE = RunnerSpec("cache", CacheRunner)
-# For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
-# Mamba 1 takes none).
+# For models whose prompts' tokens all see each other (PaliGemma), or whose recurrence does not go on
+# from an earlier chunk's state (transformers' scan of Mamba 1 takes none).
 WHOLE_PROMPTS = RunnerSpec("cache, whole prompts", CacheRunner, chunked_prefill=False)
 
 
