@@ -66,8 +66,8 @@ PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
 FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
 STATES = RunnerSpec("packed, states", _states)
 CACHE = RunnerSpec("cache", CacheRunner)
-# For models whose prompts' tokens all see each other (PaliGemma), or whose recurrence does not go on
-# from an earlier chunk's state (transformers' scan of Mamba 1 takes none).
+# For models whose prompts' tokens all see each other (PaliGemma), or whose recurrence does not go
+# on from an earlier chunk's state (transformers' scan of Mamba 1 takes none).
 WHOLE_PROMPTS = RunnerSpec("cache, whole prompts", CacheRunner, chunked_prefill=False)
 
 
