@@ -174,6 +174,7 @@ class _Call:
     _account: Account | None
     _metadata: Metadata
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _answer_once: dict[str, bool] = field(default_factory=dict)  # models
 
     async def answer(self, message: bytes) -> bytes:
         """Raises RefusedError, AioRpcError with Triton's status."""
@@ -217,7 +218,7 @@ class _Call:
         model = self._port.check(self._method, message)
         if before and _SEQUENCE in message:
             await asyncio.wait(before)
-        must_wait = before and model_config.answers_once(self._port.config_file(model))
+        must_wait = before and self._answers_once(model)
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         with self._buffered(message, model) as asked:
@@ -236,6 +237,13 @@ class _Call:
     async def _write(self, response: bytes) -> None:
         async with self._writing:
             await self._context.write(response)
+
+    def _answers_once(self, model: str) -> bool:
+        """Reads a model's config once a stream, however many messages it has."""
+        if model not in self._answer_once:
+            file = self._port.config_file(model)
+            self._answer_once[model] = model_config.answers_once(file)
+        return self._answer_once[model]
 
     async def _read(self) -> bytes | None:
         message = await self._context.read()
