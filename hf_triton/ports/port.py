@@ -111,11 +111,8 @@ class Shared:
         retries: RetryCoordinator | None = None,
         repository: Path = Path(),
     ) -> None:
-        self.access, self.callers, self.bodies = (
-            access,
-            Callers(access),
-            Bodies(access.max_body_mib),
-        )
+        self.access, self.callers = access, Callers(access)
+        self.bodies = Bodies(access.max_body_mib)
         self.admin_key, self.repository = admin_key, repository
         self.retries = retries or RetryCoordinator()
 

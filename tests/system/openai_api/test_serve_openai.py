@@ -18,7 +18,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get
 
-API_KEY = "a-key-of-alice-123"
 KEY = {"HF_TRITON_API_KEYS": "a the-secret-key-of-a"}
 
 

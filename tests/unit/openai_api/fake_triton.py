@@ -107,9 +107,8 @@ class Model:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
     of those whose callers left, ``left`` those that it was told so of by files whose paths begin
-    with ``abandoned_requests``. An error comes
-    once ``num_waiting_at_errors`` requests wait. The next ``num_away`` requests find no engine;
-    only while it ``waits`` some are not answered.
+    with ``abandoned_requests``. An error comes once ``num_waiting_at_errors`` requests wait. The
+    next ``num_away`` requests find no engine; only while it ``waits`` some are not answered.
     """
 
     models: dict[str, Model] = field(default_factory=dict)

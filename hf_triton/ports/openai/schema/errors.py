@@ -22,10 +22,10 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 # Before the paths of one model, of which TGI and TEI have no more: /models/NAME/generate.
 OF_MODEL = "/models/"
-OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
+_OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
 _HUBS_PATHS = ("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity", "/embed")
 # Their statuses by OpenAI's, and their words, by which clients choose an exception.
-HUBS_STATUSES = {400: 422, 500: 424, 503: 429}
+_HUBS_STATUSES = {400: 422, 500: 424, 503: 429}
 _HUBS_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "generation"}
 # ``tools[0].function.name`` of what is sent on to the same of what came.
 Own = Callable[[str], str]
@@ -72,7 +72,7 @@ class ApiError(Exception):
 
     @property
     def hubs_status(self) -> int:
-        return HUBS_STATUSES.get(self.status, self.status)
+        return _HUBS_STATUSES.get(self.status, self.status)
 
     def hubs_body(self) -> HubError:
         names_none = self.param == "model" and self.message.startswith("model: got none")
@@ -91,7 +91,7 @@ def of_refusal(refusal: RefusedError) -> ApiError:
 
 
 def is_hubs(path: str) -> bool:
-    return path in _HUBS_PATHS or (path.startswith(OF_MODEL) and OPENAIS not in path)
+    return path in _HUBS_PATHS or (path.startswith(OF_MODEL) and _OPENAIS not in path)
 
 
 def bad_field(name: str, got: str, allowed: str) -> ApiError:

@@ -106,8 +106,8 @@ class Listed(Struct):
 @dataclass(frozen=True)
 class Batch:
     """A model's request: ``texts``, each with one of ``pairs`` where there are any, and ``options``
-    for all. Errors call the two ``names``; without pairs, the second is that of the
-    texts after ``num_first``.
+    for all. Errors call the two ``names``; without pairs, the second is that of the texts after
+    ``num_first``.
     """
 
     texts: Sequence[str]
