@@ -101,13 +101,13 @@ def demand_of(line: bytes) -> Demand:
 
 class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
-    with ``prefix``; without one no stream goes on in another process, and no model is told of
-    ``abandoned`` requests. ``say`` sends a line to the supervisor.
+    with ``prefix``; ``abandoned`` are those of requests that nobody waits for. ``say`` sends a line
+    to the supervisor.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
         self.prefix, self._say = prefix, say
-        self.abandoned = AbandonedRequests(prefix) if prefix else None
+        self.abandoned = AbandonedRequests(prefix)
         self.is_stopping = False
         self._models: Models = {}
         self._changed = asyncio.Event()
@@ -239,8 +239,7 @@ class InFlight:
         self._ends_s = math.inf  # the time until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
-        prefix = coordinator.prefix
-        self.stream = Stream(prefix, stream) if prefix and stream else None
+        self.stream = Stream(coordinator.prefix, stream) if stream else None
         self.is_sent = False
         self.has_begun = False  # whether some of its answer, a stream, was passed on
         self._num_known = 0  # deaths of its model when it was sent

@@ -67,8 +67,8 @@ class OpenAiPort(msgspec.Struct, frozen=True):
 class ProxySettings(msgspec.Struct, frozen=True):
     """The ports of one process: Triton's in front of the sockets of ``listen``, where it has some,
     and OpenAI's. Without ``admin_key`` Triton's admin APIs are open. The files by which models
-    learn who has left have paths that begin with ``abandoned_requests``, empty where Triton is
-    elsewhere; ``repository`` is that of one on this machine.
+    learn who has left have paths that begin with ``abandoned_requests``; ``repository`` is that of
+    Triton.
     """
 
     listen: Listen

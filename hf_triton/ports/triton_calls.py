@@ -161,7 +161,7 @@ class TritonCalls:
             tries.in_flight.end()
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
-        if self._retries.abandoned and name:
+        if name:
             self._retries.abandoned.tell(name)
         self._let_end(name, call, answer)
 
@@ -178,8 +178,7 @@ class TritonCalls:
                 while await answer is not grpc.aio.EOF and not call.done():
                     answer = call.read()
         finally:
-            if self._retries.abandoned:
-                self._retries.abandoned.forget(name)
+            self._retries.abandoned.forget(name)
 
 
 class _LostError(Exception):
@@ -190,9 +189,8 @@ class _Tries:
     """The tries of one request; ``name`` is that by which the model knows the try under way."""
 
     def __init__(self, retries: RetryCoordinator, asked: Asked, *, streams: bool = False) -> None:
-        self._may_keep = asked.may_keep
-        self._is_named = retries.abandoned is not None and asked.is_ours
-        stream = new_name() if self._is_named and streams else ""
+        self._may_keep, self._is_ours = asked.may_keep, asked.is_ours
+        stream = new_name() if asked.is_ours and streams else ""
         self.name = ""
         self.in_flight = InFlight(
             retries, asked.model, self._lose, self._timeout_s, stream, asked.message
@@ -211,7 +209,7 @@ class _Tries:
         message: bytes = self.in_flight.payload
         if not self._may_keep():
             self.in_flight.payload = None
-        if self._is_named:
+        if self._is_ours:
             self.name = new_name()
             message += parameter(CALL, string_param=self.in_flight.call_text(self.name))
         return message

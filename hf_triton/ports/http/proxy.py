@@ -62,9 +62,8 @@ class HttpProxy(Port):
         """The client has gone. A model of ours is told, and what still comes of the answer is read:
         connections that are closed meanwhile are no good to Triton's threads.
         """
-        abandoned = self.retries.abandoned
-        if abandoned and request.call_name and upstream.is_sent:
-            LeftAnswer(upstream, abandoned, request.call_name)
+        if request.call_name and upstream.is_sent:
+            LeftAnswer(upstream, self.retries.abandoned, request.call_name)
         else:
             upstream.forget()
 

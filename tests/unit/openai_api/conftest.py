@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import grpc
@@ -162,17 +163,15 @@ class Starter:
 
     loop: Loop
     endings: list[Coroutine[Any, Any, Any]] = field(default_factory=list)
+    folder: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
         return self.loop.run(self._triton(port))
 
-    def api(
-        self, *models: Model, port: int = 0, abandoned_requests: str = "", **options: Any
-    ) -> Translator:
+    def api(self, *models: Model, port: int = 0, **options: Any) -> Translator:
         """A translator in front of a fake of its own, which has the usual models without others."""
         fake, port = self.triton(port)
         fake.models = {one.name: one for one in models} or fake.models
-        fake.abandoned_requests = options["abandoned_requests"] = abandoned_requests
         return self.translator(fake, f"127.0.0.1:{port}", **options)
 
     def translator(
@@ -183,7 +182,6 @@ class Starter:
         repository: Path = Path("nowhere"),
         media_hosts: tuple[str, ...] = (),
         access: Access = EVERYBODY,
-        abandoned_requests: str = "",
         admin_key: str = "",
         **further: Any,
     ) -> Translator:
@@ -191,12 +189,14 @@ class Starter:
         if key:
             access = structs.replace(access, callers=(*access.callers, Caller("openai", key)))
         openai = OpenAiPort(port, address, repository, media_hosts=media_hosts, **further)
-        settings = ProxySettings(Listen(), openai, abandoned_requests, access, admin_key)
+        triton.abandoned_requests = left = f"{self.folder.name}/left_{port}_"
+        settings = ProxySettings(Listen(), openai, left, access, admin_key)
         return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:
         while self.endings:
             self.loop.run(self.endings.pop())
+        self.folder.cleanup()
 
     def end_last(self) -> None:
         self.loop.run(self.endings.pop())
@@ -249,6 +249,6 @@ def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
 
 
 @pytest.fixture
-def api(starter: Starter, tmp_path: Path) -> Translator:
+def api(starter: Starter) -> Translator:
     """A translator without a key, in front of a fake of its own, which it tells who has left."""
-    return starter.api(abandoned_requests=f"{tmp_path}/left_")
+    return starter.api()

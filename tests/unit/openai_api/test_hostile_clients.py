@@ -9,7 +9,6 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -191,10 +190,10 @@ def test_headers_that_drip_do_not_keep_a_connection(
 
 @pytest.mark.threat("slow-openai-clients")
 def test_slow_senders_keep_nobody_out(
-    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port_module, "max_connections", lambda: 8)
-    api = starter.api(abandoned_requests=f"{tmp_path}/left_")
+    api = starter.api()
     body = b'{"model": "whole", "prompt": "a !waits"}'
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     answered = opened(api, closing, request)

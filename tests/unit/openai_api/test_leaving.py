@@ -31,7 +31,7 @@ def address_of(api: Translator) -> tuple[str, int]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["echo", "whole"])
 def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(
-    model: str, stream: bool, api: Translator, tmp_path: Path
+    model: str, stream: bool, api: Translator, starter: Starter
 ) -> None:
     """It could die of them: the model is told instead."""
     prompts = ["a !waits", "b !waits"]
@@ -39,7 +39,8 @@ def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(
         assert eventually(lambda: api.triton.num_waiting == 2)
         assert not api.triton.left
     assert eventually(lambda: sorted(api.triton.left) == prompts)
-    assert eventually(lambda: not list(tmp_path.iterdir())), "each was read to its end"
+    files = Path(starter.folder.name)
+    assert eventually(lambda: not list(files.iterdir())), "each was read to its end"
     assert not api.triton.cancelled
     assert api.completion(model=model).status == 200
 
