@@ -187,8 +187,7 @@ def test_a_form_is_filled_and_sent_by_keyboard_alone(page: Page, api: Translator
 def test_a_model_is_shown_with_the_reason_and_opens_when_it_is_ready(
     page: Page, starter: Starter
 ) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    api = starter.api()
     whole = Told(state=State.FAILED, reason="no file config.json")
     api.tell(echo=Told(state=State.LOADING, reason="is being loaded"), whole=whole)
     page.goto(f"{api.url}/playground#echo")
@@ -203,8 +202,7 @@ def test_a_model_is_shown_with_the_reason_and_opens_when_it_is_ready(
 
 @pytest.mark.threat("playground-scripts")
 def test_a_key_is_asked_for_kept_for_the_tab_and_never_shown(page: Page, starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", "secret")
+    api = starter.api(key="secret")
     page.goto(f"{api.url}/playground#echo")
     page.get_by_label("API key").fill("wrong")
     page.keyboard.press("Enter")
@@ -256,10 +254,9 @@ def test_markup_of_a_model_is_text(echo: Page) -> None:
 def test_what_the_models_do_is_shown_from_metrics(
     page: Page, starter: Starter, tmp_path: Path
 ) -> None:
-    fake, port = starter.triton()
     tokens = itertools.count(0, 1000)
     runner = starter.loop.run(serve_metrics(tmp_path / "metrics", tokens))
-    api = starter.translator(fake, f"127.0.0.1:{port}", metrics_socket=str(tmp_path / "metrics"))
+    api = starter.api(metrics_socket=str(tmp_path / "metrics"))
     page.goto(f"{api.url}/playground")
     row = page.get_by_role("row").filter(has=page.get_by_role("button", name="echo", exact=True))
     row.get_by_text(re.compile(r"[1-9]\d* tokens/s")).wait_for()

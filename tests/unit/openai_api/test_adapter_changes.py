@@ -58,10 +58,8 @@ def port(starter: Starter, work: Path) -> Iterator[Translator]:
     on_hub = ({"model": model, "local": False} for model in ("org/*", "some/one"))
     write(repository, "m_stream", {"model": "../../allowed", "local": True}, *on_hub)
     write(repository, "other_stream")
-    triton, number = starter.triton()
-    triton.models = {n: Model(n, "engine", adapters="sql") for n in ("m_stream", "other_stream")}
-    address = f"127.0.0.1:{number}"
-    found = starter.translator(triton, address, repository=repository, admin_key=KEY)
+    models = (Model(name, "engine", adapters="sql") for name in ("m_stream", "other_stream"))
+    found = starter.api(*models, repository=repository, admin_key=KEY)
     found.headers = {"hf-triton-admin-key": KEY}
     process = Process(repository, 0, lambda content: "too large" if b"broken" in content else "")
     yield found
