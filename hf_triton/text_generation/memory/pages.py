@@ -254,12 +254,9 @@ class Pages:
 
     def free(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back; full ones stay known."""
-        held = self._held.get(sequence)
-        if held is None:
+        if sequence not in self._held:
             return
-        self._note_full(sequence, held, sequence.num_computed_tokens)
-        for content in held.coming:
-            self._forget(content)
+        self._keep_computed(sequence)
         for page in reversed(sequence.pages):
             self._let_go(page)
         del self._held[sequence]
@@ -340,6 +337,13 @@ class Pages:
                 if not is_ready:
                     held.coming.append(content)
             held.num_known, held.last = index + 1, content
+
+    def _keep_computed(self, sequence: Sequence) -> None:
+        """Makes computed pages known, and forgets those that were to come."""
+        held = self._held[sequence]
+        self._note_full(sequence, held, sequence.num_computed_tokens)
+        while held.coming:
+            self._forget(held.coming.popleft())
 
     def _note(self, key: _Key, page: int, end: int, *, is_ready: bool) -> Content:
         self._num_contents += 1

@@ -82,7 +82,7 @@ class StatePages(Pages):
         left, num_tokens = sequence.snapshot, sequence.num_computed_tokens
         if left is not None and self.kept[left.slot] not in self._passed:
             self._drop_state(self.kept[left.slot])
-        content = self._content_to(sequence, num_tokens) if num_tokens >= MIN_TOKENS else None
+        content = self._last_content(sequence) if num_tokens >= MIN_TOKENS else None
         super().free(sequence)
         if content is None or content.row or self._contents.get(content.key) is not content:
             self._free_rows.append(sequence.slot)
@@ -134,15 +134,13 @@ class StatePages(Pages):
                 if content.row and len(part) < size and token_ids[: len(part)] == part:
                     yield content
 
-    def _content_to(self, sequence: Sequence, num_tokens: int) -> Content | None:
-        """The content that a sequence's first ``num_tokens`` end in; None where one before it is
+    def _last_content(self, sequence: Sequence) -> Content | None:
+        """The content that the computed tokens of a sequence end in, or None where one before it is
         forgotten.
         """
-        held, num_full = self._held[sequence], num_tokens // self.page_size
-        self._note_full(sequence, held, num_tokens)
-        while held.coming:
-            self._forget(held.coming.popleft())
-        known = self._known(sequence, num_tokens)
+        self._keep_computed(sequence)
+        num_tokens = sequence.num_computed_tokens
+        known, num_full = self._known(sequence, num_tokens), num_tokens // self.page_size
         if not self._shares or len(known) < num_full:
             return None
         last = known[-1] if known else None
