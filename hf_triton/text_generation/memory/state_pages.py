@@ -87,7 +87,7 @@ class StatePages(Pages):
         if content is None or content.row or self._contents.get(content.key) is not content:
             self._free_rows.append(sequence.slot)
             return
-        for earlier in list(self._states(sequence, num_tokens)):
+        for earlier in self._known_states(sequence, num_tokens):
             if not earlier.is_snapshot:
                 self._drop_state(earlier)  # that it continues
         self._keep(content, sequence.slot)
@@ -98,7 +98,7 @@ class StatePages(Pages):
 
     def distrust(self, sequence: Sequence) -> None:
         """Forgets the states of what it begins with too."""
-        for content in list(self._states(sequence, sequence.num_computed_tokens)):
+        for content in self._known_states(sequence, sequence.num_computed_tokens):
             self._drop_state(content)
         super().distrust(sequence)
 
@@ -106,7 +106,7 @@ class StatePages(Pages):
         num_tokens, size = sequence.num_shareable_tokens, self.page_size
         known = self._known(sequence, num_tokens)
         num_ready = size * sum(1 for _ in takewhile(attrgetter("is_ready"), known))
-        states = list(self._states(sequence, num_tokens))
+        states = list(self._states(sequence, num_tokens, known))
         usable = (
             one for one in states if not one.awaited and one.end - one.end % size <= num_ready
         )
@@ -123,9 +123,16 @@ class StatePages(Pages):
             known=known[-1] if known else None,
         )
 
-    def _states(self, sequence: Sequence, num_tokens: int) -> Iterator[Content]:
-        """The contents with a state that a sequence's first ``num_tokens`` begin with."""
-        known, size = self._known(sequence, num_tokens), self.page_size
+    def _known_states(self, sequence: Sequence, num_tokens: int) -> list[Content]:
+        return list(self._states(sequence, num_tokens, self._known(sequence, num_tokens)))
+
+    def _states(
+        self, sequence: Sequence, num_tokens: int, known: list[Content]
+    ) -> Iterator[Content]:
+        """The contents with a state that a sequence's first ``num_tokens`` begin with, whose full
+        pages are ``known``.
+        """
+        size = self.page_size
         yield from (content for content in known if content.row)
         for first, last in zip(range(0, num_tokens, size), (None, *known), strict=False):
             token_ids = tuple(sequence.keys(first, min(first + size, num_tokens)))
