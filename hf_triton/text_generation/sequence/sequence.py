@@ -234,15 +234,10 @@ class Sequence:
         """Tokens ``start .. end-1`` of prompt and output."""
         return self._behind(self.prompt_token_ids, start, end)
 
-    @property
-    def prompt_keys(self) -> list[int]:
-        """The prompt, with numbers of contents in the place of placeholders."""
-        known = None if self.source is None else self.source.cache_token_ids
-        return self.prompt_token_ids if known is None else known
-
     def keys(self, start: int, end: int) -> list[int]:
-        """Like ``tokens``, with ``prompt_keys`` in the place of the prompt's tokens."""
-        return self._behind(self.prompt_keys, start, end)
+        """Like ``tokens``, with numbers of contents in the place of placeholders."""
+        known = None if self.source is None else self.source.cache_token_ids
+        return self._behind(self.prompt_token_ids if known is None else known, start, end)
 
     def _behind(self, prompt: list[int], start: int, end: int) -> list[int]:
         size = len(prompt)
