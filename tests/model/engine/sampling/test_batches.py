@@ -15,14 +15,27 @@ from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
-from tests.model.engine.sampling.test_sampling import (
-    EOS,
-    EVERYTHING,
-    random_logits,
-    sequence,
-)
+from tests.model.engine.sampling.test_sampling import EOS, random_logits, sequence
 
 NUM_STEPS = 9
+EVERYTHING = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "top_k": st.sampled_from([0, 1, 3, 39]),
+        "top_p": st.sampled_from([0.0, 0.5]),
+        "min_p": st.sampled_from([0.0, 0.1]),
+        "repetition_penalty": st.sampled_from([1.0, 1.5, 3.0]),
+        "frequency_penalty": st.sampled_from([-2.0, 0.5]),
+        "presence_penalty": st.sampled_from([-0.5, 2.0]),
+        "min_tokens": st.integers(0, 4),
+        "stop_token_ids": st.sampled_from([(), (4, 9)]),
+        "bad_token_ids": st.sampled_from([(), ((5,), (6, 7)), ((8,),) * 2]),
+        "logit_bias": st.sampled_from([(), ((3, 5.0), (11, -100.0))]),
+        "num_logprobs": st.sampled_from([None, 0, 3]),
+        "ignore_eos": st.booleans(),
+    },
+)
 
 
 class EveryThird(Grammar):

@@ -245,23 +245,3 @@ def test_a_choices_seed_is_its_own_and_the_first_ones_is_the_requests() -> None:
     assert len(set(seeds)) == len(seeds)
     assert all(seed is not None and 0 <= seed < 2**64 for seed in seeds)
     assert choice_seed(7, 1) == choice_seed(7, 1)
-
-
-EVERYTHING = st.fixed_dictionaries(
-    {},
-    optional={
-        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
-        "top_k": st.sampled_from([0, 1, 3, 39]),
-        "top_p": st.sampled_from([0.0, 0.5]),
-        "min_p": st.sampled_from([0.0, 0.1]),
-        "repetition_penalty": st.sampled_from([1.0, 1.5, 3.0]),
-        "frequency_penalty": st.sampled_from([-2.0, 0.5]),
-        "presence_penalty": st.sampled_from([-0.5, 2.0]),
-        "min_tokens": st.integers(0, 4),
-        "stop_token_ids": st.sampled_from([(), (4, 9)]),
-        "bad_token_ids": st.sampled_from([(), ((5,), (6, 7)), ((8,),) * 2]),
-        "logit_bias": st.sampled_from([(), ((3, 5.0), (11, -100.0))]),
-        "num_logprobs": st.sampled_from([None, 0, 3]),
-        "ignore_eos": st.booleans(),
-    },
-)
