@@ -37,6 +37,7 @@ from generator.repository.staging import (
 
 _LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _POLL_S = 0.05
+_AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def locked(repository: Path, timeout_s: float = 0.0) -> AbstractContextManager[None]:
@@ -53,9 +54,14 @@ def locked_model(folder: Path, timeout_s: float = math.inf) -> AbstractContextMa
 
 def is_locked(folder: Path) -> bool:
     """Whether another hf-triton, or another thread, loads or changes a model."""
-    with contextlib.suppress(RepositoryError), locked_model(folder, 0.0):
+    try:
+        descriptor = os.open(folder, _AS_FOLDER)
+    except OSError:  # such as one that was removed, which stays so
         return False
-    return True
+    try:
+        return not has_locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -99,7 +105,7 @@ def has_locked(descriptor: int) -> bool:
 def _opened(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(folder, _AS_FOLDER)
     except OSError as error:
         raise RepositoryError(f"{folder}: can't be used: {error.strerror}") from None
 

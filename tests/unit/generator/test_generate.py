@@ -304,6 +304,15 @@ def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: R
     assert run("generate")[0] == 0
 
 
+def test_a_look_at_a_models_lock_makes_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    assert not writing.is_locked(folder)
+    assert not folder.exists()
+    with writing.locked_model(folder):
+        assert writing.is_locked(folder)
+    assert not writing.is_locked(folder)
+
+
 def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
