@@ -1,4 +1,4 @@
-"""Types for argparse: numbers, ports, addresses and lists. Each raises ArgumentTypeError."""
+"""Types for argparse: numbers, ports and lists. Each raises ArgumentTypeError."""
 
 from __future__ import annotations
 
@@ -22,22 +22,6 @@ def whole(
 
 
 port = whole(1, 65535, "port")
-
-
-def address(of: str) -> Callable[[str], str]:
-    """Reads HOST:PORT; in errors ``of`` says whose address, with an example."""
-
-    def read(text: str) -> str:
-        host, _, number = text.rpartition(":")
-        try:
-            port(number)
-        except argparse.ArgumentTypeError:
-            host = ""
-        if not host or "/" in text:
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected HOST:PORT of {of}")
-        return text
-
-    return read
 
 
 def positive(text: str) -> float:
