@@ -132,11 +132,7 @@ class Triton:
 
     def control(self, model: str, action: str) -> Answer:
         """Loads or unloads a model."""
-        return self.admin(f"repository/models/{model}/{action}")
-
-    def admin(self, path: str) -> Answer:
-        """A POST to an API that changes a server."""
-        return _open(urllib.request.Request(f"http://{self.http}/v2/{path}", b"{}"), 120)
+        return post(f"http://{self.http}/v2/repository/models/{model}/{action}", {})
 
     def generate(self, model: str, **body: object) -> Answer:
         return post(self.url(model, "generate"), body)
