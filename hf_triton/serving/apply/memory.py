@@ -19,7 +19,6 @@ from generator.render import model_config
 from generator.render.memory import CPU, folder_bytes, weight_bytes
 from hf_triton.serving.apply.planning import (
     ApplyPlan,
-    FolderAction,
     FolderChange,
     GroupChange,
     content_of,
@@ -75,7 +74,7 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
     for folder in group.folders:
-        if folder.action is not FolderAction.REPLACE:
+        if not folder.is_new_version:
             continue
         # An engine publishes under the name that models.yaml gives the model.
         names = {folder.name} if folder is group.folders[0] else {folder.name, group.name}

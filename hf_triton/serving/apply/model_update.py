@@ -25,7 +25,7 @@ from generator.repository.version_folders import (
     drop_version,
 )
 from generator.repository.versions import RENDERED_VERSION, renumbered, served_by, version_of
-from hf_triton.serving.apply.planning import FolderAction, FolderChange, GroupChange, decide_group
+from hf_triton.serving.apply.planning import FolderChange, GroupChange, decide_group
 from hf_triton.serving.apply.target import Target
 
 BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a model
@@ -150,7 +150,7 @@ class _Update:
     def _bring_up(self, group: GroupChange) -> None:
         """Writes and loads; if that fails, raises after everything was restored."""
         outcome = self.outcome
-        replaced = [folder for folder in group.updates if folder.action is FolderAction.REPLACE]
+        replaced = [folder for folder in group.updates if folder.is_new_version]
         outcome.gap = bool(replaced) and (outcome.gap or group.needs_gap)
         try:
             if outcome.gap:
@@ -249,7 +249,7 @@ def _unloaded_first(group: GroupChange) -> list[FolderChange]:
     both: those that are replaced, but no front that may stay, which needs no memory.
     """
     parts = group.folders if group.needs_gap else group.folders[1:] or group.folders
-    return [folder for folder in parts if folder.action is FolderAction.REPLACE]
+    return [folder for folder in parts if folder.is_new_version]
 
 
 def write_folder(folder: FolderChange) -> None:

@@ -106,8 +106,8 @@ class GroupChange:
         versions of the link's protocol.
         """
         whole, *parts = self.folders
-        replaced = [part for part in parts if part.action is FolderAction.REPLACE]
-        if len(replaced) + (whole.action is FolderAction.REPLACE) < 2:
+        replaced = [part for part in parts if part.is_new_version]
+        if len(replaced) + whole.is_new_version < 2:
             return False
         return _ENSEMBLE in whole.config or any(
             _LINK_VERSION.findall(part.config_before) != _LINK_VERSION.findall(part.config)
