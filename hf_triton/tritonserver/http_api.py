@@ -80,7 +80,10 @@ class ServerApi:
         """Every version that the server knows, loaded or not any more. Raises ServerError."""
         return [
             ModelVersion(
-                *(entry["name"], entry["version"], entry.get("state", ""), entry.get("reason", ""))
+                entry["name"],
+                entry["version"],
+                entry.get("state", ""),
+                entry.get("reason", ""),
             )
             for entry in self._json("POST", "/v2/repository/index")
             if "version" in entry

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hf_triton.tritonserver.triton_texts import ABORT, AT_THE_END, LOAD_FAILED, NOISE
 
 # Triton's log line, and that of gRPC's libraries: I1120 11:05:01.464615 4596 server.cc:345] "text"
-TRITON_LINE = re.compile(
+_TRITON_LINE = re.compile(
     r"(?P<severity>[IWEF])\d{4} [\d:.]+ +\d+ (?P<file>[^\s:]+):\d+\]\s?(?P<message>.*)"
 )
 _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
@@ -81,7 +81,7 @@ class LogFilter:
         return held
 
     def _is_shown(self, line: str, now: float) -> bool:
-        match = TRITON_LINE.match(line)
+        match = _TRITON_LINE.match(line)
         if match:
             # A stub that can't import its model logs the traceback over several lines, unquoted.
             has_failed = LOAD_FAILED.search(match["message"]) is not None
@@ -104,7 +104,7 @@ class LogFilter:
         """Whether enough lines like this one have come within the last seconds; lines of Triton's
         logger may differ in digits.
         """
-        match = TRITON_LINE.match(line)
+        match = _TRITON_LINE.match(line)
         kind = _DIGITS.sub("0", match["message"]) if match else line
         num = self._num_alike[kind] = self._num_alike.get(kind, 0) + 1
         return num > _MAX_ALIKE

@@ -62,8 +62,8 @@ class ServeOptions:
 
 
 class Supervisor:
-    """Supervises one server and its models. A server that ends is restarted with the same ports,
-    key and repository, after a longer delay each time: for ever once it ``has_served``, which is
+    """Supervises one server and its models. A server that ends is restarted with the same ports
+    and repository, after a longer delay each time: for ever once it ``has_served``, which is
     when all models that can be loaded are, for what ends it then may come from clients.
     """
 
