@@ -18,7 +18,6 @@ from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE
 from generator.render.model_folder import render
 from generator.spec import task_folders
-from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import TritonModel as ModelFolder
 from generator.spec.triton_models import triton_models
@@ -32,11 +31,6 @@ BATCHES = {"without batches": "0", "with batches": "8"}
 def task(request: pytest.FixtureRequest) -> Task:
     found: Task = request.param
     return found
-
-
-@pytest.fixture
-def spec(task: Task) -> ModelSpec:
-    return load(task.folder / "example.yaml")[0]
 
 
 def config_of(model: ModelFolder, task: Task) -> Any:
