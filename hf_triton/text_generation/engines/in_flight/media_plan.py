@@ -73,7 +73,7 @@ def select_with_media(
             for spec in dict.fromkeys((preferred, CACHE))
         ]
         own_attention.restore()
-        found = trial.select(expected, specs, shapes, refusals, give_back=own_attention.restore)
+        found = trial.select(expected, specs, shapes, refusals)
         if found is None:
             raise UnsupportedModelError(f"with images: {refusals}")
         _encode_by_item(entry, prompts, expected.tolerance)

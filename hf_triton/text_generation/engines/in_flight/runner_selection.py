@@ -90,7 +90,7 @@ def select_runner(
     """
     if device.type == "cpu":
         choose_experts(model)
-    own_attention, refusals = OwnAttention(model), Refusals()
+    refusals = Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             trial = text_trial(model, device, max_model_len)
@@ -103,7 +103,6 @@ def select_runner(
             shapes,
             refusals,
             unfit=UnsupportedLayersError,
-            give_back=own_attention.restore,
         )
     if found is None:
         why = "none of the ways to compute its steps in flight gives what its own generate gives"

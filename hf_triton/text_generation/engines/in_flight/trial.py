@@ -129,7 +129,8 @@ class Trial:
         **more: Any,
     ) -> RunnerSpec | None:
         """The first runner that gives the expected logits, or in 16 bits some that are as near to
-        those of float32. Raises LoadError for NaN in all.
+        those of float32. The model attends by itself again after each that is rejected. Raises
+        LoadError for NaN in all.
         """
         check_numbers(expected.logits)
         own_attention = OwnAttention(self.model)
@@ -150,7 +151,14 @@ class Trial:
             farther = self._error(logits, exact) / self._error(expected.logits, exact)
             return expected.tolerance if farther <= _FARTHER else found
 
-        return first_agreeing(candidates, differs, expected.tolerance, refusals, **more)
+        return first_agreeing(
+            candidates,
+            differs,
+            expected.tolerance,
+            refusals,
+            give_back=own_attention.restore,
+            **more,
+        )
 
     def logits(self, spec: RunnerSpec, shapes: list[LayerShape]) -> torch.Tensor:
         """A runner's logits over a cache full of NaN, which other sequences might leave."""
