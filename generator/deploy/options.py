@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from generator.flag_values import whole
 
@@ -33,21 +33,6 @@ come by environment (Compose) or as Secrets (Kubernetes); the commands to make t
 _DEFAULT_MAX_REPLICAS = 4
 MAX_NAME = 32  # with a model's name it is 53, the most that KServe takes
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
-# Of earlier releases; what to use instead.
-_OVERLAY = "set it by a kustomization of your own over the folder"
-_OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"
-_GONE = {
-    **dict.fromkeys(("prometheus-image", "grafana-image"), _OVERRIDE),
-    **dict.fromkeys(("waiting-target", "open-target", "image-pull-secret"), _OVERLAY),
-    **dict.fromkeys(("node-selector", "rollout", "load-minutes"), _OVERLAY),
-    **dict.fromkeys(("ingress-class", "network-policy"), _OVERLAY),
-    "gpus-per-node": "a pod that no node has GPUs for stays pending, and Kubernetes says so",
-}
-
-
-class _Gone(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        parser.error(f"{self.option_strings[0]} is gone: {self.const}")
 
 
 def _text(
@@ -222,10 +207,6 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
         for one in fields(Options):
             if one.metadata.get("group") in ("", own):
                 target.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
-        for flag, instead in _GONE.items():
-            target.add_argument(
-                f"--{flag}", action=_Gone, nargs="?", const=instead, help=argparse.SUPPRESS
-            )
 
 
 def _add_files(parser: argparse.ArgumentParser, target: str) -> None:

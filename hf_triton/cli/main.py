@@ -15,6 +15,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import Any
 
 from generator.errors import (
@@ -46,11 +47,36 @@ VERBS = {
 }
 # Of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
+_OVERLAY = "set it by a kustomization of your own over the folder"
+_OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"
+_TRIALS = "--trials bounds a search, and Ctrl-C keeps what it found"
 # Verbs and options of earlier releases, each with what to use instead.
 _GONE = {
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
     "apply --url": "run apply where the server runs, as by docker exec CONTAINER hf-triton apply",
+    "deploy --gpus-per-node": "a pod that no node has GPUs for stays pending, and Kubernetes says "
+    "so",
+    "deploy --grafana-image": _OVERRIDE,
+    "deploy --image-pull-secret": _OVERLAY,
+    "deploy --ingress-class": _OVERLAY,
+    "deploy --load-minutes": _OVERLAY,
+    "deploy --network-policy": _OVERLAY,
+    "deploy --node-selector": _OVERLAY,
+    "deploy --open-target": _OVERLAY,
+    "deploy --prometheus-image": _OVERRIDE,
+    "deploy --rollout": _OVERLAY,
+    "deploy --waiting-target": _OVERLAY,
+    "perf compare --html": "the Markdown has all of it, and each run its run.html",
+    "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",
+    "perf tune --endpoint": "a model that streams is asked for streams; `streaming: false` is "
+    "tuned without",
+    "perf tune --fix": "write it into models.yaml, which is what trials begin with",
+    "perf tune --min-throughput": "--goal throughput with --max-p99-ms looks for the highest",
+    "perf tune --minutes": _TRIALS,
+    "perf tune --model-analyzer": "leave it out to search here; AIPerf, GuideLLM and perf_analyzer "
+    "measure a server",
+    "perf tune --patience": _TRIALS,
     "serve --load-timeout-s": "say load: manual for models that may take longer than others wait",
     "serve --log-format": "let the collector of your logs parse lines, as Fluent Bit does",
     "serve --openai-cors": "use cors in the server: block of models.yaml",
@@ -141,8 +167,10 @@ class _Parser(argparse.ArgumentParser):
 
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
-            if instead := _GONE.get(f"{self.prog} {given}".removeprefix("hf-triton ")):
-                self.error(f"{given} is gone: {instead}")
+            # All targets of deploy have the options of `deploy`.
+            for verb in accumulate(self.prog.split()[1:], "{} {}".format):
+                if instead := _GONE.get(f"{verb} {given}"):
+                    self.error(f"{given} is gone: {instead}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generator.errors import EXIT_INPUT, EXIT_OK, PerfError, UsageError
+from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from perf.verbs.arguments import share
 
 HELP = "two runs side by side, with ratios, and what of them is noise"
@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("a", "b"):
         add(name, type=Path, metavar=name.upper(), help="a run's folder, or its report.json")
     add("--output", type=Path, metavar="FOLDER", help="write compare.md there, too")
-    add("--html", action="store_true", help=argparse.SUPPRESS)
     worse = "exit with 1 where B is slower than noise and this explain, such as 5%%"
     add("--fail-above", type=share, metavar="SHARE", help=worse)
     add(
@@ -40,8 +39,6 @@ def run(args: argparse.Namespace) -> int:
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
     from perf.report.schema import read_results, write_text
 
-    if args.html:
-        raise UsageError("--html is gone: the Markdown has all of it, and each run its run.html")
     found = compare(read_results(args.a), read_results(args.b), args.ignore)
     text = to_markdown(found)
     if args.output:

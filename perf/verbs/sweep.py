@@ -71,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write what is sent and print the perf_analyzer commands",
     )
     add("--perf-analyzer", metavar="PATH", help="the program to use (default: see above)")
-    add("--sdk-image", help=argparse.SUPPRESS)
 
 
 def _address(text: str) -> str:
@@ -88,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
     from perf.sweep.scenario import Addresses
 
     further = (args.grpc_url, args.metrics_url)
-    if args.sdk_image:
-        raise UsageError("--sdk-image is gone: --dry-run prints the commands to run in a container")
     if any(further) and args.url is None:
         raise UsageError("--grpc-url and --metrics-url need --url")
     if args.url is not None and args.serve:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from generator.errors import UsageError
 from generator.flag_values import positive, whole
 from perf.verbs.arguments import add_places, options_from
 
@@ -21,16 +20,6 @@ The best is measured again in turns with that, to tell it from noise.
   hf-triton perf tune demo --goal latency --concurrency 4 --search max_num_seqs=1:16 --write
 """
 _MOST = 10_000
-# Of earlier releases; what to use instead.
-_GONE = {
-    "--model-analyzer": "leave it out to search here; AIPerf, GuideLLM and perf_analyzer measure a "
-    "server",
-    "--minutes": "--trials bounds a search, and Ctrl-C keeps what it found",
-    "--patience": "--trials bounds a search, and Ctrl-C keeps what it found",
-    "--fix": "write it into models.yaml, which is what trials begin with",
-    "--min-throughput": "--goal throughput with --max-p99-ms looks for the highest",
-    "--endpoint": "a model that streams is asked for streams; `streaming: false` is tuned without",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FOLDER", help=f"where results go ({place})")
     write = "put the winner into models.yaml, where it is better beyond noise"
     add("--write", action="store_true", help=write)
-    for name in _GONE:
-        add(name, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where no settings meet the bounds. Raises GeneratorError."""
-    for name, instead in _GONE.items():
-        if getattr(args, name[2:].replace("-", "_")) is not None:
-            raise UsageError(f"{name} is gone: {instead}")
     from perf.tune.question import Goal, Request
     from perf.tune.tuning import tune
 

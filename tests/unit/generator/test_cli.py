@@ -57,6 +57,16 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
         (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
         (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
         (["apply", "--url=x:1"], "--url is gone: run apply where the server runs"),
+        (
+            ["perf", "tune", "demo", "--model-analyzer", "f.yaml"],
+            "--model-analyzer is gone: leave it out ",
+        ),
+        (["perf", "tune", "demo", "--minutes", "5"], "--minutes is gone: --trials bounds a search"),
+        (
+            ["perf", "sweep", "--sdk-image", "i"],
+            "--sdk-image is gone: --dry-run prints the commands",
+        ),
+        (["perf", "compare", "a", "b", "--html"], "--html is gone: the Markdown has all of it"),
         (["diff", "x"], "unrecognized arguments: x\n"),
         (["serve", "--http-port=0"], "expected a port from 1 to 65535"),
         (["serve", "--drain-s=-1"], "expected a number, 0 or more"),

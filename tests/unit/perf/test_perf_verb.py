@@ -58,17 +58,13 @@ def test_without_the_package_the_verb_is_refused(
     "words, told",
     [
         (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` measures"),
-        (["tune", "demo", "--model-analyzer", "f.yaml"], "--model-analyzer is gone: leave it out "),
-        (["tune", "demo", "--minutes", "5"], "--minutes is gone: --trials bounds a search"),
-        (["sweep", "--sdk-image", "i"], "--sdk-image is gone: --dry-run prints the commands"),
         (
             ["report", "a", "--p99-ms", "5"],
             "perf report is gone: whatever measures writes run.html",
         ),
-        (["compare", "a", "b", "--html"], "--html is gone: the Markdown has all of it"),
     ],
 )
-def test_what_is_gone_says_what_to_use(
+def test_a_verb_that_is_gone_says_what_to_use(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["perf", *words]) == 2
