@@ -74,7 +74,12 @@ class FetchRun:
         self._each(lambda fetch: fetch.resolve(self._lock, partial(self._list, fetch.spec.title)))
         self._each(self._find_cached)
         if share_files:
-            share(self._good)
+            self._share()
+
+    def _share(self) -> None:
+        good = self._good
+        for fetch in good:
+            self._guard(fetch, partial(share, others=good))
 
     def _each(self, action: Callable[[ModelFetch], None]) -> None:
         guarded = partial(self._guard, action=action)
@@ -122,16 +127,12 @@ class FetchRun:
             print(f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}")
         if not (wanted := downloads(self._good)):
             return
-        needed, (folder, free) = (
-            sum(one.num_bytes for _, one in wanted),
-            free_space(self._repository),
-        )
+        needed = sum(one.num_bytes for _, one in wanted)
+        folder, free = free_space(self._repository)
         print(f"{size(needed)} to fetch, {size(free)} free in {folder}")
         if needed > free:
-            has = (
-                f"needs {size(needed)} and has {size(free)} free, {size(needed - free)} too little"
-            )
-            message = f"does not fit on the disk: {folder} {has}"
+            has = f"needs {size(needed)} and has {size(free)} free"
+            message = f"does not fit on the disk: {folder} {has}, {size(needed - free)} too little"
             raise FetchError("\n".join([message, *self._failures]))
 
     def fetch(self) -> None:
@@ -147,7 +148,7 @@ class FetchRun:
             try:
                 run_all(wanted, self._download, self._num_workers, self._stop)
             finally:
-                share(self._good)
+                self._share()
                 for fetch in [one for one in lacking if not one.missing and not one.error]:
                     self._complete(fetch)
                     took = f"{time.monotonic() - began:.0f} s"

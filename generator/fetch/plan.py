@@ -101,16 +101,17 @@ class ModelFetch:
                 self.here[path] = found
 
 
-def share(fetches: Sequence[ModelFetch]) -> None:
-    """Takes missing files from the cache of another model of the same repository."""
-    for fetch in fetches:
-        for path, file in fetch.missing.items():
-            for other in fetches:
-                same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
-                if same and path in other.here:
-                    found, is_own = other.here[path], other.cache is fetch.cache
-                    fetch.here[path] = found if is_own else fetch.cache.take(found, file)
-                    break
+def share(fetch: ModelFetch, others: Sequence[ModelFetch]) -> None:
+    """Takes missing files from the cache of another model of the same repository. Raises
+    FetchError.
+    """
+    for path, file in fetch.missing.items():
+        for other in others:
+            same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
+            if same and path in other.here:
+                found, is_own = other.here[path], other.cache is fetch.cache
+                fetch.here[path] = found if is_own else fetch.cache.take(found, file)
+                break
 
 
 def downloads(fetches: Iterable[ModelFetch]) -> list[tuple[ModelFetch, Download]]:
