@@ -1,5 +1,5 @@
-"""Estimates a model's memory before it is loaded: its processes, and its weights by their files, by
-models.lock.
+"""Estimates a model's memory before it is loaded: its processes, and its weights by their files or
+by models.lock.
 """
 
 from __future__ import annotations
