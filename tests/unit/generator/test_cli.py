@@ -57,6 +57,7 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
         (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
         (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
         (["apply", "--url=x:1"], "--url is gone: run apply where the server runs"),
+        (["apply", "--grpc-port", "1"], "--grpc-port is gone: run apply where the server runs"),
         (
             ["perf", "tune", "demo", "--model-analyzer", "f.yaml"],
             "--model-analyzer is gone: leave it out ",
