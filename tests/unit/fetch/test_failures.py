@@ -11,7 +11,9 @@ import threading
 import pytest
 from huggingface_hub import constants
 
+from generator.errors import FetchError
 from generator.fetch import hub_client
+from generator.fetch.model_cache import ModelCache
 from tests.support.fake_hub import FakeHub, Repository
 from tests.support.full_disk import files_of_at_most
 from tests.unit.fetch.conftest import FILES
@@ -234,6 +236,20 @@ def test_what_is_in_the_way_is_named(work: Workplace, hub: FakeHub, place: str) 
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     work.fetch()
     assert work.files() == FILES
+
+
+def test_a_file_that_one_model_can_not_share_fails_that_model_alone(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise FetchError("No space left on device")
+
+    monkeypatch.setattr(ModelCache, "take", full)
+    work.write("tiny", "second")
+    told = "hf-triton: 1 of 2 failed\nsecond: org/tiny: No space left on device\n"
+    assert work.refused("fetch") == told
+    assert work.files() == FILES
+    assert work.lock["models"]["org/tiny"]
 
 
 def test_credentials_in_the_hubs_address_are_not_shown(
