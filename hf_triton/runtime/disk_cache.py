@@ -15,11 +15,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _DIGEST_BYTES = 32
+_LAYOUT = 2  # of files; those of another release have other names
 
 
 def path_of(kind: str, *key: object) -> Path | None:
     """The file of a key; None where nothing can be stored."""
-    name = hashlib.sha256(repr((sys.version, *key)).encode()).hexdigest()[:32]
+    name = hashlib.sha256(repr((_LAYOUT, sys.version, *key)).encode()).hexdigest()[:32]
     return next((folder / name for folder in _folders(kind) if is_made_private(folder)), None)
 
 
