@@ -277,8 +277,7 @@ class OpenAiApp:
             raise bad_field("stream", "another value", "false: a stored response is sent whole")
         earlier = self._earlier(request)
         answer = earlier.response if is_told else earlier.delete
-        work = partial(answer, request.match_info["id"])
-        return json_response(await aside(earlier.num_bytes, work))
+        return json_response(answer(request.match_info["id"]))
 
     async def _with_media(self, model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
         """The request with the files of its messages as tensors. Those that tools answer a model of

@@ -123,13 +123,15 @@ def test_grammars_that_are_never_prepared_delay_nobody_by_any_door(
 
 @pytest.mark.threat("kept-responses")
 def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
-    """Items that no prompt shows may be long; each request has them read again."""
+    """Fields that no prompt shows may be long; no later request has them read again."""
     url = f"{openai_url}/v1/responses"
-    thoughts = {"type": "reasoning", "summary": [[]] * 80_000, "encrypted_content": "x" * 2**23}
+    long = {"summary": [[]] * 80_000, "encrypted_content": "x" * 2**22}
+    thoughts = {"type": "reasoning", **long}
     asked: dict[str, Any] = {"model": "demo", "max_output_tokens": 2}
     before = None
     for _ in range(3):
-        body = {**asked, "input": [thoughts, HELLO], "previous_response_id": before}
+        body = {**asked, "input": [thoughts, HELLO], "metadata": long}
+        body["previous_response_id"] = before
         before = post(url, body, PATIENCE_S).body["id"]
     hostile = sent(url, *[{**asked, "input": "Hi", "previous_response_id": before}] * 8)
     [neighbour] = sent(url, {**asked, "input": "Hello", "store": False})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal
 
-from msgspec import Struct, json
+from msgspec import Raw, Struct, json
 
 from hf_triton.ports.openai.schema.body import Json, check_structure, num_structure
 from hf_triton.ports.openai.schema.errors import ApiError
@@ -30,18 +30,19 @@ def item_id(prefix: str, response_id: str, number: int) -> str:
 
 @dataclass
 class _Kept:
-    """``data`` is JSON: the input's items and the response. ``owner`` may read it; ``payer`` is
-    counted, which is the address of a caller without a key.
+    """A response and its ``_Turn``, as JSON. ``owner`` may read it; ``payer`` is counted, which is
+    the address of a caller without a key.
     """
 
     owner: str
     payer: str
-    data: bytes
+    response: bytes
+    turn: bytes
     until_s: float = 0
 
     @property
     def num_bytes(self) -> int:
-        return max(_LEAST_BYTES, len(self.data))
+        return max(_LEAST_BYTES, len(self.response) + len(self.turn))
 
 
 @dataclass
@@ -101,6 +102,14 @@ class KeptResponses:
                 del self._num_bytes[kept.payer]
 
 
+class _Turn(Struct):
+    """What the prompt of a later response is made from."""
+
+    previous_response_id: str | None
+    items: list[Any]
+    output: list[Json]
+
+
 class Deleted(Struct):
     id: str
     object: Literal["response.deleted"] = "response.deleted"
@@ -112,7 +121,7 @@ class EarlierResponses:
 
     def __init__(self, kept: KeptResponses, owner: str = "", payer: str = "") -> None:
         self._kept, self._owner, self._payer = kept, owner, payer
-        self._read: dict[str, tuple[list[Json], Json]] = {}
+        self._read: dict[str, _Turn] = {}
         self._num_structure = 0
         self._referred: set[str] = set()
 
@@ -125,8 +134,8 @@ class EarlierResponses:
     def are_kept(self) -> bool:
         return self._kept.keep_s > 0
 
-    def response(self, response_id: str) -> Json:
-        return self._found(response_id, _not_kept(404, "id"))[1]
+    def response(self, response_id: str) -> Raw:
+        return Raw(self._found(response_id, _not_kept(404, "id")).response)
 
     def until(self, response_id: str) -> list[Json]:
         """The items of that response's input and output, after those of all before it."""
@@ -134,9 +143,9 @@ class EarlierResponses:
         found: list[list[Json]] = []
         at: str | None = response_id
         while at is not None:
-            items, response = self._found(at, missing)
-            found.append([*items, *response["output"]])
-            at = response["previous_response_id"]
+            turn = self._turn(at, missing)
+            found.append([*turn.items, *turn.output])
+            at = turn.previous_response_id
         return [item for items in reversed(found) for item in items]
 
     def item(self, where: str, item_id: Any) -> Json:
@@ -145,30 +154,35 @@ class EarlierResponses:
             raise missing
         self._referred.add(item_id)
         digits = item_id.partition("_")[2][:_NUM_DIGITS]
-        _, response = self._found(f"{PREFIX}{digits}", missing)
-        listed: list[Json] = response["output"]
-        found = next((item for item in listed if item["id"] == item_id), None)
+        turn = self._turn(f"{PREFIX}{digits}", missing)
+        found = next((item for item in turn.output if item["id"] == item_id), None)
         if found is None:
             raise missing
         return found
 
-    def put(self, response: Json, items: list[Json]) -> bool:
-        data = json.encode((items, response))
-        return self._kept.put(response["id"], _Kept(self._owner, self._payer, data))
+    def put(self, response: Json, items: list[Any]) -> bool:
+        """Keeps a response to the items of its input."""
+        turn = _Turn(response["previous_response_id"], items, response["output"])
+        kept = _Kept(self._owner, self._payer, json.encode(response), json.encode(turn))
+        return self._kept.put(response["id"], kept)
 
     def delete(self, response_id: str) -> Deleted:
         self.response(response_id)
         self._kept.drop(response_id)
         return Deleted(response_id)
 
-    def _found(self, response_id: str, missing: ApiError) -> tuple[list[Json], Json]:
+    def _found(self, response_id: str, missing: ApiError) -> _Kept:
         kept = self._kept.find(response_id, self._owner)
         if kept is None:
             raise missing
+        return kept
+
+    def _turn(self, response_id: str, missing: ApiError) -> _Turn:
+        found = self._found(response_id, missing)
         if response_id not in self._read:
-            self._num_structure += num_structure(kept.data)
+            self._num_structure += num_structure(found.turn)
             check_structure(self._num_structure)
-            self._read[response_id] = json.decode(kept.data)
+            self._read[response_id] = json.decode(found.turn, type=_Turn)
         return self._read[response_id]
 
 

@@ -155,9 +155,13 @@ class ReasoningText(Struct):
 
 
 class ReasoningItem(Struct, tag="reasoning"):
-    """Encrypted content can't be read here."""
+    """Encrypted content can't be read here. ``content`` becomes one text or None."""
 
     content: str | list[ReasoningText] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, list):
+            self.content = "\n".join(part.text for part in self.content)
 
 
 _Item = Message | FunctionCall | CustomToolCall | CallOutput | CustomCallOutput | ReasoningItem
@@ -225,22 +229,26 @@ def _told(body: Any, tools: ResponseTools) -> Json:
     }
 
 
-def _items(given: str | list[Json], earlier: EarlierResponses) -> list[tuple[str, Json]]:
+def _items(given: str | list[Json], earlier: EarlierResponses) -> list[tuple[str, Any]]:
     """The items, each with its place; an earlier one in the place of a reference to it."""
     if isinstance(given, str):
-        return [("input", {"type": "message", "role": "user", "content": given})]
+        return [("input", Message("user", given))]
     found = []
     for number, item in enumerate(convert(JsonList, given, "input")):
         where, kind = f"input[{number}]", item.get("type")
         if kind == "item_reference" or (kind is None and item.keys() <= {"id", "type"}):
             item = earlier.item(where, item.get("id"))
-        found.append((where, item))
+        found.append((where, _read(where, item)))
     return found
+
+
+def _read(where: str, item: Json) -> Any:
+    return convert(_Item, {**item, "type": item.get("type") or "message"}, where)
 
 
 def _messages(
     body: ResponsesRequest,
-    items: Sequence[tuple[str, Json]],
+    items: Sequence[tuple[str, Any]],
     tools: ResponseTools,
     earlier: EarlierResponses,
 ) -> list[Json]:
@@ -249,10 +257,10 @@ def _messages(
         system = {"role": "system", "content": body.instructions}
         messages.append(Placed("instructions", system))
     previous = body.previous_response_id
-    before = earlier.until(previous) if previous else ()
-    for where, item in (*(("previous_response_id", one) for one in before), *items):
-        kind = item.get("type") or "message"
-        _add(messages, where, convert(_Item, {**item, "type": kind}, where), tools)
+    for one in earlier.until(previous) if previous else ():
+        _add(messages, "previous_response_id", _read("previous_response_id", one), tools)
+    for where, item in items:
+        _add(messages, where, item, tools)
     return messages
 
 
@@ -264,10 +272,8 @@ def _add(messages: list[Json], where: str, item: Any, tools: ResponseTools) -> N
         message = {"role": "tool", "tool_call_id": item.call_id, "content": content}
         messages.append(Placed(where, message))
     elif isinstance(item, ReasoningItem):
-        parts = item.content or []
-        text = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
-        if text:  # the assistant's message begins with it
-            begun = {"role": "assistant", "content": None, "reasoning_content": text}
+        if item.content:  # the assistant's message begins with it
+            begun = {"role": "assistant", "content": None, "reasoning_content": item.content}
             messages.append(Placed(where, begun))
     else:  # a call, to the assistant's message before it
         is_custom = isinstance(item, CustomToolCall)
