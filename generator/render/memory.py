@@ -14,7 +14,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.triton_models import WITHOUT_WEIGHTS
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files
-from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
+from hf_triton.runtime.weights.locked_files import cached_snapshot
 
 _WHOLE = "model.safetensors"
 _INDEX = f"{_WHOLE}.index.json"
@@ -98,10 +98,7 @@ def _files(folder: Path, values: Mapping[str, Any]) -> Path:
     if values["local"]:
         return Path(folder, values["model"]).resolve()
     cache = folder.parent / values["public_name"] / WEIGHTS_FOLDER
-    revision = values["revision"] or "main"
-    ref = repository_folder(cache, values["model"]) / "refs" / revision
-    commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
-    return snapshot_folder(cache, values["model"], commit)
+    return cached_snapshot(cache, values["model"], values["revision"])
 
 
 def _growth(files: Path, dtype: str) -> float:

@@ -48,6 +48,14 @@ def snapshot_folder(cache_dir: Path, repository: str, commit: str) -> Path:
     return repository_folder(cache_dir, repository) / "snapshots" / commit
 
 
+def cached_snapshot(cache_dir: Path, repository: str, revision: str | None) -> Path:
+    """The folder of the files that a cache has of a revision; it may be missing."""
+    revision = revision or "main"
+    ref = repository_folder(cache_dir, repository) / "refs" / revision
+    commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
+    return snapshot_folder(cache_dir, repository, commit)
+
+
 def missing_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
     """The locked files that are missing; a dangling link counts as missing."""
     return [path for path in sorted(locked) if not (folder / path).is_file()]

@@ -34,9 +34,9 @@ from .hub_files import (
 from .locked_files import (
     FileHashes,
     LockedFile,
+    cached_snapshot,
     differences,
     missing_files,
-    repository_folder,
     snapshot_folder,
 )
 from .served_model import ServedAdapter, ServedModel
@@ -61,8 +61,7 @@ def model_files(served: ServedModel) -> Path:
     if served.locked_files is not None:
         files = _locked_snapshot(served, served.locked_files)
     else:
-        find = _stored_snapshot if is_stored(served.model) else _cached_snapshot
-        files = find(served) or _download(served)
+        files = _cached_snapshot(served) or _download(served)
     _check(served, files)
     return files
 
@@ -115,62 +114,55 @@ def _choose_files(served: ServedModel, names: Iterable[str]) -> list[str]:
 
 
 def _cached_snapshot(served: ServedModel) -> Path | None:
-    """The snapshot in the cache if it is complete."""
-    try:
-        names = _listed_files(served)
-        files = _snapshot(served, _choose_files(served, names) if names else None, only_local=True)
-    except OSError:  # huggingface_hub's errors for what is missing or incomplete are OSErrors
+    """The snapshot in the cache if it is complete. Raises LoadError: the model may not load it."""
+    files = cached_snapshot(served.cache_dir, served.model, served.revision)
+    if not files.is_dir():
         return None
-    return files if names or _is_complete(served, files) else None
-
-
-def _stored_snapshot(served: ServedModel) -> Path | None:
-    """The snapshot of an object store's folder that `hf-triton fetch` made last, if any."""
-    ref = repository_folder(served.cache_dir, served.model) / "refs" / "main"
-    if not ref.is_file():
-        return None
-    files = snapshot_folder(served.cache_dir, served.model, ref.read_text("utf-8").strip())
-    return files if files.is_dir() and _is_complete(served, files) else None
-
-
-def _is_complete(served: ServedModel, files: Path) -> bool:
-    """Whether a snapshot without a recorded list of files is as `hf-triton fetch` left it. Raises
-    LoadError: it holds pickles, which the model may not load.
-    """
     present = _names_in(files)
-    # huggingface_hub follows links on the way to the cache.
-    folder = snapshot_folder(served.cache_dir, served.model, files.name)
-    if FileHashes(served.cache_dir).names(folder) - present:
-        return False
+    if listed := _listed_files(served, files.name):
+        return files if present.issuperset(_choose_files(served, listed)) else None
+    # As `hf-triton fetch` left it.
+    if FileHashes(served.cache_dir).names(files) - present:
+        return None
     if needed_pickles(present):
         _choose_files(served, present)
     if served.gguf_file is not None:
-        return served.gguf_file in present
-    return any(name.endswith(".safetensors") for name in present) or served.allow_pickle
+        return files if served.gguf_file in present else None
+    has_weights = any(name.endswith(".safetensors") for name in present) or served.allow_pickle
+    return files if has_weights else None
 
 
-def _listed_files(served: ServedModel) -> list[str]:
+def _listed_files(served: ServedModel, commit: str) -> list[str]:
     """The names of the commit's files as huggingface_hub recorded them; empty without a record."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
-    place: dict[str, Any] = {"revision": served.revision, "cache_dir": served.cache_dir}
+    if is_stored(served.model):
+        return []
     try:
-        return [file.path for file in get_cached_repo_tree(served.model, **place)]
+        listed = get_cached_repo_tree(served.model, revision=commit, cache_dir=served.cache_dir)
     except CachedRepoTreeNotFoundError:  # made by `hf-triton fetch`: links to complete files only
         return []
+    return [file.path for file in listed]
 
 
 def _download(served: ServedModel) -> Path:
     _begin_download(served)
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, snapshot_download
 
     try:
         listed = HfApi(token=hub_token()).model_info(
             served.model, revision=served.revision, timeout=_LISTING_S
         )
         names = _choose_files(served, [file.rfilename for file in listed.siblings or []])
-        return _snapshot(served, names)
+        files = snapshot_download(
+            served.model,
+            revision=served.revision,
+            cache_dir=served.cache_dir,
+            token=hub_token(),
+            allow_patterns=[glob.escape(name) for name in names],
+        )
+        return Path(files)
     except LoadError:
         raise
     except Exception as error:
@@ -219,24 +211,6 @@ def _users_snapshot(served: ServedModel) -> Path | None:
 
 def _shards(index: Path) -> set[str]:
     return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-
-
-def _snapshot(
-    served: ServedModel, names: Iterable[str] | None, *, only_local: bool = False
-) -> Path:
-    """The snapshot with these files; with None, whichever are in the cache."""
-    from huggingface_hub import snapshot_download
-
-    return Path(
-        snapshot_download(
-            served.model,
-            revision=served.revision,
-            cache_dir=served.cache_dir,
-            token=False if only_local else hub_token(),
-            allow_patterns=None if names is None else [glob.escape(name) for name in names],
-            local_files_only=only_local,
-        )
-    )
 
 
 def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
