@@ -216,9 +216,9 @@ def _count_wrong(spec: ModelSpec, cache: ModelCache, progress: Progress) -> int:
         raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
     finally:
         progress.end(spec.title)
-    for difference in found:
+    for path, difference in found:
         progress.say(f"{spec.title}: {difference}")
-        cache.forget(folder / difference.path)
+        cache.forget(folder / path)
     cache.hashes.save()
     return len(found)
 

@@ -42,14 +42,12 @@ class Serving(Protocol):
     its device; ``is_healthy``: requests make progress; ``tokenizer`` is None without texts.
     """
 
-    @property
-    def description(self) -> str: ...
-    @property
-    def unload_grace_s(self) -> float: ...
+    description: str
+    unload_grace_s: float
+    tokenizer: Any
+
     @property
     def is_healthy(self) -> bool: ...
-    @property
-    def tokenizer(self) -> Any: ...
 
     def families(self) -> Iterable[Family]:
         """All metrics; called from the metrics thread."""
@@ -139,7 +137,7 @@ class TritonModel(ABC):
         take_each(requests, pb_utils, self.intake.receive, may_stream=self.decoupled)
 
     def is_ready(self) -> bool:
-        """Whether requests make progress; called by servers from 26.03 on."""
+        """True while requests make progress; called by servers from 26.03 on."""
         return self.serving.is_healthy
 
     def finalize(self) -> None:

@@ -28,17 +28,6 @@ class LockedFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A file of a snapshot that differs from models.lock, and ``what`` differs."""
-
-    path: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.path} {self.what}"
-
-
 def repository_folder(cache_dir: Path, repository: str) -> Path:
     return cache_dir / f"models--{repository.replace('/', '--')}"
 
@@ -63,19 +52,21 @@ def missing_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
 
 def differences(
     folder: Path, locked: Mapping[str, LockedFile], sha256: Callable[[Path], str]
-) -> Iterator[Difference]:
-    """A file is hashed only if its size is right."""
+) -> Iterator[tuple[str, str]]:
+    """Yields each file that differs from models.lock, with a text that names it; a file is hashed
+    only if its size is right.
+    """
     for path, expected in sorted(locked.items()):
         found = folder / path
         if not found.is_file():
-            yield Difference(path, "is missing")
+            yield path, f"{path} is missing"
         elif found.stat().st_size != expected.size:
             size = found.stat().st_size
-            yield Difference(path, f"has {size} bytes where models.lock has {expected.size}")
+            yield path, f"{path} has {size} bytes where models.lock has {expected.size}"
         elif sha256(found) != expected.sha256:
-            yield Difference(path, "has another SHA-256 than in models.lock")
+            yield path, f"{path} has another SHA-256 than in models.lock"
     for path in added_files(folder, locked):
-        yield Difference(path, "is not in models.lock")
+        yield path, f"{path} is not in models.lock"
 
 
 def added_files(folder: Path, locked: Iterable[str]) -> list[str]:

@@ -220,13 +220,13 @@ def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> P
     if missing:
         _download_missing(served, missing)
     hashes = FileHashes(served.cache_dir)
-    different = next(differences(folder, locked, hashes.sha256), None)
+    path, different = next(differences(folder, locked, hashes.sha256), ("", ""))
     hashes.save()
-    if different is None:
+    if not path:
         return folder
-    if different.path in missing:  # just downloaded, and wrong: the next load downloads it again
-        (folder / different.path).resolve().unlink(missing_ok=True)
-        (folder / different.path).unlink(missing_ok=True)
+    if path in missing:  # just downloaded, and wrong: the next load downloads it again
+        (folder / path).resolve().unlink(missing_ok=True)
+        (folder / path).unlink(missing_ok=True)
     raise LoadError(
         f"{served.source}: {different} ({served.cache_dir.name}/ of {served.public_name}); nothing "
         f"was loaded. `hf-triton fetch {served.public_name}` repairs it"
