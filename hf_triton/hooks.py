@@ -1,4 +1,4 @@
-"""What a hooks file imports: ``from hf_triton.hooks import HookRequest, RequestError, observe``.
+"""Hooks files import from here: ``from hf_triton.hooks import HookRequest, RequestError, observe``.
 
 A hooks file is plain Python with one or both of these functions. The model runs them for every
 request and for every response (of a stream: for every chunk)::

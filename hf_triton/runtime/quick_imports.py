@@ -1,5 +1,5 @@
-"""Leaves out of torch and transformers what a model doesn't run on a machine without a GPU: half of
-what importing them takes.
+"""Leaves parts of torch and transformers out that a model does not run on a machine without a GPU,
+which halves the time of their imports.
 
 torch's compiler is imported when something of it is first used: until then the decorators that mark
 functions for it remember them. Tensors over several processes are hidden as a build of torch

@@ -82,7 +82,7 @@ def num_instances(model_config: Mapping[str, Any]) -> int:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the processor has bfloat16 products, and oneDNN may use them."""
+    """True if the processor has bfloat16 products, and oneDNN may use them."""
     import torch
 
     is_allowed = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
@@ -90,7 +90,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def has_any_flag(*names: str) -> bool:
-    """Whether /proc/cpuinfo has one of these instruction sets."""
+    """True if /proc/cpuinfo has one of these instruction sets."""
     with suppress(OSError):
         return not set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()).isdisjoint(names)
     return False

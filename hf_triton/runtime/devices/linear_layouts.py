@@ -91,7 +91,7 @@ def _power_for_float16(weight: torch.Tensor) -> float:
 
 
 def is_int8(weight: torch.Tensor) -> bool:
-    """Whether a weight is torchao's int8 with one scale for each output."""
+    """True for torchao's int8 with one scale for each output."""
     if type(weight).__name__ != "Int8Tensor":
         return False
     tensor: Any = weight

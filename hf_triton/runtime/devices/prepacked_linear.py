@@ -32,7 +32,7 @@ _SHARED_INPUT = (
 )
 # Children whose weight the parent reads directly: Mamba's steps.
 _READ_BY_PARENT = ("dt_proj",)
-# The same where the children's names mean others, too: by the parent's class in transformers.
+# Children of other names too, by the parent's class in transformers.
 _READ_BY_CLASS = {
     "LSHSelfAttention": ("query_key", "value"),  # Reformer's, after the first token
     "LongcatFlashTopkRouter": ("classifier",),
@@ -46,7 +46,7 @@ _READ_BY_CLASS = {
 
 
 def is_read_by(parent: nn.Module, name: str) -> bool:
-    """Whether a parent reads the weight of its child of that name, past what replaces it."""
+    """True if a parent itself reads the weight of its child of that name."""
     return name in (*_READ_BY_PARENT, *_READ_BY_CLASS.get(type(parent).__name__, ()))
 
 
@@ -95,7 +95,7 @@ class _Layer:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What layers that are computed as one have in common."""
+        """Only layers of equal kinds can be computed as one."""
         weight = self.weight
         return weight.shape[1], weight.dtype, self.bias is not None, is_int8(weight)
 

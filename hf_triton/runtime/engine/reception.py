@@ -101,7 +101,7 @@ class PooledReception(ABC):
 
 
 class WorkReception(PooledReception):
-    """What a WorkEngine has computed is sent by the threads of ``answers``."""
+    """Sends the results of a WorkEngine on the threads of ``answers``."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class Steps(Protocol[T_contra]):
         """Loads and warms up once before serving. An exception fails the load."""
 
     def has_work(self) -> bool:
-        """Whether work is left beside newly submitted items; must not block."""
+        """True if work is left beside newly submitted items; must not block."""
 
     def add(self, items: Sequence[T_contra]) -> None:
         """Takes newly submitted items, often none; called before each step."""
@@ -87,7 +87,7 @@ class EngineThread(Generic[T]):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine accepts work and its thread makes progress."""
+        """True while the engine accepts work and its thread makes progress."""
         return not self._refusal()
 
     @property
@@ -268,7 +268,7 @@ class Watchdog(Repeating):
         return min(_LOOK_EVERY_S, self.limit_s / 4)
 
     def finds_late(self) -> bool:
-        """Whether the step has become late since the last check."""
+        """True if the step has become late since the last check."""
         with self._lock:
             began_s = self._began_s
             is_late = began_s is not None and time.monotonic() - began_s > self.limit_s

@@ -58,7 +58,7 @@ def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
 
 
 def has_config(names: Collection[str], config: str = _CONFIG) -> bool:
-    """Whether there is this file, or one that says which folder has it."""
+    """True if there is this file, or one that says which folder has it."""
     return config in names or (
         config == _CONFIG and _MODULES in names and other_kind(names) is None
     )
@@ -128,12 +128,12 @@ def needed_pickles(names: Iterable[str]) -> list[str]:
 
 
 def is_stored(source: str) -> bool:
-    """Whether a model's source is an object store's address."""
+    """True if a model's source is an object store's address."""
     return "://" in source
 
 
 def is_safe_path(name: str) -> bool:
-    """Whether a relative path stays inside its folder: no ``..``, not absolute."""
+    """True if a relative path stays inside its folder: no ``..``, not absolute."""
     parts = name.split("/")
     return not ({"", ".", ".."} & set(parts)) and "\\" not in name and "\0" not in name
 

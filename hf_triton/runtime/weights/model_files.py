@@ -284,7 +284,7 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
 def adapters_at_load(
     served: ServedModel, read: Callable[[list[ServedAdapter]], list[_Read]]
 ) -> list[_Read]:
-    """What ``read`` makes of the model's adapters, without those that a request had loaded and that
+    """Reads the model's adapters with ``read``; leaves out those that a request had loaded and that
     can't be read any more. Raises LoadError as ``read``.
     """
     found: list[_Read] = []

@@ -71,8 +71,8 @@ def _saved_method(config: Any) -> str | None:
 
 
 def is_of_a_package(served: ServedModel, config: Any) -> bool:
-    """Whether a package knows the weights' format and what they are computed in; torchao's of 8
-    bits are computed in any dtype.
+    """True where the weights' format decides the dtype to compute in; torchao's of 8 bits are
+    computed in any.
     """
     method = "int8" if served.quantization is None else served.quantization["method"]
     return _saved_method(config) is not None or not method.startswith("int8")

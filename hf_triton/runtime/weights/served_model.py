@@ -38,8 +38,8 @@ class ServedAdapter:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What model.json tells a Triton model. ``folder`` is the Triton model's folder, ``model`` the
-    Hugging Face model: a Hub id or a local path.
+    """The content of model.json. ``folder`` is the Triton model's folder, ``model`` the Hugging
+    Face model: a Hub id or a local path.
 
     ``public_name`` is the entry's name in models.yaml, ``name`` that of the Triton model, which may
     have a suffix. ``decoupled``: it may answer a request with many responses. ``hooks`` is the
@@ -141,7 +141,7 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
 
 
 def parse_adapters(content: bytes) -> tuple[ServedAdapter, ...]:
-    """What adapters.json says. Raises LoadError where it is not as the generator writes it."""
+    """Reads adapters.json. Raises LoadError where it is not as the generator writes it."""
     try:
         return _adapters(json.loads(content))
     except (ValueError, TypeError, AttributeError) as error:

@@ -102,7 +102,7 @@ def _texts(found: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _allowed(names: tuple[str, ...], value: str, *, trusts_code: bool) -> str | None:
-    """What is allowed in the place of a text; None where it is allowed."""
+    """Describes the values that a key may have; None where it may have this one."""
     if names[:1] == ("weight_map",) or (names and names[-1] in _PATHS):
         return None if is_safe_path(value) else "a path within the model's folder"
     if trusts_code:

@@ -185,7 +185,7 @@ def _configured_dtype(config: Any) -> Any:
 def load_part(
     served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any
 ) -> Any:
-    """What a class of transformers makes of the files; ``part`` names it where that fails."""
+    """Loads the files with a class of transformers; ``part`` names its result in an error."""
     if served.gguf_file is not None:
         options["gguf_file"] = served.gguf_file
     with _failing_in_one_line(served, part):
@@ -196,7 +196,7 @@ def load_part(
 
 @contextmanager
 def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
-    """Makes a LoadError of the many types that transformers raises, and of a panic of Rust code."""
+    """Turns all that transformers raises, and a panic of Rust code, into a LoadError."""
     try:
         yield
     except LoadError as error:
@@ -213,7 +213,7 @@ def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
 
 
 def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> None:
-    """Refuses random weights, unless ``allow_missing_weights``; logs what the files have beside.
+    """Refuses random weights, unless ``allow_missing_weights``; logs unused tensors of the files.
 
     Transformers fills what is missing with random numbers and only warns: such a model would answer
     otherwise at each start. What transformers ties or computes itself is not in its report, and

@@ -53,8 +53,8 @@ class Rotations:
         self._tables: dict[int, list[Rotary]] = {}
 
     def of(self, attention: Call) -> Iterator[Rotary]:
-        """What the angles given to an attention may stand for. Raises UnsupportedLayersError where
-        angles of all positions can't be made alike.
+        """Yields the embeddings that the angles given to an attention may stand for. Raises
+        UnsupportedLayersError where angles of all positions can't be made alike.
         """
         buffer = getattr(attention.module, _SINUSOIDS, None)
         if torch.is_tensor(buffer):  # alike in all layers
@@ -163,7 +163,7 @@ def _rows(states: torch.Tensor) -> torch.Tensor:
 
 
 def _split(raw: torch.Tensor, attended: Attended) -> tuple[bool, torch.Tensor, torch.Tensor]:
-    """Whether ``raw`` is interleaved; queries and keys, (tokens, heads * dim) each."""
+    """Tells if ``raw`` is interleaved; and its queries and keys, (tokens, heads * dim) each."""
     (_, heads, _, dim), kv_heads = attended.query.shape, attended.key.shape[1]
     value = _rows(attended.value)
     query, key, last = raw.split([heads * dim, kv_heads * dim, kv_heads * dim], dim=-1)
@@ -209,8 +209,8 @@ def _check_head_norms(query: Norm | None, key: Norm | None, lie_apart: bool) -> 
 def _rotation(
     call: Call, attended: Attended, states: tuple[torch.Tensor, torch.Tensor], rotations: Rotations
 ) -> tuple[Rotary | None, float]:
-    """What makes ``states`` the queries and keys of the attention function: a rotation or none, and
-    a number that queries are multiplied by.
+    """Finds the rotation, or none, and the factor of queries that make ``states`` the queries and
+    keys of the attention function.
     """
     heads, dim = attended.query.shape[1], attended.query.shape[-1]
     for rotary in chain([None], rotations.of(call)):
@@ -265,7 +265,7 @@ def joined(join: Callable[..., Linear], parts: list[Any]) -> Linear:
 
 
 def called(module: Any) -> Linear:
-    """What calling a module computes; of a prepacked layer, into which nothing hooks, without the
+    """A function that calls the module; a prepacked layer, into which nothing hooks, without the
     microseconds that nn.Module's own call takes.
     """
     linear: Linear = module.forward if isinstance(module, PrepackedLinear) else module

@@ -67,7 +67,7 @@ def _layer_calls(model: Any, root: Call) -> list[Call]:
 
 
 def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embedding:
-    """What makes the first layer's input."""
+    """Reads the embedding that makes the first layer's input."""
     calls = list(itertools.takewhile(lambda call: call is not first, root.walk()))
     tables = [call for call in calls if isinstance(call.module, nn.Embedding)]
     own = [call for call in tables if call.module is model.get_input_embeddings()]
@@ -226,7 +226,7 @@ def _take_norm(norms: Norms, hidden: torch.Tensor, given: torch.Tensor) -> Norm 
 
 
 def _take_norm_of(norms: Norms, made: torch.Tensor) -> tuple[torch.Tensor, Norm | None]:
-    """What the norm of ``made`` gives, and the norm, taken off the list, where there is one."""
+    """The output of the norm of ``made`` and the norm, taken off the list; or ``made`` and None."""
     for place, (call, norm) in enumerate(norms):
         if same(call.input, made):
             del norms[place]

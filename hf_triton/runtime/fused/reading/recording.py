@@ -1,4 +1,4 @@
-"""One forward of a model, recorded: what each module was given and what it made of it.
+"""Records one forward of a model: the inputs and the outputs of each module.
 
 The attention function gives each token its own value, whatever the scores are: what reaches it are
 the queries, keys and values that a runner has to compute, and what it gives reaches the rest.
@@ -30,7 +30,7 @@ _SAME = 8 * torch.finfo(torch.float32).eps  # a sum in another order
 
 @dataclass
 class Attended:
-    """What a layer gave to its attention function: (ROWS, heads, NUM_TOKENS, dim) each."""
+    """A layer's call of its attention function; tensors are (ROWS, heads, NUM_TOKENS, dim)."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -90,12 +90,12 @@ class Call:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether both hold the same numbers, in whatever shape."""
+    """True if both hold the same numbers, in whatever shape."""
     return a.numel() == b.numel() > 0 and torch.equal(a.reshape(-1), b.reshape(-1))
 
 
 def near(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether both hold nearly the same numbers: a sum in another order."""
+    """True if both hold nearly the same numbers: a sum in another order."""
     if a.numel() != b.numel():
         return False
     error = (a.reshape(-1).float() - b.reshape(-1).float()).abs().max()
