@@ -233,7 +233,7 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
     monkeypatch.setattr(
         "hf_triton.runtime.engine.thread.time", types.SimpleNamespace(monotonic=clock)
     )
-    watchdog.finds_late()
+    watchdog.look()
     ending.join(60)
     assert not watchdog.is_stuck
 

@@ -243,35 +243,30 @@ class Watchdog(Repeating):
     """
 
     def __init__(self, limit_s: float, give_up: Callable[[float], None]) -> None:
-        super().__init__("watchdog", self._look)
+        super().__init__("watchdog", self.look)
         self.limit_s, self._give_up = limit_s, give_up
         self._began_s: float | None = None
-        # Or a step that ends while it is found to be late would leave ``is_stuck`` behind.
-        self._lock = threading.Lock()
-        self.is_stuck = False
+        self._given_up_s: float | None = None  # when the last step began that was given up
         self.last_step_s = 0.0
 
+    @property
+    def is_stuck(self) -> bool:
+        return self._is_late(self._began_s)
+
     def begin_step(self) -> None:
-        with self._lock:
-            self._began_s = time.monotonic()
+        self._began_s = time.monotonic()
 
     def end_step(self) -> None:
-        with self._lock:
-            if self._began_s is not None:
-                self.last_step_s = time.monotonic() - self._began_s
-            self._began_s = None
-            self.is_stuck = False
+        if self._began_s is not None:
+            self.last_step_s = time.monotonic() - self._began_s
+        self._began_s = None
 
-    def _look(self) -> float:
-        if self.finds_late():
+    def look(self) -> float:
+        began_s = self._began_s
+        if began_s != self._given_up_s and self._is_late(began_s):
+            self._given_up_s = began_s
             self._give_up(self.limit_s)
         return min(_LOOK_EVERY_S, self.limit_s / 4)
 
-    def finds_late(self) -> bool:
-        """True if the step has become late since the last check."""
-        with self._lock:
-            began_s = self._began_s
-            is_late = began_s is not None and time.monotonic() - began_s > self.limit_s
-            found = is_late and not self.is_stuck
-            self.is_stuck = self.is_stuck or is_late
-            return found
+    def _is_late(self, began_s: float | None) -> bool:
+        return began_s is not None and time.monotonic() - began_s > self.limit_s
