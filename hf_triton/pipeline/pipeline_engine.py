@@ -170,22 +170,9 @@ def _asked_length(parameters: Mapping[str, Any]) -> int | None:
 class PipelineEngine(WorkEngine):
     """``load`` returns the call; it runs on the engine's thread, like every method."""
 
-    def __init__(
-        self,
-        load: Callable[[], PipelineCall],
-        *,
-        batch_size: int,
-        num_threads: int,
-        watchdog_s: float = 1800.0,
-        check_device: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(
-            "pipeline",
-            batch_size,
-            num_threads=num_threads,
-            watchdog_s=watchdog_s,
-            check_device=check_device,
-        )
+    def __init__(self, load: Callable[[], PipelineCall], *, batch_size: int, **more: Any) -> None:
+        """``more`` as of WorkEngine."""
+        super().__init__("pipeline", batch_size, **more)
         self._load = load
 
     def prepare(self) -> None:

@@ -33,17 +33,10 @@ class EncoderEngine(WorkEngine):
         reduce: Reduce,
         *,
         max_num_batched_tokens: int,
-        num_threads: int,
-        watchdog_s: float = 300.0,
-        check_device: Callable[[], None] = lambda: None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            "encoder",
-            max_num_batched_tokens,
-            num_threads=num_threads,
-            watchdog_s=watchdog_s,
-            check_device=check_device,
-        )
+        """``more`` as of WorkEngine."""
+        super().__init__("encoder", max_num_batched_tokens, **more)
         self._make_runner, self.reduce = make_runner, reduce
 
     def prepare(self) -> None:

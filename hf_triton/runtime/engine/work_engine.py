@@ -49,8 +49,8 @@ class WorkEngine(ABC):
         max_size: int,
         *,
         num_threads: int,
-        watchdog_s: float,
-        check_device: Callable[[], None],
+        watchdog_s: float = 300.0,
+        check_device: Callable[[], None] = lambda: None,
     ) -> None:
         """Items of ``max_size`` together are computed together. ``check_device`` is called after a
         failure that is no caller's; if it raises, the engine ends.
