@@ -1,11 +1,11 @@
 """Leaves parts of torch and transformers out that a model does not run on a machine without a GPU,
 which halves the time of their imports.
 
-torch's compiler is imported when something of it is first used: until then the decorators that mark
-functions for it remember them. Tensors over several processes are hidden as a build of torch
-without them hides them, packages that only some models need as if they were not installed. What
-transformers finds in the files of all its models is kept. Models are built with data that nothing
-has touched, for torch imports as much again for tensors without data. Only for tested releases.
+torch's compiler is imported when something of it is first used. Tensors over several processes are
+hidden as a build of torch without them hides them, packages that only some models need as if they
+were not installed. The scan of the files of all of transformers' models is kept. Models are built
+with data that nothing has touched, for torch imports as much again for tensors without data. Only
+for tested releases.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only 
 
 
 class Deferred(ModuleType):
-    """A package whose code runs once something of it is asked for, other than the decorators of
-    functions that may come to be compiled: they return what they are given, and get it again then.
-    ``apart`` are modules of the package that need nothing else of it.
+    """A package whose code runs once something of it is asked for, other than decorators that mark
+    functions for the compiler, which return the function as it is. ``apart`` are modules of the
+    package that need nothing else of it.
     """
 
     def __init__(self, name: str, apart: tuple[str, ...] = ()) -> None:
@@ -58,7 +58,6 @@ class Deferred(ModuleType):
             raise ModuleNotFoundError(f"no module named {name}")
         self.__spec__, self.__package__, self.__file__ = spec, name, spec.origin
         self.__loader__ = self._loader = spec.loader
-        self._marked: list[tuple[str, Any]] = []
         self._lock, self.has_begun = threading.RLock(), False
         sys.modules[name] = self
         self.__path__ = self._paths = list(spec.submodule_search_locations or ())
@@ -70,15 +69,12 @@ class Deferred(ModuleType):
         if name.startswith("__") and name != "__path__":
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         if name in _MARKS and not self.has_begun:
-            return partial(self._mark, name)
+            return self._mark
         self.run()
         return self.__getattribute__(name)
 
-    def _mark(self, name: str, fn: Any = None, *_: Any, **options: Any) -> Any:
-        if fn is None:
-            return partial(self._mark, name, **options)
-        self._marked.append((name, fn))
-        return fn
+    def _mark(self, fn: Any = None, *_: Any, **options: Any) -> Any:
+        return partial(self._mark, **options) if fn is None else fn
 
     def run(self) -> None:
         """Imports it as Python does, and first what it may use."""
@@ -90,9 +86,6 @@ class Deferred(ModuleType):
             if isinstance(needed, Deferred):
                 needed.run()
             self._loader.exec_module(self)
-            for name, function in self._marked:
-                if name != "disable":  # which would return another function
-                    self.__getattribute__(name)(function)
 
 
 class _Changes:
@@ -117,10 +110,8 @@ class _Changes:
 
 
 def _keep_scan(module: Any) -> None:
-    name = "create_import_structure_from_path"
-    scan = getattr(module, name, None)
-    if scan is not None:
-        setattr(module, name, partial(_kept_scan, scan))
+    scan = module.create_import_structure_from_path
+    module.create_import_structure_from_path = partial(_kept_scan, scan)
 
 
 def _build_with_data(module: Any) -> None:
@@ -146,7 +137,7 @@ _CHANGES: dict[str, Callable[[Any], None]] = {
 
 
 def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
-    """What ``scan`` finds in a folder, or in that of a file; kept for the folder of all models."""
+    """Scans a folder, or that of a file; the result for the folder of all models is kept."""
     folder = Path(path)
     folder = folder if folder.is_dir() else folder.parent
     if folder.name != "models":
@@ -199,7 +190,7 @@ def _is_left_out(name: str) -> bool:
 
 
 def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
-    """Whether the model is sure to need no package that only some models need."""
+    """True if the model is sure to need no package that only some models need."""
     if any(served.get(key) for key in _ASKING) or served.get("role") not in _WITH_WEIGHTS:
         return False
     if served["local"]:
