@@ -76,19 +76,6 @@ def tiff_of_shared_bytes(num_tags: int, num_bytes: int) -> bytes:
     return tiff(*tags, *shared, body=bytes(num_bytes))
 
 
-def jpeg2000(width: int, height: int, *, components: int = 3) -> bytes:
-    """A JPEG 2000 file around 8 x 8 pixels whose codestream says to be of more."""
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, format="JPEG2000")
-    found = bytearray(file.getvalue())
-    at = found.index(b"\xff\x4f\xff\x51") + 8
-    found[at : at + 8] = struct.pack(">II", width, height)
-    found[at + 32 : at + 34] = struct.pack(">H", components)
-    box = found.index(b"jp2c") - 4
-    found[box:box] = b"\0\0\0\x08free"  # behind which Pillow does not look
-    return bytes(found)
-
-
 def webp_of_frame(width: int, height: int) -> bytes:
     """A WebP of a few bytes whose frame says that it has so many pixels."""
     file = io.BytesIO()

@@ -28,7 +28,7 @@ _DATA_URL = re.compile(rb"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", r
 _NOT_OPENED = "send the file's bytes or base64: paths and addresses are not opened"
 _HEAD = 256  # bytes
 _LEAST_S = 0.01
-# Of a process, beyond the file: a JPEG 2000 image takes 20 bytes a pixel while it is decoded.
+# The most memory of a process beyond the file.
 LEAST_BYTES, BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
 Samples = npt.NDArray[np.float32]

@@ -41,11 +41,7 @@ LARGE = "pixels, at most 64 megapixels (max_image_megapixels)"
         ),
         (bombs.png_of(1, 201), "got an image of 1 x 201 pixels, its longer side may be at most"),
         (bombs.png_with_text(2 * 2**20), "a damaged image (ValueError)"),
-        (bombs.jpeg2000(9000, 9000), f"got a JPEG2000 image of 9000 x 9000 {LARGE}"),
-        (
-            bombs.jpeg2000(8, 8, components=16_384),
-            "got a JPEG2000 image of 8 x 8 pixels, 16384 components and ",
-        ),
+        (packed(picture(), "JPEG2000"), "862 bytes that are no image; allowed: AVIF, BMP, GIF"),
         (bombs.gif_of_frame(9000, 9000), f"got an image of 9000 x 9000 {LARGE}"),
         (bombs.gif_of_frame(65_535, 65_535), "got an image of more pixels, at most 64 megapix"),
         (bombs.webp_of_frame(9000, 9000), "got an image of 9000 x 9000"),
@@ -66,11 +62,10 @@ def test_an_image_that_takes_much_is_refused_by_its_headers(file: bytes, said: s
         packed(picture(size=(300, 300)), "JPEG", progressive=True, exif=b"Exif\0\0\xff\xda" * 50),
         packed(picture(), "JPEG") + b"\xff\xda" * 50_000,  # as phones put a film behind a picture
         packed(picture(), "TIFF", compression="tiff_adobe_deflate"),
-        packed(picture(), "JPEG2000", tile_size=(16, 16)),
         bombs.tiff_of_tile(256, bytes(256 * 256)),
         packed(Image.new("RGB", (200, 1)), "PNG"),
     ],
-    ids=["scans", "EXIF", "film", "TIFF", "JPEG2000", "a tile", "long"],
+    ids=["scans", "EXIF", "film", "TIFF", "a tile", "long"],
 )
 def test_images_as_programs_write_them_are_read(file: bytes) -> None:
     with Image.open(io.BytesIO(file)) as expected:
