@@ -10,18 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat
 
-from .. import log
 from ..errors import HookError
 from .histogram import Histogram, histogram_families
 from .publishing import Family, Sample
 
-MAX_LABEL_SETS = 1000
-MAX_NUMBERS = 10_000  # of one metric: a histogram has several for each set of labels
 MAX_LABEL_CHARACTERS = 200
-# The value of every label of a set beyond the limit: a hook that puts a text or a user into a label
-# must not grow Triton's /metrics, and its memory, without end.
-OTHER = "other"
-
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -39,71 +32,50 @@ class Metric:
     may_fall: bool = True
 
 
-class _Series:
-    """The values of one metric by their labels; a counter's or a gauge's number is a sum."""
-
-    def __init__(self, metric: Metric) -> None:
-        self.metric = metric
-        self._values: dict[Labels, Histogram] = {}
-        # The most sets of labels that are counted separately.
-        self._limit = min(MAX_LABEL_SETS, MAX_NUMBERS // (len(metric.buckets) + 3))
-        self._is_full = False
-        if not metric.labels:  # published as 0 from the load on
-            self._values[()] = Histogram(tuple(metric.buckets))
-
-    def add(self, labels: Mapping[str, str], value: float) -> None:
-        """Counts under OTHER for a new set of labels beyond the limit."""
-        pairs = tuple(sorted(labels.items()))
-        if pairs not in self._values and len(self._values) >= self._limit:
-            pairs = tuple((name, OTHER) for name, _ in pairs)
-            if not self._is_full:
-                log.warn(
-                    f"metric {self.metric.name} has {self._limit} sets of labels; more are counted "
-                    f"under {OTHER!r}"
-                )
-            self._is_full = True
-        found = self._values.setdefault(pairs, Histogram(tuple(self.metric.buckets)))
-        if self.metric.type == "gauge":
-            found.sum = 0.0
-        found.observe(value)
-
-    def families(self) -> Iterator[Family]:
-        metric = self.metric
-        if metric.type == "histogram":
-            for family in histogram_families(metric.name, metric.help, self._values):
-                # A sum of negative values falls, which Triton's counters refuse.
-                falls = metric.may_fall and family.name.endswith("_sum")
-                yield replace(family, counter=not falls)
-        else:
-            samples = tuple(Sample(dict(pairs), found.sum) for pairs, found in self._values.items())
-            yield Family(metric.name, metric.help, metric.type == "counter", samples)
-
-
 class Observations:
-    """What a model's hooks have observed since its load; safe from any thread."""
+    """The values of declared metrics since a model's load; safe from any thread."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._series = {metric.name: _Series(metric) for metric in metrics}
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._values: dict[str, dict[Labels, Histogram]] = {name: {} for name in self._metrics}
+        for metric in self._metrics.values():
+            if not metric.labels:  # published as 0 from the load on
+                self._values[metric.name][()] = Histogram(tuple(metric.buckets))
         self._lock = threading.Lock()
 
     def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
         """Counts one value. Raises HookError for what models.yaml does not declare."""
-        series = self._series.get(name)
-        if series is None:
-            known = ", ".join(self._series) or "none"
+        metric = self._metrics.get(name)
+        if metric is None:
+            known = ", ".join(self._metrics) or "none"
             raise HookError(f"observe: metric {name!r} is not declared; metrics: has {known}")
-        number = _number(series.metric, value)
-        if set(labels) != set(series.metric.labels):
-            both = labels, series.metric.labels
+        number = _number(metric, value)
+        if set(labels) != set(metric.labels):
+            both = labels, metric.labels
             got, declared = (", ".join(sorted(names)) or "none" for names in both)
             raise HookError(f"observe: {name}: got labels {got}; declared: {declared}")
-        texts = {label: _label_text(given) for label, given in labels.items()}
+        pairs = tuple(sorted((label, _label_text(given)) for label, given in labels.items()))
         with self._lock:
-            series.add(texts, number)
+            found = self._values[name].setdefault(pairs, Histogram(tuple(metric.buckets)))
+            if metric.type == "gauge":
+                found.sum = 0.0
+            found.observe(number)
 
     def families(self) -> list[Family]:
         with self._lock:
-            return [family for series in self._series.values() for family in series.families()]
+            values = self._values.items()
+            return [family for name, found in values for family in self._of(name, found)]
+
+    def _of(self, name: str, values: Mapping[Labels, Histogram]) -> Iterator[Family]:
+        metric = self._metrics[name]
+        if metric.type == "histogram":
+            for family in histogram_families(name, metric.help, values):
+                # A sum of negative values falls, which Triton's counters refuse.
+                falls = metric.may_fall and family.name.endswith("_sum")
+                yield replace(family, counter=not falls)
+        else:
+            samples = tuple(Sample(dict(pairs), found.sum) for pairs, found in values.items())
+            yield Family(name, metric.help, metric.type == "counter", samples)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

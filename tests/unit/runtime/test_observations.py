@@ -75,38 +75,6 @@ def test_what_is_not_declared_is_refused(
     assert message in str(caught.value)
 
 
-def test_too_many_labels_are_counted_together_and_told_of_once(
-    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
-) -> None:
-    monkeypatch.setattr(observations, "MAX_LABEL_SETS", 3)
-    counted = Observations(DECLARED)
-    with counted.active():
-        for number in range(10):
-            observe("answers_total", label=number)
-        observe("answers_total", label=0)
-        observe("score", 0.1, label="x")
-    assert numbers(counted)["answers_total"] == {
-        ("0",): 2,
-        ("1",): 1,
-        ("2",): 1,
-        ("other",): 7,
-    }
-    message = "metric answers_total has 3 sets of labels; more are counted under 'other'"
-    assert log_lines == [f"W {message}"]
-
-
-def test_a_histogram_tells_fewer_labels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observations, "MAX_NUMBERS", 20)
-    counted = Observations(DECLARED)
-    with counted.active():
-        for number in range(10):
-            observe("score", 1, label=number)
-    assert numbers(counted)["score_count"] == {
-        **{(str(number),): 1 for number in range(5)},
-        ("other",): 5,
-    }
-
-
 def test_a_long_label_is_cut() -> None:
     counted = Observations(DECLARED)
     with counted.active():
