@@ -357,7 +357,7 @@ OVERRIDES = (
 
 
 def _exact(share: float) -> Fraction:
-    """A share as it is written, 0.1 a tenth, so that requests can be dealt out exactly."""
+    """A share as it is written, 0.1 a tenth, so that shares add up exactly."""
     exact = Fraction(repr(share))
     if (exact * 1000).denominator != 1:
         raise refused("expected at most 3 decimals", GOT)

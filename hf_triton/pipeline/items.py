@@ -12,6 +12,7 @@ from typing import Any, Literal
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media import decoding as media
 from hf_triton.runtime.request.tensors import kind_of
+from hf_triton.runtime.tokenizing.lengths import check_messages
 
 Main = Literal[
     "text", "image", "image_pair", "audio", "document", "detection", "prompt", "table", "decision"
@@ -101,6 +102,7 @@ class ItemReader:
     def item(self, field: str, value: Any) -> Any:
         """Raises a RequestError that names ``field``."""
         if self.kind.takes_chat and is_chat(value):
+            check_messages(field, value)
             return ChatMessages([self._message(field, message) for message in value])
         return getattr(self, f"_{self.kind.main}")(field, value)
 

@@ -12,7 +12,6 @@ from hf_triton.runtime.devices.device import Placement, check_devices_work
 from hf_triton.runtime.errors import LoadError, RequestError, reason
 from hf_triton.runtime.media.decoding import MediaLimits
 from hf_triton.runtime.request.json_text import read_object
-from hf_triton.runtime.tokenizing.chat_templates import limit_rendering
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.weight_loading import check_words, load_config, load_model
@@ -138,7 +137,6 @@ def load_pipeline(served: ServedModel, name: str, placement: Placement) -> Any:
         line = f"{type(error).__name__}: {reason(error)}"
         raise LoadError(f"{served.source}: the {name} pipeline can't be made: {line}") from error
     check_words(served, made.tokenizer)
-    limit_rendering()
     return made
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
 from ..errors import RequestError
@@ -18,6 +18,8 @@ _USUAL_CHARACTERS = 8  # a token, with which what is to be cut is tried first
 _SLACK_TOKENS = 128
 NO_LIMIT = 10**9  # tokens: tokenizers without a limit say 1e30
 _MUCH = 2**18  # characters whose tokenising leaves tens of megabytes behind
+# Some chat templates look from each message through all later ones: gpt-oss' takes 2 s for so many.
+MAX_MESSAGES = 4096
 
 CUT = "send truncate: true to cut it"  # the hint where a request may ask for that
 
@@ -54,6 +56,15 @@ def check_characters(field: str, num_characters: int, max_tokens: int, hint: str
             f"{field}: got {num_characters} characters, allowed: at most {most} where "
             f"{max_tokens} tokens fit{hint and f'; {hint}'}"
         )
+
+
+def check_messages(field: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises RequestError for a chat that would take its template too long."""
+    calls = (one.get("tool_calls") for one in messages)
+    num = len(messages) + sum(len(listed) for listed in calls if isinstance(listed, list))
+    if num > MAX_MESSAGES:
+        got = f"got {num}, calls of tools included"
+        raise RequestError(f"{field}: {got}, allowed: at most {MAX_MESSAGES}")
 
 
 def num_characters(value: Any) -> int:

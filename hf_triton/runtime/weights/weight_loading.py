@@ -15,7 +15,6 @@ from typing import Any
 from ..devices.device import Placement, choose_attention_kernels, fastest_dtype, slowness
 from ..errors import LoadError, is_panic
 from ..log import info, warn
-from ..tokenizing.chat_templates import limit_rendering
 from .hub_files import error_line
 from .quantization import (
     is_of_a_package,
@@ -67,7 +66,6 @@ def load_tokenizer(
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
     check_words(served, tokenizer)
-    limit_rendering()
     return tokenizer
 
 
@@ -267,7 +265,6 @@ def load_processor(served: ServedModel, files: Path) -> Any:
     with without_videos():
         processor = load_part(served, AutoProcessor, files, part="its processor: ")
     check_words(served, getattr(processor, "tokenizer", None))
-    limit_rendering()
     return processor
 
 

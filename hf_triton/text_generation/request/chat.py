@@ -17,6 +17,7 @@ from hf_triton.runtime.errors import RequestError, reason
 from hf_triton.runtime.request.chat_formats import JSON, ChatFormat, format_of
 from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import kind_of
+from hf_triton.runtime.tokenizing.lengths import check_messages
 
 from ..structured.constraint import Constraint, Reasoning
 from . import as_taken
@@ -79,6 +80,7 @@ class ChatTemplate:
         if not messages:
             raise RequestError("messages: got an empty list, allowed: one message or more")
         found = [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+        check_messages("messages", found)
         chat = self._as_taken(self._with_contents(found))
         for number, tool in enumerate(tools or ()):
             if not isinstance(tool, dict):
@@ -95,8 +97,6 @@ class ChatTemplate:
             rendered = self._tokenizer.apply_chat_template(
                 chat, tools=tools, tokenize=False, **prompt
             )
-        except RequestError:
-            raise
         except Exception as error:
             raise RequestError(_describe_failure(error, chat, kwargs)) from None
         return str(rendered)

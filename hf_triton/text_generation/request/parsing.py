@@ -13,6 +13,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
 from hf_triton.runtime.request.tensors import RequestFields, each_row, shown, timeout_ms
+from hf_triton.runtime.tokenizing.lengths import check_characters
 
 from ..sequence.request_options import FILTERS, OPTIONS
 from ..sequence.sampling_params import SamplingParams, check_range
@@ -145,6 +146,8 @@ class PromptReader:
     def rendered(self, row: dict[str, Any], messages: list[Any]) -> str:
         """The prompt of a row's chat. Raises RequestError."""
         tools = read_list("tools", row["tools"]) if row["tools"] else None
+        if tools and self.max_model_len is not None:
+            check_characters("tools", len(row["tools"]), self.max_model_len)
         kwargs = row["chat_template_kwargs"]
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
         return self.chat.render(messages, tools, kwargs)

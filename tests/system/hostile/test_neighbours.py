@@ -178,8 +178,8 @@ JOINED = [[HELLO, *[{"role": role, "content": "x"}] * 40_000] for role in ("syst
     "neighbour, model, body, said",
     [
         ("demo", "whisper", {"audio": "aGVsbG8=", "prompt": WORD * 200_000}, "prompt: got 3200000"),
-        ("demo", "thorough", [HELLO] * 25_000, "chat template takes more than"),
-        ("thorough", "thorough", [HELLO] * 25_000, "chat template takes more than"),
+        ("demo", "thorough", [HELLO] * 25_000, "allowed: at most 4096"),
+        ("thorough", "thorough", [HELLO] * 25_000, "allowed: at most 4096"),
         # The demo model's template takes neither where they stand.
         ("demo", "demo", JOINED[0], ""),
         ("demo", "demo", JOINED[1], ""),

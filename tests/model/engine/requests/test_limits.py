@@ -110,6 +110,15 @@ def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
         checked.tokenised()
 
 
+@pytest.mark.threat("endless-chats")
+def test_tools_that_can_not_fit_are_not_rendered() -> None:
+    reader = replace(READER, max_model_len=2, chat=ChatTemplate(None))  # which refuses each
+    given = {"messages": [b'[{"role": "user", "content": ""}]'], "tools": [b"[%70000d]" % 1]}
+    checked = check_request(fields(given, {}), reader)
+    with pytest.raises(RequestError, match="tools: got 70002 characters, allowed: at most 65536"):
+        checked.tokenised()
+
+
 def test_an_error_shows_little_of_a_long_name() -> None:
     with pytest.raises(RequestError, match=r"^y{64}: unknown parameter; allowed: ") as raised:
         check_request(fields({"text_input": [b"a"]}, {"y" * 10_000_000: 1}), UNREAD)
