@@ -67,22 +67,22 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
     """A PIL image in RGB, upright as its EXIF data says. Raises RequestError."""
     from PIL import Image
 
-    from .images import SIZE, decode_image, make_ready
+    from .images import SIZE, decode_image
 
     asked = str(limits.image_pixels).encode()
     most_bytes = int(BYTES_PER_PIXEL * max(0, limits.image_pixels))
-    found = _decoded(make_ready, field, decode_image, asked, value, most_bytes)
+    found = _decoded(field, decode_image, asked, value, most_bytes)
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
 
 def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimits) -> Samples:
     """Samples (num_samples,) float32 of -1 to 1 at ``sampling_rate`` Hz. Raises RequestError."""
-    from .sounds import decode_sound, make_ready
+    from .sounds import decode_sound
 
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
-    found = _decoded(make_ready, field, decode_sound, asked, value, most_bytes)
+    found = _decoded(field, decode_sound, asked, value, most_bytes)
     return np.frombuffer(found, np.float32).copy()  # which its reader may write to
 
 
@@ -111,7 +111,6 @@ def waveform(
 
 
 def _decoded(
-    make_ready: Callable[[], None],
     field: str,
     decode: Callable[[bytes, bytes], bytes],
     asked: bytes,
@@ -123,7 +122,7 @@ def _decoded(
     max_bytes = LEAST_BYTES + most_bytes
     try:
         with _named(field):
-            return sandbox_of(make_ready).call(
+            return sandbox_of(decode).call(
                 *(decode, asked, file),
                 time_limit_s=max(_LEAST_S, reading.seconds_left),
                 max_bytes=max_bytes,

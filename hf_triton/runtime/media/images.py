@@ -39,10 +39,6 @@ _PILLOWS_LIMIT = 2**26  # pixels
 SIZE = struct.Struct("<II")
 
 
-def make_ready() -> None:
-    """All that decoding needs is imported with this module."""
-
-
 def decode_image(most_pixels: bytes, file: bytes) -> bytes:
     """``SIZE`` (width, height) and the RGB pixels of an image, upright as its EXIF data says.
     Raises RequestError: no image, cut short, or larger than the limit; the text has no field.

@@ -37,10 +37,6 @@ _HIGHEST_RATE = 1_000_000  # Hz
 Samples = npt.NDArray[np.float32]
 
 
-def make_ready() -> None:
-    """All that decoding needs is imported with this module."""
-
-
 def decode_sound(asked: bytes, file: bytes) -> bytes:
     """Samples (num_samples,) float32 of -1 to 1, one channel. ``asked`` is a JSON object:
     ``sampling_rate`` in Hz, and ``most_s``, the longest sound in seconds. Raises RequestError: no

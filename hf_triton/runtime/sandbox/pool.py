@@ -46,7 +46,7 @@ class ForkServer:
     """One program and its forks, without torch, secrets, or descriptors of this process."""
 
     def __init__(self, ready: Callable[..., object] | None) -> None:
-        """``ready`` is called in the program, before it forks."""
+        """``ready`` is imported by the program before it forks, and called with what it gets."""
         self._ready = "" if ready is None else name_of(ready)
         self._program: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -95,13 +95,27 @@ class ForkServer:
 
     def fork(self, number: int) -> socket.socket:
         """This end of the connection with another fork. Raises OSError where the program ended."""
+        connection = self._connected(worker.FORK, number)
+        connection.setblocking(False)
+        return connection
+
+    def was_killed(self, number: int) -> bool:
+        """Whether somebody else has killed a fork that has ended, or the program."""
+        try:
+            with self._connected(worker.KILL, number) as connection:
+                connection.settimeout(_START_S)
+                return connection.recv(1) != b"0"
+        except OSError:
+            return True
+
+    def _connected(self, kind: int, number: int) -> socket.socket:
+        """This end of a connection whose other one goes with an order. Raises OSError."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here.setblocking(False)
         with there:
             try:
                 if self._control is None:
                     raise BrokenPipeError
-                order = worker.CONTROL.pack(worker.FORK, number)
+                order = worker.CONTROL.pack(kind, number)
                 socket.send_fds(self._control, [order], [there.fileno()], socket.MSG_NOSIGNAL)
             except OSError:
                 here.close()
@@ -157,7 +171,7 @@ class Sandbox:
     """
 
     def __init__(self, ready: Callable[..., object] | None = None) -> None:
-        """``ready`` is called once, before there is a process, with ``start``'s content."""
+        """``ready`` is imported before there is a process, and called with ``start``'s content."""
         self._server = ForkServer(ready)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[Process] = []
@@ -332,13 +346,12 @@ class Process:
                 _drop_first(self._unsent)
 
     def _received(self) -> tuple[int, bytes]:
-        kind, answer = worker.KILLED, b""  # where the program is gone too
-        with contextlib.suppress(EOFError):
+        try:
             kind, self.num_bytes, (answer,) = worker.receive(self._connection, worker.ANSWER)
-        if kind in (worker.ENDED, worker.KILLED):
-            self.was_killed = kind == worker.KILLED and not self.has_ended
+        except EOFError:
+            self.was_killed = not self.has_ended and self._server.was_killed(self._number)
             self.has_ended = True
-            raise SandboxEndedError
+            raise SandboxEndedError from None
         return kind, answer
 
 

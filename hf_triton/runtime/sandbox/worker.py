@@ -3,8 +3,7 @@ killed without harm to others. No thread runs where it forks.
 
 A process has one connection, of whole messages. A question is ``QUESTION`` (seconds, bytes of
 memory or 0 for no other limit than before) and parts: the function's name, and what it is given. An
-answer is ``ANSWER`` (kind, bytes of memory that this process has taken) and one part. When the
-process has ended the program answers in its place.
+answer is ``ANSWER`` (kind, bytes of memory that this process has taken) and one part.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import importlib
 import io
 import os
 import resource
-import select
 import signal
 import socket
 import struct
@@ -28,11 +26,12 @@ from typing import Any
 from hf_triton.runtime.errors import RequestError, reason
 
 FORK, KILL, YIELD = 1, 2, 3
-# FORK, with a socket; KILL; YIELD the processor to who has more to do. And the number of a process.
+# FORK, with a socket; KILL, with one for whether somebody else had killed it before, or without;
+# YIELD the processor to who has more to do. And the number of a process.
 CONTROL = struct.Struct("<BI")
 QUESTION = struct.Struct("<dQ")
 ANSWER = struct.Struct("<BQ")
-DONE, REFUSED, FAILED, ENDED, KILLED = range(1, 6)  # KILLED by somebody else
+DONE, REFUSED, FAILED = range(1, 4)
 _MOST_SENT = 2**16  # bytes; parts of more lie in memory that both ends see
 _MOST_RECEIVED = _MOST_SENT + 2**12
 _SLACK_BYTES = 64 * 2**20  # for the modules that a function imports at its first call
@@ -66,7 +65,8 @@ def receive(connection: socket.socket, head: struct.Struct) -> tuple[Any, ...]:
 
 def main() -> None:
     """Prepares what the forks share, answers on the socket of the first argument's descriptor, then
-    forks. The second argument names the function that is called with what comes in, if any.
+    forks. The second argument names a function, if any, whose module they share; it is called with
+    what comes in, if anything does.
     """
     control, ready = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     with sys.stdin.buffer as file:
@@ -74,8 +74,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     problem = ""
     try:
-        if ready:
-            _find_function(ready)(*([content] if content else []))
+        prepare = _find_function(ready) if ready else None
+        if prepare and content:
+            prepare(content)
     except BaseException as error:  # PyO3's PanicException is not an Exception
         problem = reason(Exception(str(error) or type(error).__name__), 120)
     control.send(problem.encode() or b"\n")
@@ -91,86 +92,66 @@ def _find_function(name: str) -> Callable[..., Any]:
 
 
 class _Forks:
+    """The forks by their numbers. One that has ended stays a zombie, whose process id nobody else
+    gets, until the other end orders its end.
+    """
+
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._forks: dict[int, tuple[int, socket.socket]] = {}  # by process id
-        self._killed: set[int] = set()  # by this program
-        self._ended = os.pipe2(os.O_NONBLOCK)  # a byte comes where a fork has ended
+        self._pids: dict[int, int] = {}
         self._libc = ctypes.CDLL(None)
 
     def run(self) -> None:
-        """Until the other end is closed, however that comes; then all forks die."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # else the pipe hears nothing
-        signal.set_wakeup_fd(self._ended[1])
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._ended[0], select.POLLIN)
+        """Obeys until the other end is closed, however that comes; then all forks die."""
         while True:
-            poll.poll()
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._ended[0], _MOST_RECEIVED)
-            self._reap()
-            try:
-                order, descriptors, _, _ = socket.recv_fds(
-                    self._control, CONTROL.size, 1, socket.MSG_DONTWAIT
-                )
-            except BlockingIOError:
-                continue
+            order, descriptors, _, _ = socket.recv_fds(self._control, CONTROL.size, 1)
             if not order:
                 return
-            kind, number = CONTROL.unpack(order)
-            self._obey(kind, number, descriptors)
+            connection = socket.socket(fileno=descriptors[0]) if descriptors else None
+            self._obey(*CONTROL.unpack(order), connection)
+            if connection is not None:
+                connection.close()
 
-    def _obey(self, kind: int, number: int, descriptors: list[int]) -> None:
-        if kind == FORK:
-            self._fork(number, socket.socket(fileno=descriptors[0]))
-        for pid in [pid for pid, (known, _) in self._forks.items() if known == number]:
-            if kind == KILL:
-                self._killed.add(pid)
-                os.kill(pid, signal.SIGKILL)
-            elif kind == YIELD:
+    def _obey(self, kind: int, number: int, connection: socket.socket | None) -> None:
+        if kind == KILL:
+            was_killed = self._end(number)
+            if connection is not None:
                 with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+                    connection.send(b"1" if was_killed else b"0")
+        elif kind == YIELD:
+            with contextlib.suppress(KeyError, OSError):
+                os.setpriority(os.PRIO_PROCESS, self._pids[number], _NICENESS)
+        elif connection is not None:
+            with contextlib.suppress(OSError):  # there is no room for another
+                self._fork(number, connection)
 
     def _fork(self, number: int, connection: socket.socket) -> None:
         parent = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:  # there is no room for another
-            connection.close()
-            return
+        pid = os.fork()
         if not pid:
             self._run_fork(connection, parent)
-        self._forks[pid] = number, connection
+        self._pids[number] = pid
 
     def _run_fork(self, connection: socket.socket, parent: int) -> None:
         """All that a fork does; never returns."""
         status = 1
         try:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in self._ended:
-                os.close(descriptor)
-            for other in (self._control, *(other for _, other in self._forks.values())):
-                other.close()
+            self._control.close()
             if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
                 _answer_questions(connection)
                 status = 0
         finally:
             os._exit(status)
 
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            # A process is told of before its number is free, and nobody else can find it ended.
-            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                pid, how = found.si_pid, (found.si_code, found.si_status)
-                is_own = how != (os.CLD_KILLED, signal.SIGKILL) or pid in self._killed
-                self._killed.discard(pid)
-                told, _ = packed(ANSWER.pack(ENDED if is_own else KILLED, 0), b"")
-                with self._forks.pop(pid)[1] as connection, contextlib.suppress(OSError):
-                    connection.send(told, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                os.waitpid(pid, 0)
+    def _end(self, number: int) -> bool:
+        """Ends a fork; True if it was killed before, or never began."""
+        pid = self._pids.pop(number, None)
+        if pid is None:
+            return True
+        os.kill(pid, signal.SIGKILL)  # changes nothing of how one ended that has
+        _, status = os.waitpid(pid, 0)
+        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def _answer_questions(connection: socket.socket) -> None:

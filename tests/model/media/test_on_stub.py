@@ -16,7 +16,7 @@ import pytest
 from wire import Request, strings
 
 from hf_triton.runtime.media import decoding
-from hf_triton.runtime.media.images import make_ready
+from hf_triton.runtime.media.images import decode_image
 from tests.model.media.conftest import MODELS_YAML, Reference
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.stub_endpoint import StubEndpoint, serving_stub
@@ -190,7 +190,7 @@ def test_a_bad_image_is_named_and_its_neighbours_are_answered(
 def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
     see: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = decoding.sandbox_of(make_ready)
+    images = decoding.sandbox_of(decode_image)
     gate, decode = threading.Event(), images.call
 
     def slow(*given: Any, **limits: Any) -> bytes:

@@ -183,8 +183,9 @@ def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleTyp
     worker = int(sandbox.call(functions.who, time_limit_s=10))
     program = parent(worker)
     os.kill(worker, signal.SIGKILL)
-    assert eventually(lambda: not Path("/proc", str(worker)).exists())
+    assert eventually(lambda: psutil.Process(worker).status() == psutil.STATUS_ZOMBIE)
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
+    assert eventually(lambda: not Path("/proc", str(worker)).exists())
     os.kill(program, signal.SIGKILL)
     assert eventually(lambda: not sandbox.runs)
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
