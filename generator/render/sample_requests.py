@@ -45,8 +45,8 @@ def sample_chat(task: str) -> list[dict[str, Any]]:
     """Messages as OpenAI's clients send them to a model that sees or hears."""
     name, file, question = SAMPLE_FILES[task]
     part = {
-        "image": {"image_url": {"url": f"data:image/png;base64,{file()}"}},
-        "audio": {"input_audio": {"data": file(), "format": "wav"}},
+        "image": {"image_url": {"url": f"data:image/png;base64,{file}"}},
+        "audio": {"input_audio": {"data": file, "format": "wav"}},
     }[name]
     text = {"type": "text", "text": question}
     return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]

@@ -48,8 +48,7 @@ class OpenAnswers:
         self._engine, self._memory = engine, SourceMemory(free_bytes(torch.device("cpu")) // 4)
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Any, int] = {}
-        watchdog = engine.thread.watchdog
-        self._watch = CancellationWatch(self._cancel_left, lambda: float(watchdog.last_step_s))
+        self._watch = CancellationWatch(self._cancel_left)
 
     def submit(self, answer: Any, num_bytes: int) -> None:
         """Submits an answer's sequences; raises what the engine refuses them with."""
