@@ -140,7 +140,7 @@ class EnginePool:
         self.engine = engine
         self._identity = protocol.server_identity()
         self._clients: dict[str, EngineClient] = {}  # by address
-        self._refusals: dict[str, str] = {}  # reasons by address
+        self._refusals: frozenset[str] = frozenset()  # why engines can't be reached
         self._discovery_lock = threading.Lock()
         self._closing = False
         self._numbers = itertools.count()
@@ -244,28 +244,25 @@ class EnginePool:
             if self._closing:
                 return 0.0
             addresses = protocol.find_addresses(self._identity, self.engine)
-            self._refusals = {a: self._refusals[a] for a in addresses if a in self._refusals}
-            for address in addresses:
-                if address not in self._clients:
-                    self._connect(address)
+            new = [address for address in addresses if address not in self._clients]
+            self._refusals = frozenset(filter(None, map(self._connect, new)))
         return DISCOVER_EVERY_S
 
-    def _connect(self, address: str) -> None:
+    def _connect(self, address: str) -> str:
+        """Returns why an engine can't be reached, empty where it can; logs each reason once."""
         try:
             client = EngineClient(self, address)
         except (LinkError, OSError) as error:
-            if address not in self._refusals:
+            if str(error) not in self._refusals:
                 log.warn(f"the engine {self.engine} can't be reached: {error}")
-            self._refusals[address] = str(error)
-            return
-        self._refusals.pop(address, None)
+            return str(error)
         self._clients[address] = client
         client.start()
+        return ""
 
     def _why_none(self) -> str:
         if self._closing:
             return _UNLOADING
-        why = next(iter(list(self._refusals.values())), None)  # the discovery thread changes it
-        if why is not None:
+        for why in self._refusals:
             return f"the engine {self.engine} can't be reached: {why}"
         return f"no engine runs that could answer: load the model {self.engine}"
