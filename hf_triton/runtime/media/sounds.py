@@ -78,7 +78,9 @@ def check_sound(num_samples: int, rate: int, new_rate: int, most_s: float) -> No
         )
     if not num_samples:
         raise RequestError("the sound has no samples")
-    check_rates(rate, new_rate)
+    divisor = gcd(rate, new_rate)  # 44101 to 16000 Hz would take a kernel of 3 GB
+    if rate > _HIGHEST_RATE or (rate // divisor) * (new_rate // divisor) > _MOST_PHASES:
+        raise RequestError(f"got {rate} Hz, send {new_rate} Hz, which the model takes")
 
 
 def check_samples(samples: Samples) -> None:
@@ -161,13 +163,6 @@ def resampled(
             num_left -= len(found)
             yield found
         held = held[len(windows) * old :]
-
-
-def check_rates(rate: int, new_rate: int) -> None:
-    """Raises RequestError: 44101 to 16000 Hz would take a kernel of 3 GB."""
-    divisor = gcd(rate, new_rate)
-    if rate > _HIGHEST_RATE or (rate // divisor) * (new_rate // divisor) > _MOST_PHASES:
-        raise RequestError(f"got {rate} Hz, send {new_rate} Hz, which the model takes")
 
 
 @lru_cache(maxsize=8)
