@@ -19,13 +19,13 @@ _LAYOUT = 2  # of files; those of another release have other names
 
 
 def path_of(kind: str, *key: object) -> Path | None:
-    """The file of a key; None where nothing can be stored."""
+    """Returns the file of a key; None where nothing can be stored."""
     name = hashlib.sha256(repr((_LAYOUT, sys.version, *key)).encode()).hexdigest()[:32]
     return next((folder / name for folder in _folders(kind) if is_made_private(folder)), None)
 
 
 def get(path: Path | None) -> bytes:
-    """What a file holds; empty where there is none."""
+    """Returns a file's content; empty where there is none."""
     with suppress(OSError):
         data = path.read_bytes() if path else b""
         if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
@@ -58,7 +58,7 @@ def exclusive(path: Path | None) -> Iterator[None]:
 
 
 def _folders(kind: str) -> Iterator[Path]:
-    """Candidates: not every user has a home, nor every machine a shared folder."""
+    """Yields candidates: not every user has a home, nor every machine a shared folder."""
     with suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         yield Path(home) / "hf-triton" / "kept" / kind

@@ -66,7 +66,7 @@ class LoadError(RuntimeModelError):
 
 
 def not_as_generated(file: str, wrong: object) -> LoadError:
-    """A file of a generated folder can't be read, or has what this release does not know."""
+    """Returns the error of a generated file that can't be read or is of another release."""
     return LoadError(f"{file}: {wrong}; write it anew with `hf-triton generate`")
 
 
@@ -77,12 +77,12 @@ def reason(error: BaseException, limit: int = 400) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Where an error was raised; for logs, where the error's text could quote a prompt."""
+    """Names an error's type and line, for logs: its text could quote a prompt."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether code in Rust failed; such an error is no Exception."""
+    """True for a failure of code in Rust, which is no Exception."""
     return type(error).__name__ == "PanicException"

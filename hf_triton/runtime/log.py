@@ -59,7 +59,7 @@ def _write(message: str, method: str, fall_back: Callable[[str], object]) -> Non
 
 
 def _named(message: str) -> str:
-    """A streaming model's two folders may both write the name that models.yaml has."""
+    """Puts the model's name first, where neither it nor models.yaml's name stands there."""
     if not names or message.startswith(f"{names[0]}: "):
         return message
     said = message.partition(": ")[0]

@@ -1,5 +1,5 @@
-"""How a task's ``options.py`` declares an option, for the generator to check and describe, and
-what options of several engines have in common. Standard library only.
+"""Declares an option in a task's ``options.py``, for the generator to check and describe; and the
+options that several engines share. Standard library only.
 """
 
 from __future__ import annotations

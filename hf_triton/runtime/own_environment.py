@@ -39,7 +39,7 @@ def check(version_folder: Path) -> None:
 
 
 def other_release(parameters: Mapping[str, Mapping[str, str]]) -> str:
-    """What to do about a folder of another release; empty for this release's."""
+    """Says what to do about a folder of another release; empty for this release's."""
     written = parameters.get(LIBRARY_PARAMETER, {}).get("string_value", "").partition("-")[0]
     if written in ("", VERSION):
         return ""
@@ -60,7 +60,7 @@ def lacks(version_folder: Path, error: ImportError) -> str:
 
 
 def _written(version_folder: Path) -> str | None:
-    """What models.yaml says of the model's environment; None where it has none of its own."""
+    """Returns ``python_env`` as models.yaml has it; None where the model has no own environment."""
     try:
         text = (version_folder / ENVIRONMENT_FILE).read_text(encoding="utf-8")
         return str(json.loads(text)["written"])
@@ -71,7 +71,7 @@ def _written(version_folder: Path) -> str | None:
 
 
 def python_program() -> str:
-    """The one of this process's environment; in Triton's stub ``sys.executable`` may differ."""
+    """Returns this environment's Python; in Triton's stub ``sys.executable`` may differ."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = os.pathsep.join((f"{sys.prefix}/bin", sysconfig.get_path("scripts")))
     found = (shutil.which(name, path=folders) for name in (version, "python3", "python"))

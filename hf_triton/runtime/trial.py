@@ -16,9 +16,9 @@ C = TypeVar("C", bound=Any)  # has a name, for the log
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """How a runner is made, and what it is called. A runner of text is made of a model, a cache
-    and a device; without ``chunked_prefill`` no prompt may be cut. ``of_model``: what runs the
-    model itself over the same cache, where that is another.
+    """Makes a runner, and names it. A runner of text is made of a model, a cache and a device;
+    without ``chunked_prefill`` no prompt may be cut. ``of_model`` runs the model itself over the
+    same cache, where this one does not.
     """
 
     name: str

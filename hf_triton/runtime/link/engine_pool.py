@@ -83,7 +83,7 @@ class EngineClient(Connection):
             pending.fail(CancelledError("the request was cancelled"))
 
     def on_frame(self, frame: Frame) -> None:
-        """An answer to a request that was cancelled is dropped."""
+        """Drops an answer to a request that was cancelled."""
         if frame.kind == frames.DRAIN:
             self.is_usable, self._is_draining = False, True
             self._pool.discovery.wake()
@@ -154,7 +154,7 @@ class EnginePool:
         return sum(len(client.pending) for client in self.clients())
 
     def clients(self) -> list[EngineClient]:
-        """All connections, those to engines that are being unloaded included."""
+        """Returns all connections, those to engines that are being unloaded included."""
         return list(self._clients.values())
 
     def forward(self, request: Request) -> None:

@@ -40,7 +40,7 @@ def server_identity() -> str:
 
 
 def address_prefix(identity: str, model: str) -> str:
-    """A digest stands for the name, because an address has at most 107 bytes."""
+    """Has a digest in the place of the name, because an address has at most 107 bytes."""
     digest = hashlib.sha256(model.encode()).hexdigest()[:16]
     return f"hf_triton-{VERSION}-{identity}-{digest}-"
 
@@ -60,7 +60,7 @@ def find_addresses(identity: str, model: str) -> list[str]:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """An abstract socket has no file permissions: another user's process raises LinkError."""
+    """Raises LinkError for another user's process: abstract sockets have no permissions."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():

@@ -141,7 +141,7 @@ def _decoded(
 
 @contextlib.contextmanager
 def _named(field: str) -> Iterator[None]:
-    """Puts the field before the errors of what knows none."""
+    """Puts the field's name before the text of a RequestError."""
     try:
         yield
     except RequestError as error:

@@ -1,7 +1,7 @@
-"""The file of an image to pixels, for a process that can be ended.
+"""Decodes the file of an image to pixels, in a process that can be ended.
 
-What its headers say is checked before anything is decoded, and of an animation only the first
-picture is. What no header tells is bounded by the limits of the process.
+The headers are checked before anything is decoded, and of an animation only the first picture is.
+The limits of the process bound what no header tells.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _check_scans(file: bytes, num_pixels: int) -> None:
 
 
 def _num_scans(file: bytes) -> int:
-    """How often a decoder goes over the picture: the SOS markers of ITU-T T.81, B.1.1."""
+    """Counts how often a decoder goes over the picture: SOS markers of ITU-T T.81, B.1.1."""
     found, at = 0, 0
     while marker := _MARKER.search(file, at):
         kind, at = marker[1][0], marker.end()

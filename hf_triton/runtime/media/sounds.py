@@ -1,8 +1,7 @@
-"""The file of a sound to samples, for a process that can be ended; and sounds at another sampling
-rate, with numpy alone.
+"""Decodes the file of a sound to samples, in a process that can be ended; resamples with numpy.
 
-What its header says is checked before anything is decoded; then it is read in blocks, each of which
-is mixed and brought to the model's sampling rate, so that no more is held than what comes out.
+The header is checked before anything is decoded. Then the file is read in blocks, each of which is
+mixed and brought to the model's sampling rate, so that no more is held than what comes out.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def check_samples(samples: Samples) -> None:
 
 
 def _mixed(opened: soundfile.SoundFile) -> Iterator[Samples]:
-    """All channels in one, block by block."""
+    """Mixes all channels into one, block by block."""
     num_left = opened.frames
     while num_left:
         length = min(num_left, max(1, _BLOCK_VALUES // opened.channels))

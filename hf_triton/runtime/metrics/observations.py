@@ -119,6 +119,6 @@ def _number(metric: Metric, value: Any) -> float:
 
 
 def _label_text(value: object) -> str:
-    """Half of a pair of surrogates, as JSON can hold it, is no text that Triton takes."""
+    """Replaces halves of surrogate pairs, which JSON can hold and Triton refuses."""
     encoded = value if isinstance(value, bytes) else str(value).encode(errors="replace")
     return encoded.decode(errors="replace")[:MAX_LABEL_CHARACTERS]

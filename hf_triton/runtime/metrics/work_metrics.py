@@ -1,4 +1,4 @@
-"""What engines that answer once count, and the names that Prometheus reads. Plain numbers, each
+"""The counts of engines that answer once, and their names for Prometheus. Plain numbers, each
 written by one thread at a time and read by any.
 """
 

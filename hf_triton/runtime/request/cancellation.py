@@ -42,7 +42,7 @@ def pause_s(round_s: float) -> float:
 
 
 def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str) -> bool:
-    """Whether the caller has disconnected; False if the server can't say."""
+    """True if the caller has disconnected; False if the server can't say."""
     # To ask is a message to the server and back: not for what is answered at once.
     if waited_s < _ASKED_AFTER_S:
         return False

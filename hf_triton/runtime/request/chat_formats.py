@@ -1,6 +1,6 @@
-"""How model families write tool calls and reasoning, and which family a chat template belongs to.
-The engine detects the family and reports its names; readers of the answer look up the form by name.
-Standard library only: OpenAI's API imports this file too.
+"""The forms in which model families write tool calls and reasoning, and the detection of a chat
+template's family. The engine detects it and reports its names, by which readers of the answer look
+up the forms. Standard library only: OpenAI's API imports this file too.
 """
 
 # ruff: noqa: RUF001, DeepSeek's marks have a bar of their own
@@ -40,9 +40,8 @@ class ToolForm:
 
 @dataclass(frozen=True)
 class ReasoningForm:
-    """What begins and ends a model's reasoning, which comes before its answer. Where some texts are
-    ``dropped`` from the answer, which are no part of it, the model may also reason again. A
-    ``header`` stands between the two.
+    """The marks around a model's reasoning, which comes before its answer. A model with texts to be
+    ``dropped`` from the answer may reason again. A ``header`` stands between the two.
     """
 
     begin: str
@@ -152,8 +151,8 @@ REASONING_FORMS = {
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """How an answer to a chat is to be read: the names of its forms, ``reasoning`` None where the
-    model writes none; ``inside`` where the prompt has begun the reasoning.
+    """The names of the forms of an answer to a chat; ``reasoning`` is None where the model writes
+    none. ``inside``: the prompt has begun the reasoning.
     """
 
     tools: str = JSON

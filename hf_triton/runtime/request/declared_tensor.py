@@ -84,7 +84,7 @@ def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, Declared
 
 
 def fits(shape: Shape, declared: Shape) -> bool:
-    """Whether a shape matches the declared one, in which -1 is any size."""
+    """True if a shape matches the declared one, in which -1 is any size."""
     return len(shape) == len(declared) and all(
         wanted in (-1, got) for got, wanted in zip(shape, declared, strict=True)
     )

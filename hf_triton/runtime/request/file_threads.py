@@ -36,7 +36,7 @@ class Reading:
         self._began_s = time.monotonic()
 
     def problem(self) -> Exception | None:
-        """Why reading it is pointless; None otherwise."""
+        """Returns why reading it is pointless; None where it is not."""
         now_s = time.monotonic()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             return DeadlineError("timeout_ms: the time is up; the request was still being read")
@@ -127,7 +127,7 @@ class FileThreads:
 
 
 def _use_one_thread() -> None:
-    """A team of its own for processors' tensors would take the engine's cores."""
+    """Keeps processors' tensors from taking the engine's cores."""
     import torch
 
     torch.set_num_threads(1)

@@ -62,7 +62,7 @@ def call_in(parameters: str) -> Call | None:
 
 
 def call_text(name: str, num_responses: int, waited_s: float, journal: str) -> str:
-    """All values for one request are of the same length; ``journal`` is empty without a stream."""
+    """Values for one request have the same length; ``journal`` is empty without a stream."""
     waited_ms = min(int(1000 * waited_s), _MOST)
     return f"{name}-{min(num_responses, _MOST):09}-{waited_ms:09}-{journal}"
 
@@ -79,8 +79,8 @@ def read_parameters(text: str) -> dict[str, Any]:
 
 
 def _with_one_caller(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The caller is all values that stand under its name, in any case: a client that adds one of
-    its own becomes no other caller by it. HTTP headers arrive spelt as they were sent.
+    """Takes all values under the caller's name, in any case, as the caller: a client that adds one
+    becomes no other caller by it. HTTP headers arrive spelt as they were sent.
     """
     callers = [value for name, value in pairs if name.lower() == CALLER]
     values = {name: value for name, value in pairs if name.lower() not in (CALLER, CALL)}
@@ -93,9 +93,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_with_one_caller)
 
 
 def salt_of(parameter_values: Mapping[str, Any]) -> str | None:
-    """What requests must have in common to share results: made of the caller, from a header that
-    Triton passes on as a parameter, and of the request's ``cache_salt``, as in vLLM; None where it
-    has neither. Raises RequestError: ``cache_salt`` is no text or has a length that is not allowed.
+    """Returns a digest; requests with the same one share results. It is made of the caller, from a
+    header that Triton passes on as a parameter, and of ``cache_salt``, as in vLLM; None where a
+    request has neither. Raises RequestError: ``cache_salt`` is no text of an allowed length.
     """
     caller, given = parameter_values.get(CALLER), parameter_values.get(CACHE_SALT)
     if given is not None and not (isinstance(given, str) and 0 < len(given) <= MAX_SALT_CHARACTERS):

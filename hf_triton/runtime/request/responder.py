@@ -34,7 +34,7 @@ class Responder(Protocol):
         """Sends an error as the last response."""
 
     def is_cancelled(self) -> bool:
-        """Whether the caller has gone or has cancelled the request."""
+        """True if the caller has gone or has cancelled the request."""
 
 
 def status_and_text(error: Exception) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""What to send to a model to try it out, by its task: values of its inputs, the same for the curl
-lines that `serve` prints and for the request that a load tries. Standard library only.
+"""Sample inputs by task, for the curl lines that `serve` prints and for the request that a load
+tries. Standard library only.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _CANT_GO_ON = "the process that answered has died, and this stream can't go on i
 
 @dataclass
 class Told:
-    """What one choice's caller knows: its tokens, response by response."""
+    """The tokens of one choice that its caller has, response by response."""
 
     token_ids: list[list[int]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -70,7 +70,7 @@ class StreamJournal:
             raise
 
     def told(self, num_choices: int) -> list[Told]:
-        """What the caller has of each choice."""
+        """Returns the part of each choice that the caller has."""
         found = [Told() for _ in range(num_choices)]
         for line in self._lines:
             for choice, (token_ids, cumulative_logprob) in zip(found, line, strict=True):
@@ -110,7 +110,7 @@ def model_that_began(call: Call | None) -> str:
 
 
 def head_of(journal: Path) -> dict[str, Any]:
-    """What a journal says of who answers; empty where it says nothing."""
+    """Reads a journal's first line, which names who answers; empty where there is none."""
     try:
         with journal.open("rb") as file:
             found: dict[str, Any] = json.loads(file.readline())

@@ -39,7 +39,7 @@ class RequestFields:
 
     @property
     def cache_salt(self) -> str | None:
-        """Who may share what is computed for this request. Raises RequestError."""
+        """Requests with the same salt share what is computed. Raises RequestError."""
         return salt_of(self.parameters)
 
     def count_rows(self, *names: str) -> int:
@@ -50,9 +50,9 @@ class RequestFields:
         return self.num_rows
 
     def count_list(self, name: str) -> bool:
-        """Whether the request has the tensor ``name``, a list where there are no batches: then each
-        of its elements is a row, and each of another tensor that has as many; a tensor of one
-        element has it for every row. Raises RequestError for an empty list.
+        """Makes each element of the tensor ``name`` a row, where there are no batches; other
+        tensors have one element, for every row, or as many. Returns False where the request does
+        not have it. Raises RequestError for an empty list.
         """
         if self._batched or not self.has_tensor(name):
             return False
@@ -79,18 +79,18 @@ class RequestFields:
         return self._read(name, read)
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
-        """All texts of each row; empty ones are left out. A parameter gives one text."""
+        """Returns the texts of each row but empty ones. A parameter gives one text."""
         return [tuple(filter(None, row)) for row in self.lists(name, text)]
 
     def lists(
         self, name: str, convert: Callable[[str, Any], Any], most: int = MAX_TEXTS
     ) -> list[list[Any]]:
-        """All values of each row. Raises RequestError for more than ``most`` before any is read."""
+        """Reads each row's values. Raises RequestError where there are more than ``most``."""
         self._check_size(name, most)
         return self._read(name, lambda row: [convert(name, value) for value in row])
 
     def raw_lists(self, name: str) -> list[list[Any]]:
-        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
+        """Returns each row's elements as they came: bytes of a tensor, a text of a parameter."""
         self._check_size(name, MAX_TEXTS)
         return [list(row) for row in self._rows_of(name)]
 
@@ -102,7 +102,7 @@ class RequestFields:
         return name in self._inputs
 
     def is_given(self, name: str) -> bool:
-        """Whether there is a tensor or a parameter of that name."""
+        """True if there is a tensor or a parameter of that name."""
         return self.parameters.get(name) is not None or self.has_tensor(name)
 
     def drop_parameters(self, names: Iterable[str]) -> None:
@@ -157,7 +157,7 @@ class RequestFields:
 
 
 def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
-    """Errors of ``read`` name the row, where there are several."""
+    """Reads each row; an error names its row, where there are several."""
     rows = list(rows)
     found = []
     for index, row in enumerate(rows):
@@ -172,7 +172,7 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
 
 
 def check_labels(labels: Sequence[str]) -> None:
-    """A single text may hold several labels, with commas between. Raises RequestError."""
+    """Raises RequestError for too many; a text alone may hold several, with commas between."""
     num_labels = labels[0].count(",") + 1 if len(labels) == 1 else len(labels)
     if num_labels > MAX_LABELS:
         allowed = f"allowed: at most {MAX_LABELS}"
@@ -180,7 +180,7 @@ def check_labels(labels: Sequence[str]) -> None:
 
 
 def is_server_parameter(parameter: str) -> bool:
-    """Whether a parameter is for the server or its operator, not for the model."""
+    """True if a parameter is for the server or its operator, not for the model."""
     return parameter in _SERVER_PARAMETERS or parameter.startswith("triton_")
 
 

@@ -100,7 +100,7 @@ class ForkServer:
         return connection
 
     def was_killed(self, number: int) -> bool:
-        """Whether somebody else has killed a fork that has ended, or the program."""
+        """True if somebody else has killed a fork that has ended, or the program."""
         try:
             with self._connected(worker.KILL, number) as connection:
                 connection.settimeout(_START_S)
@@ -152,7 +152,7 @@ def _environment() -> dict[str, str]:
 
 
 def _import_folders() -> list[str]:
-    """Where this process finds its packages; never the working directory."""
+    """Returns the folders of this process's packages; never the working directory."""
     folders = [folder for folder in sys.path if Path(folder).is_absolute()]
     return [folder for folder in dict.fromkeys(folders) if Path(folder) != Path.cwd()]
 
@@ -187,8 +187,8 @@ class Sandbox:
         max_bytes: int = _MAX_BYTES,
         has_left: Callable[[], bool] = lambda: False,
     ) -> bytes:
-        """What a function of a module makes of ``given``, in a process where that module is
-        imported without torch.
+        """Returns what a function of a module makes of ``given``, in a process that has imported
+        the module without torch.
 
         ``max_bytes`` is what it may take; ``has_left`` is asked now and then: if it is true, nobody
         waits any more. Raises RequestError: as the function raised it; SandboxEndedError: it took
@@ -288,7 +288,7 @@ class Process:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not ended; may be asked from any thread."""
+        """False once it has ended; may be asked from any thread."""
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         return not self.has_ended and not poll.poll(0)
@@ -302,7 +302,7 @@ class Process:
         self._send()
 
     def wait(self, timeout_s: float, has_left: Callable[[], bool]) -> tuple[int, bytes]:
-        """The kind of the answer, and its bytes; one that takes long gets a low priority."""
+        """Returns the answer's kind and bytes; a process that takes long gets a low priority."""
         until_s = time.monotonic() + timeout_s
         while (found := self.next_answer(_TURN_S)) is None:
             if not self.is_slow and not self._unsent:

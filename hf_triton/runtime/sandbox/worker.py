@@ -133,7 +133,7 @@ class _Forks:
         self._pids[number] = pid
 
     def _run_fork(self, connection: socket.socket, parent: int) -> None:
-        """All that a fork does; never returns."""
+        """Answers the fork's questions, then ends it; never returns."""
         status = 1
         try:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -174,7 +174,7 @@ def _answer_questions(connection: socket.socket) -> None:
 
 
 def _answer(name: str, given: list[bytes]) -> tuple[int, bytes]:
-    """An error's own text may quote a caller's: only a RequestError's is told."""
+    """Tells the text of a RequestError alone: any other may quote a caller's."""
     try:
         return DONE, _find_function(name)(*given)
     except RequestError as error:

@@ -1,5 +1,5 @@
-"""How long a text may be: what can't fit is refused, and what is to be cut is cut near the place,
-before a tokenizer reads it. A tokenizer takes 3 s and 170 MB for a million characters.
+"""Limits the length of texts: refuses what can't fit, and cuts a text near its place, before a
+tokenizer reads it. A tokenizer takes 3 s and 170 MB for a million characters.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def tokens_of_part(
     *,
     keeps_end: bool = False,
 ) -> Tokens:
-    """What ``tokenize`` makes of the text, or of a part that has its first ``num_tokens`` tokens,
-    or with ``keeps_end`` its last, and more: for a text that is to be cut there. The tokens are
-    those of the whole text but where a word is longer than 128 tokens. Raises RequestError: a text
-    that is far too long has not so many tokens where they would be.
+    """Tokenizes a text that is to be cut: all of it, or a part that has its first ``num_tokens``
+    tokens, with ``keeps_end`` its last, and more. The tokens are those of the whole text but where
+    a word is longer than 128 tokens. Raises RequestError: a text that is far too long has not so
+    many tokens where they would be.
     """
     wanted = num_tokens + _SLACK_TOKENS
     size = _USUAL_CHARACTERS * wanted
