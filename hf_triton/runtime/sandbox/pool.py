@@ -52,10 +52,6 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     @property
-    def pid(self) -> int | None:
-        return None if self._program is None else self._program.pid
-
-    @property
     def runs(self) -> bool:
         return self._program is not None and self._program.poll() is None
 
