@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import Begin, FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
@@ -24,7 +23,7 @@ from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
 from .generation_loading import LoadedModel
-from .request.answer import Answer, Choice, described, wanted_outputs
+from .request.answer import Answer, Choice, described
 from .request.parsing import (
     CheckedRequest,
     Generation,
@@ -42,7 +41,6 @@ from .structured.compiling import Started
 _MOST_TOKEN_TEXTS = 2**16  # that are kept
 _READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
 _SEED_BITS = 63
-_LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Reception:
             read = partial(self._answer_question, question, asked)
             self._read_soon(question.num_characters, asked, read)
             return
-        checked = check_request(fields, self.loaded.reader)
+        checked = check_request(fields, self.loaded.reader, request.outputs)
         if checked.timeout_ms is not None:
             asked = replace(asked, deadline_s=arrived_s + checked.timeout_ms / 1000)
         self._read_soon(checked.num_characters, asked, partial(self._read, checked, asked))
@@ -164,8 +162,7 @@ class Reception:
             start({})
 
     def _start(self, request: GenerationRequest, asked: _Arrived, grammars: Started) -> None:
-        arrived = asked.request
-        wanted = wanted_outputs(arrived.outputs, request.outputs)
+        arrived, wanted = asked.request, request.outputs
         streams = request.stream and arrived.may_stream
         journal, rows = self._journaled(arrived.call if streams else None, request.rows)
         answer = Answer(
@@ -177,14 +174,12 @@ class Reception:
             batched=asked.batched,
             journal=journal,
         )
-        if not wanted.isdisjoint(_LOGPROBS) and any(row.params.num_beams > 1 for row in rows):
-            raise RequestError("logprobs: beams have none; send beam_width 1 for them")
         for row in rows:
-            if "prompt_logprobs" in wanted or row.params.num_prompt_logprobs is not None:
+            if row.params.num_prompt_logprobs is not None:
                 num_tokens, has_source = len(row.prompt_token_ids), row.source is not None
                 self._engine.check_prompt_logprobs(num_tokens, with_source=has_source)
         sequences = [
-            self._sequence(row, index, answer, wanted, grammars, asked.arrived_s)
+            self._sequence(row, index, answer, grammars, asked.arrived_s)
             for row in rows
             for index in range(row.n)
         ]
@@ -222,18 +217,13 @@ class Reception:
         row: Generation,
         index: int,
         answer: Answer,
-        wanted: frozenset[str],
         grammars: Started,
         arrived_s: float,
     ) -> Sequence:
         """The sequence of a choice; the first has the prompt's log-probabilities."""
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
-        if "prompt_logprobs" in wanted and params.num_prompt_logprobs is None:
-            params = replace(params, num_prompt_logprobs=0)
         if index and params.max_tokens:
             params = replace(params, num_prompt_logprobs=None)
-        if not wanted.isdisjoint(_LOGPROBS) and params.num_logprobs is None:
-            params = replace(params, num_logprobs=0)
         continues = not self.loaded.is_encoder_decoder
         detokenizer = Detokenizer(
             self.loaded.tokenizer,

@@ -20,6 +20,7 @@ from ..sequence.sampling_params import SamplingParams, check_range
 from ..sequence.sequence import DecoderStart, Sequence
 from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
+from .answer import OUTPUTS, wanted_outputs
 from .chat import ChatTemplate, ReasoningTokens
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
@@ -73,7 +74,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """``rows`` all have the same ``n``; ``outputs`` are the optional ones that its flags name."""
+    """``rows`` all have the same ``n``; ``outputs`` are those that the caller wants."""
 
     rows: list[Generation]
     outputs: frozenset[str]
@@ -204,10 +205,14 @@ class CheckedRequest:
         return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
 
 
-def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest:
-    """Reads all but prompts: a bad number is found before a long prompt is tokenised."""
+def check_request(
+    fields: RequestFields, reader: PromptReader, listed: Iterable[str] = OUTPUTS
+) -> CheckedRequest:
+    """Reads all but prompts: a bad number is found before a long prompt is tokenised. ``listed``
+    are the outputs that the request lists.
+    """
     rows = read_rows(fields, reader.fields)
-    outputs = _outputs(rows)
+    outputs = wanted_outputs(listed, _flagged(rows))
     numbers = sorted({row["n"] for row in rows})
     params = [_params(row, reader, outputs) for row in rows]
     limits_ms = reader.default_timeout_ms, reader.max_timeout_ms
@@ -218,7 +223,7 @@ def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest
     return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
 
 
-def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
+def _flagged(rows: list[dict[str, Any]]) -> frozenset[str]:
     """The optional outputs that flags, or numbers of log-probabilities, ask for."""
     flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
     outputs = {name.removeprefix(_RETURN) for name in flags}

@@ -73,8 +73,10 @@ class SamplingParams:
         for token_id, _ in self.logit_bias:
             _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
         _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
-        if self.num_beams > 1 and self.num_prompt_logprobs is not None:
-            raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
+        asked = {"logprobs": self.num_logprobs, "prompt_logprobs": self.num_prompt_logprobs}
+        for name, number in asked.items():
+            if self.num_beams > 1 and number is not None:
+                raise RequestError(f"{name}: beams have none; send beam_width 1 for them")
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 

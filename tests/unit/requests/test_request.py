@@ -84,7 +84,7 @@ def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
     assert row.params == SamplingParams(max_tokens=16, repetition_penalty=1.25)
     assert row.params.is_greedy
     assert (row.n, row.timeout_ms, row.on_timeout) == (1, None, "partial")
-    assert request.outputs == frozenset()
+    assert request.outputs == {"text_output"}
     assert not request.stream
 
 
@@ -170,7 +170,7 @@ def test_every_option_is_read(as_tensors: bool) -> None:
     assert (row.n, row.timeout_ms, row.on_timeout) == (3, 250, "error")
     assert request.stream
     assert request.outputs == {
-        *("finish_reason", "cumulative_logprob", "logprobs"),
+        *("text_output", "finish_reason", "cumulative_logprob", "logprobs"),
         *("num_input_tokens", "num_output_tokens"),
     }
 
@@ -389,10 +389,10 @@ def test_log_probabilities_that_any_row_asks_for_are_computed_for_all() -> None:
     }
     request = parse_request(fields(tensors, {}, batched=True), READER)
     assert [row.params.num_logprobs for row in request.rows] == [0, 0]
-    assert request.outputs == {"cumulative_logprob"}
+    assert request.outputs == {"text_output", "cumulative_logprob"}
     assert parsed(return_logprobs=True).rows[0].params.num_logprobs == 0
     assert parsed().rows[0].params.num_logprobs is None
-    assert parsed(logprobs=3).outputs == {"logprobs"}
+    assert parsed(logprobs=3).outputs == {"text_output", "logprobs"}
 
 
 def timed(asked: int | None, default: int | None, ceiling: int | None) -> int | None:
