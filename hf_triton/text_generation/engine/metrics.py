@@ -31,9 +31,10 @@ _COUNTERS = {
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
     "num_draft_tokens": "Drafted tokens that were computed",
     "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
+    "reused_prompt_tokens": "Prompt tokens whose keys and values were there already, rounded at "
+    "random",
+    "num_preemptions": "Times that a sequence gave its pages to others and was computed again",
 }
-_PREEMPTED_HELP = "Times that a sequence gave its pages to others and was computed again"
-_REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
 # Exact numbers of reused tokens, or of kept prefixes, would tell everybody who reads metrics how
 # many tokens of a prompt somebody else has sent before.
 _REUSED_STEP = 1024
@@ -51,11 +52,12 @@ class EngineMetrics:
     def __init__(self) -> None:
         self.num_prompt_tokens = 0
         self.num_reused_prompt_tokens = 0  # not published
-        self.reused_prompt_tokens = RoundedTotal(_REUSED_STEP)
+        self.reused_prompt_tokens = 0
+        self._rounded = RoundedTotal(_REUSED_STEP)
         self.num_generated_tokens = 0
         self.num_unknown_tokens = 0
         self.num_refused = 0
-        self.num_preempted = 0
+        self.num_preemptions = 0
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self.finish_reasons: Counter[str] = Counter()
@@ -79,7 +81,8 @@ class EngineMetrics:
         if sequence.lora_name is not None:
             self.adapters[sequence.lora_name] += 1
         self.num_reused_prompt_tokens += sequence.num_reused_tokens
-        self.reused_prompt_tokens.add(sequence.num_reused_tokens)
+        self._rounded.add(sequence.num_reused_tokens)
+        self.reused_prompt_tokens = self._rounded.value
         self.queue_time_s.observe(queue_time_s)
 
     def published(self, sequences: Collection[Sequence]) -> None:
@@ -107,11 +110,8 @@ def families(
     for name, help_text in GAUGES.items():
         if name in gauges:
             yield one_number(f"{_PREFIX}{name.removeprefix('num_')}", help_text, gauges[name])
-    counted = {name: (told, getattr(metrics, name)) for name, told in _COUNTERS.items()}
-    counted["reused_prompt_tokens"] = _REUSED_HELP, metrics.reused_prompt_tokens.value
-    counted["preemptions"] = _PREEMPTED_HELP, metrics.num_preempted
-    for name, (help_text, value) in counted.items():
-        full_name = f"{_PREFIX}{name.removeprefix('num_')}_total"
+    for name, help_text in _COUNTERS.items():
+        full_name, value = f"{_PREFIX}{name.removeprefix('num_')}_total", getattr(metrics, name)
         yield one_number(full_name, help_text, value, counter=True)
     reasons = (
         Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))

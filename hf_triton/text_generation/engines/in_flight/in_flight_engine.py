@@ -235,7 +235,7 @@ class InFlightEngine(Engine):
     def _step(self) -> None:
         begun_s = time.perf_counter()
         step, entry = self._scheduler.schedule(), self._plan.entry
-        self.metrics.num_preempted = self._scheduler.num_preempted
+        self.metrics.num_preemptions = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
         if entry is not None:
             step, failed = encode_sources(step, entry)

@@ -75,17 +75,17 @@ def test_outputs_are_those_of_each_alone() -> None:
         for number, alone in enumerate(load(answers)):
             engine.submit([alone])
             answers.completion(number)
-        assert engine.metrics.num_preempted == 0
+        assert engine.metrics.num_preemptions == 0
         engine.submit(load(answers, NUM))
         assert completions(answers, NUM) == completions(answers)
-        assert engine.metrics.num_preempted > 3
+        assert engine.metrics.num_preemptions > 3
         assert all_pages_are_back(engine)
         # A prompt that is computed again is not counted again.
         prompts = [one.num_input_tokens for one in completions(answers)]
         assert engine.metrics.num_prompt_tokens == 2 * sum(prompts)
         assert sum(engine.metrics.queue_time_s.counts) == 2 * NUM
         counted = {one.name: one.samples[0].value for one in engine.families()}
-        assert counted["hf_triton_preemptions_total"] == engine.metrics.num_preempted
+        assert counted["hf_triton_preemptions_total"] == engine.metrics.num_preemptions
 
 
 def test_pages_come_back_from_whoever_is_cancelled_or_out_of_time() -> None:
@@ -112,8 +112,8 @@ def test_a_failing_step_gives_all_pages_back() -> None:
         forward = engine.runner.forward
 
         def failing(step: Step) -> torch.Tensor:
-            if engine.metrics.num_preempted == 2:
-                engine.metrics.num_preempted = 0
+            if engine.metrics.num_preemptions == 2:
+                engine.metrics.num_preemptions = 0
                 raise RuntimeError("boom")
             return forward(step)
 

@@ -167,7 +167,7 @@ def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
     engine = InFlightEngine(setup(model, max_num_seqs=3, max_model_len=56))
     with running(engine):
         assert generate_all(engine, asked, at_first=6) == expected
-        assert engine.metrics.num_preempted > 2
+        assert engine.metrics.num_preemptions > 2
 
 
 def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
