@@ -15,7 +15,7 @@ from hf_triton.runtime.metrics.work_metrics import TURNED_AWAY
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.text_generation.request.source_memory import OpenAnswers
+from hf_triton.text_generation.request.open_answers import OpenAnswers
 
 from .answer import Answer, Sound, wanted_outputs
 from .request import SpeechReader, SpeechRow

@@ -31,7 +31,7 @@ from .request.parsing import (
     check_logprobs,
     check_request,
 )
-from .request.source_memory import OpenAnswers
+from .request.open_answers import OpenAnswers
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer

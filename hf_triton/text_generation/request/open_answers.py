@@ -16,54 +16,38 @@ from hf_triton.runtime.request.cancellation import CancellationWatch
 _MIB = 2**20
 
 
-class SourceMemory:
-    """Counts bytes; any thread may ask."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._lock = threading.Lock()
-
-    def take(self, num_bytes: int) -> None:
-        """Counts them; the first are always taken. Raises OverloadedError where it is too much."""
-        with self._lock:
-            is_too_much = self._num_bytes + num_bytes > self._max_bytes
-            if self._num_bytes and num_bytes and is_too_much:
-                raise OverloadedError(
-                    f"the images and sounds of open requests take {self._num_bytes // _MIB} MiB, "
-                    f"of {self._max_bytes // _MIB} allowed: try again later"
-                )
-            self._num_bytes += num_bytes
-
-    def give(self, num_bytes: int) -> None:
-        with self._lock:
-            self._num_bytes -= num_bytes
-
-
 class OpenAnswers:
     """Answers whose sequences ``engine`` computes."""
 
     def __init__(self, engine: Any) -> None:
         # A quarter of the memory that is free now, when the model is loaded.
-        self._engine, self._memory = engine, SourceMemory(free_bytes(torch.device("cpu")) // 4)
-        # With the bytes of its sources; changed one key at a time, which is atomic.
-        self._open: dict[Any, int] = {}
+        self._engine, self._max_bytes = engine, free_bytes(torch.device("cpu")) // 4
+        self._lock = threading.Lock()
+        self._open: dict[Any, int] = {}  # the bytes of each one's sources
         self._watch = CancellationWatch(self._cancel_left)
 
     def submit(self, answer: Any, num_bytes: int) -> None:
-        """Submits an answer's sequences; raises what the engine refuses them with."""
-        self._memory.take(num_bytes)
-        self._open[answer] = num_bytes
+        """Submits an answer's sequences; raises what the engine refuses them with, and
+        OverloadedError where sources take too much memory: those of one answer are always taken.
+        """
+        with self._lock:
+            taken = sum(self._open.values()) if num_bytes else 0
+            if taken and taken + num_bytes > self._max_bytes:
+                raise OverloadedError(
+                    f"the images and sounds of open requests take {taken // _MIB} MiB, "
+                    f"of {self._max_bytes // _MIB} allowed: try again later"
+                )
+            self._open[answer] = num_bytes
         try:
             self._engine.submit(answer.sequences)
         except BaseException:
-            self._memory.give(self._open.pop(answer, 0))
+            self._forget(answer)
             raise
         self._watch.wake()
 
     def closed(self, answer: Any) -> None:
         """Forgets an answered request, and cancels what is still computed for it."""
-        self._memory.give(self._open.pop(answer, 0))
+        self._forget(answer)
         unfinished = [one for one in answer.sequences if one.finish_reason is None]
         if unfinished:
             self._engine.cancel(unfinished)
@@ -71,9 +55,14 @@ class OpenAnswers:
     def stop(self) -> None:
         self._watch.close()
 
+    def _forget(self, answer: Any) -> None:
+        with self._lock:
+            self._open.pop(answer, None)
+
     def _cancel_left(self) -> int:
-        """Returns how many are open."""
-        answers = list(self._open)
+        """Cancels the sequences of callers that left; returns the number of open answers."""
+        with self._lock:
+            answers = list(self._open)
         for answer in answers:
             if not answer.is_closed and answer.is_cancelled():
                 self._engine.cancel(answer.sequences)
