@@ -24,6 +24,7 @@ from hf_triton.runtime.tokenizing.lengths import give_memory_back
 
 from .generation_loading import LoadedModel
 from .request.answer import Answer, Choice, described
+from .request.open_answers import OpenAnswers
 from .request.parsing import (
     CheckedRequest,
     Generation,
@@ -31,7 +32,6 @@ from .request.parsing import (
     check_logprobs,
     check_request,
 )
-from .request.open_answers import OpenAnswers
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer

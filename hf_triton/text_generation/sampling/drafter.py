@@ -7,7 +7,6 @@ what steps took. Drafts are for steps of decodes alone.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from functools import lru_cache
@@ -16,10 +15,8 @@ from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
-# How many of the last tokens are looked up: fewest and most.
-_LEAST, _MOST = 2, 4
+_LENGTHS = (4, 3, 2)  # of the ends of texts that are looked up
 _LEAST_COST = 0.02
-_MOST_PLACES = 8  # that are compared
 _FIRST_RATE = 0.5
 _WEIGHT, _WEIGHT_OF_ALL = 1 / 8, 1 / 64  # of the last token, in rates
 
@@ -127,21 +124,20 @@ def accepted_tokens(
 
 
 class Ngrams:
-    """Finds where the last two tokens of a text stood before, and prefers the place with most of
-    the last four. A token costs one look-up, however long the text is. ``rate`` is how often a
-    proposed token is right.
+    """Finds where the last two to four tokens of a text stood before: the most of them, and of
+    several places the last one. A token costs a few look-ups, however long the text is. ``rate`` is
+    how often a proposed token is right.
     """
 
     def __init__(self, token_ids: Items[int], rate: float = 0.0) -> None:
         self._tokens, self.rate = list(token_ids), rate
-        # From an n-gram of ``_LEAST`` tokens to the index after it, where it stood last.
-        self._last: dict[tuple[int, ...], int] = {}
-        # From that index to the one where it stood before; 0: nowhere.
-        self._earlier = array("i", bytes(4 * min(_LEAST, len(self._tokens) + 1)))
+        # By n-gram, the index after the last place where it stood, but for the text's end.
+        self._places: dict[tuple[int, ...], int] = {}
         self._next = 0  # the index of the token that followed; 0: none
-        starts = (self._tokens[first:] for first in range(_LEAST))
-        for end, gram in enumerate(zip(*starts, strict=False), _LEAST):
-            self._note(gram, end)
+        for length in _LENGTHS:
+            grams = zip(*(self._tokens[first:] for first in range(length)), strict=False)
+            ends = range(length, len(self._tokens))
+            self._places.update(zip(grams, ends, strict=False))
         self._look_up()
 
     def append(self, token_id: int) -> bool | None:
@@ -150,11 +146,10 @@ class Ngrams:
         if self._next:
             found = tokens[self._next] == token_id
             self._next = self._next + 1 if found else 0
+        for length in _LENGTHS:
+            if length <= len(tokens):
+                self._places[tuple(tokens[-length:])] = len(tokens)
         tokens.append(token_id)
-        if len(tokens) < _LEAST:
-            self._earlier.append(0)
-            return found
-        self._note(tuple(tokens[-_LEAST:]), len(tokens))
         if not self._next:
             self._look_up()
         return found
@@ -173,28 +168,6 @@ class Ngrams:
             proposed.append(proposed[len(proposed) - period])
         return proposed
 
-    def _note(self, gram: tuple[int, ...], end: int) -> None:
-        self._earlier.append(self._last.get(gram, 0))
-        self._last[gram] = end
-
     def _look_up(self) -> None:
-        """Takes the place where the most of the last tokens stood, of several the last one."""
-        best, place = 0, self._earlier[-1]
-        for _ in range(_MOST_PLACES):
-            if not place:
-                return
-            length = self._num_equal(place)
-            if length > best:
-                best, self._next = length, place
-            if best == _MOST:
-                return
-            place = self._earlier[place]
-
-    def _num_equal(self, place: int) -> int:
-        """The number of tokens before ``place`` that are those at the end, ``_MOST`` at most."""
-        tokens, length = self._tokens, _LEAST
-        while length < _MOST and length < place:
-            if tokens[place - length - 1] != tokens[-length - 1]:
-                break
-            length += 1
-        return length
+        ends = (tuple(self._tokens[-length:]) for length in _LENGTHS)
+        self._next = next((self._places[end] for end in ends if end in self._places), 0)
