@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hf_triton.runtime import log
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
@@ -30,10 +31,13 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
-from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
 from .trial import TRIAL_WIDTH, WIDTHS, text_trial
+
+CPU_EXPERTS_NAME = "hf_triton_experts_cpu"
+_TRIED = 9  # tokens: several of an expert
+_TIMES_EPS = 32  # of the last bit of what a loop over experts may differ by
 
 
 def _fused(*given: Any) -> Any:
@@ -170,3 +174,39 @@ def _attention_cases(
         text_trial(model, device).logits(in_pages_by(kind, noting(cases)), shapes)
     own_attention.restore()
     return cases
+
+
+def choose_experts(model: Any) -> None:
+    """Has a model on a CPU compute its experts in one loop, if that agrees with transformers' own
+    grouped products, which take one call for each expert.
+    """
+    if getattr(model.config, "_experts_implementation", "") != "grouped_mm":
+        return
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    experts = [module for module in model.modules() if hasattr(module, "has_post_expert_norm")]
+    try:
+        from hf_triton.runtime.fused.experts import grouped_experts, takes
+
+        kinds = {type(module): module for module in experts}.values()
+        fits = all(map(takes, experts)) and all(_agrees(each, grouped_experts) for each in kinds)
+    except Exception as error:
+        # Whatever fails here, transformers' own way serves.
+        log.info(f"no loop over experts: {type(error).__name__}: {reason(error, 120)}")
+        return
+    if experts and fits:
+        ALL_EXPERTS_FUNCTIONS.register(CPU_EXPERTS_NAME, grouped_experts)
+        model.set_experts_implementation(CPU_EXPERTS_NAME)
+
+
+@torch.inference_mode()
+def _agrees(module: Any, forward: Any) -> bool:
+    weight = module.down_proj
+    size = weight.shape[2] if module.is_transposed else weight.shape[1]
+    chosen = torch.arange(2 * _TRIED).view(_TRIED, 2) % module.num_experts
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_TRIED, size, generator=generator).to(weight.dtype)
+    weights = torch.rand(_TRIED, 2, generator=generator).to(weight.dtype)
+    expected, got = module(x, chosen, weights).float(), forward(module, x, chosen, weights).float()
+    tolerance = _TIMES_EPS * torch.finfo(weight.dtype).eps
+    return bool((got - expected).abs().max() <= tolerance * expected.abs().max())

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from hf_triton.runtime.fused import experts as grouped
-from hf_triton.text_generation.forward.transformers.experts import CPU_EXPERTS_NAME, choose_experts
+from hf_triton.text_generation.engines.in_flight.runner_selection import (
+    CPU_EXPERTS_NAME,
+    choose_experts,
+)
 from tests.support.tiny_models import random_model
 
 MIXTURES: dict[str, dict[str, Any]] = {
