@@ -176,8 +176,7 @@ class Reception:
         )
         for row in rows:
             if row.params.num_prompt_logprobs is not None:
-                num_tokens, has_source = len(row.prompt_token_ids), row.source is not None
-                self._engine.check_prompt_logprobs(num_tokens, with_source=has_source)
+                self._engine.check_prompt_logprobs(with_source=row.source is not None)
         sequences = [
             self._sequence(row, index, answer, grammars, asked.arrived_s)
             for row in rows

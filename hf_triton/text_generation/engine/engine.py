@@ -38,8 +38,6 @@ from ..sequence.sequence import Recipient, Sequence, Update
 from ..sequence.source import Source
 from .metrics import EngineMetrics, families
 
-# Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
-MOST_LOGITS = 2**28
 _USUAL_TOKENS = 128  # of an output, where nobody says how many
 LOOK_EVERY_S = 0.1  # whether the engine still runs
 
@@ -187,16 +185,11 @@ class Engine(ABC):
                 f"holds {self.max_model_len}"
             )
 
-    def check_prompt_logprobs(self, num_prompt_tokens: int, *, with_source: bool) -> None:
-        """Raises RequestError for a prompt whose log-probabilities the model can't give."""
-        config = self.setup.model.config
-        if config.is_encoder_decoder:
-            raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
-        most = MOST_LOGITS // int(config.get_text_config().vocab_size)
-        if num_prompt_tokens > most and not self._chunked_prefill(with_source=with_source):
+    def check_prompt_logprobs(self, *, with_source: bool) -> None:
+        """Raises RequestError where such a prompt is computed in one piece."""
+        if not self._chunked_prefill(with_source=with_source):
             raise RequestError(
-                f"prompt_logprobs: the prompt has {num_prompt_tokens} tokens; this model, which "
-                f"can't compute a prompt in chunks, tells those of at most {most}"
+                "prompt_logprobs: this model has none, it computes such a prompt in one piece"
             )
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:

@@ -14,7 +14,6 @@ context; unfinished sequences go on in a later batch, their tokens computed agai
 from __future__ import annotations
 
 import copy
-import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -28,7 +27,6 @@ from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
-from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 
@@ -109,10 +107,6 @@ class GenerateEngine(Engine):
     def _step(self) -> None:
         """Computes one whole batch; each sequence is answered as soon as it is finished."""
         self._batch, self._num_steps = self._next_batch(), 0
-        self._score([s for s in self._batch if s.lacks_prompt_logprobs])
-        self._batch = [s for s in self._batch if s.finish_reason is None]
-        if not self._batch:
-            return
         self.generate_batch(self._batch)
         batch, left = self._batch, self._drain_running()
         goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
@@ -122,29 +116,6 @@ class GenerateEngine(Engine):
             self._add(left)
         elif left:
             self._fail(left, EngineError("generate ended before the sequence did"))
-
-    @torch.inference_mode()
-    def _score(self, sequences: list[Sequence]) -> None:
-        """Computes the log-probabilities of their prompts' tokens, prompt by prompt, and answers
-        those that ask for nothing else.
-        """
-        model = self.setup.model
-        for sequence in sequences:
-            input_ids, attention_mask = self._pad([sequence.prompt_token_ids])
-            own = sequence.source
-            inputs = {} if own is None else own.on(self.setup.device, model.dtype)
-            logits = model(input_ids, attention_mask=attention_mask, **inputs).logits[0, :-1]
-            asked = sequence.params.num_prompt_logprobs or 0
-            found = prompt_logprobs(logits, sequence.prompt_token_ids[1:], asked)
-            if any(math.isnan(one.logprob) for one in found):
-                sequence.end("error", EngineError(NO_NUMBERS))
-            sequence.prompt_logprobs += found
-        ended = [s for s in self._batch if s.finish_reason or not s.params.max_tokens]
-        for sequence in ended:
-            if sequence.finish_reason is None:
-                sequence.end("length")
-        self.metrics.computed(0, ended)
-        self._publish(ended)
 
     def _next_batch(self) -> list[Sequence]:
         batch: list[Sequence] = []

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
@@ -23,7 +22,6 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import (
     LATENT,
-    RWKV,
     T5,
     VOCAB_SIZE,
     Asked,
@@ -143,15 +141,12 @@ def test_they_are_on_the_runners_beside_the_compiled_ones(name: str) -> None:
     check_engine(InFlightEngine(setup(tiny_model(name), **CHUNKED)), tiny_model(name))
 
 
-@pytest.mark.parametrize("runner", [CACHE, WHOLE_PROMPTS])
 @pytest.mark.usefixtures("few_scored")
-def test_they_are_whichever_way_the_models_own_attention_is_used(
-    runner: RunnerSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: runner)
+def test_they_are_where_the_models_own_attention_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: CACHE)
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     check_engine(engine, tiny_model("llama"))
-    assert engine.runner.name == runner.name
+    assert engine.runner.name == CACHE.name
 
 
 @pytest.mark.parametrize("storage_kind", ["pages", "few pages"], indirect=True)
@@ -181,11 +176,6 @@ def test_drafts_beside_them_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     check_engine(InFlightEngine(setup(tiny_model("llama"), **options)), tiny_model("llama"))
 
 
-@pytest.mark.parametrize("make", [lambda: tiny_model("gpt2"), lambda: random_model("rwkv", **RWKV)])
-def test_they_are_the_models_own_on_the_generate_engine(make: Any) -> None:
-    check_engine(GenerateEngine(setup(make(), max_num_seqs=4)), make())
-
-
 def test_a_shared_beginning_is_computed_for_those_that_ask() -> None:
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     prompt = asked()[1].prompt
@@ -198,14 +188,16 @@ def test_a_shared_beginning_is_computed_for_those_that_ask() -> None:
             assert (sequence.num_reused_tokens > 0) == (number == 2)
 
 
-def test_what_can_not_be_told_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.engine.engine.MOST_LOGITS", 8 * VOCAB_SIZE)
+def test_a_prompt_that_is_computed_in_one_piece_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = r"^prompt_logprobs: this model has none, it computes such a prompt in one piece$"
     reads = GenerateEngine(setup(random_encoder_decoder("t5", **T5), eos=[1]))
-    with pytest.raises(RequestError, match=r"^prompt_logprobs: this model has none, an encoder"):
-        reads.check_prompt_logprobs(3, with_source=False)
-    whole = GenerateEngine(setup(tiny_model("gpt2")))
-    whole.check_prompt_logprobs(8, with_source=False)
-    with pytest.raises(RequestError, match=r"^prompt_logprobs: the prompt has 9 tokens"):
-        whole.check_prompt_logprobs(9, with_source=False)
+    with pytest.raises(RequestError, match=refusal):
+        reads.check_prompt_logprobs(with_source=True)
     with running(InFlightEngine(setup(tiny_model("llama")))) as engine:
-        engine.check_prompt_logprobs(90, with_source=False)
+        engine.check_prompt_logprobs(with_source=False)
+    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: WHOLE_PROMPTS)
+    whole = InFlightEngine(setup(tiny_model("llama")))
+    with running(whole), pytest.raises(RequestError, match=refusal):
+        whole.check_prompt_logprobs(with_source=False)
