@@ -41,6 +41,7 @@ class Options:
     STREAMS = ADAPTERS = QUANTIZES = True
     GONE: ClassVar[Mapping[str, str]] = {
         "prefix_cache_gib": "raise kv_cache_gib, whose free pages keep prefixes",
+        "max_step_ms": "lower max_num_batched_tokens",
         **dict.fromkeys(
             ("prompt_lookup_max", "prompt_lookup_min"),
             "the last 2 to 4 tokens are looked up; leave it out",
@@ -75,15 +76,6 @@ class Options:
         unit="tokens",
         least=1,
         engines=("in_flight", "vllm"),
-    )
-    max_step_ms: float | None = option(
-        None,
-        "longest step while tokens are streamed: prompts are prefilled in chunks that "
-        "take no longer; default: about twice a step without prompts, and far more where "
-        "several wait",
-        unit="milliseconds",
-        above=0,
-        engines=("in_flight",),
     )
     max_queue_size: int = option(
         1024,

@@ -29,12 +29,11 @@ class LowMean:
 
 
 class StepTimes:
-    """Times of steps. Without ``max_step_s`` a step with a prompt is to take at most twice as long
-    as its decodes, with several prompts far longer: more decodes hardly slow down a step.
+    """Times of steps. A step with a prompt is to take at most twice as long as its decodes, with
+    several prompts far longer: more decodes hardly slow down a step.
     """
 
-    def __init__(self, max_step_s: float | None = None) -> None:
-        self._max_step_s = max_step_s
+    def __init__(self) -> None:
         self._decodes: dict[int, LowMean] = {}  # seconds, by the number of sequences
         self._token: LowMean | None = None  # of a prompt
 
@@ -56,10 +55,7 @@ class StepTimes:
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None
-        if self._max_step_s is None:
-            seconds = decode_s * _SHARE * num_prompts**2
-        else:
-            seconds = self._max_step_s - decode_s
+        seconds = decode_s * _SHARE * num_prompts**2
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
 
     def cost_of_token(self, num_decodes: int) -> float | None:

@@ -31,7 +31,7 @@ def mistakes(folder: Path, options: str, *keys: str) -> str:
 
 
 def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
-    defaults = "defaults:\n  options: {max_step_ms: 9, kv_cache_gib: 2}\n"
+    defaults = "defaults:\n  options: {num_speculative_tokens: 9, kv_cache_gib: 2}\n"
     model = (
         f"{{name: m, task: text-generation, model: {DEMO_MODEL}, options: {{engine: generate}}}}"
     )
@@ -39,7 +39,7 @@ def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
     [spec] = load(tmp_path / "models.yaml")
     assert spec.options["engine"] == "generate"
     assert read(tmp_path, "{engine: generate, prefix_cache: false}").name == "m"
-    assert read(tmp_path, "{engine: auto, max_step_ms: 9}").name == "m"
+    assert read(tmp_path, "{engine: auto, num_speculative_tokens: 9}").name == "m"
 
 
 def test_vllms_own_arguments_are_passed_on_as_they_are(tmp_path: Path) -> None:
@@ -60,9 +60,10 @@ REFUSED = {
     "{engine: vllm}, quantization: int8": (
         "quantization: expected null: vLLM quantizes by its own arguments"
     ),
-    "{engine: vllm, max_step_ms: 9}": (
-        "max_step_ms: got 9, but engine is vllm: only engine in_flight knows it"
+    "{engine: vllm, num_speculative_tokens: 9}": (
+        "num_speculative_tokens: got 9, but engine is vllm: only engine in_flight knows it"
     ),
+    "{max_step_ms: 9}": "max_step_ms: is no key any more: lower max_num_batched_tokens",
     "{prompt_lookup_min: 5}": "prompt_lookup_min: is no key any more: the last 2 to 4 tokens",
     "{prefix_cache_gib: 1}": "prefix_cache_gib: is no key any more: raise kv_cache_gib",
     "{engine: generate, kv_cache_gib: 0.5}": (

@@ -64,8 +64,7 @@ class InFlightEngine(Engine):
         self._nan_sequences: set[Sequence] = set()  # whose scores are no numbers
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # the model's own
-        most_ms = setup.options.max_step_ms
-        self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
+        self._step_times = StepTimes()
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:
         plan = self._plan
