@@ -101,9 +101,6 @@ def test_a_tokenizer_tells_the_tokens_that_a_prompt_has(client: openai.OpenAI) -
     assert ask("tokenize", messages=messages)["count"] == chat.usage.prompt_tokens
     counted = ask("v1/messages/count_tokens", messages=messages)
     assert counted == {"input_tokens": chat.usage.prompt_tokens}
-    info: Any = client.get(f"{root}/tokenizer_info?model=demo", cast_to=object)
-    assert "user" in info["chat_template"]
-    assert not [name for name in info if name.endswith(("_file", "name_or_path"))]
     with pytest.raises(openai.BadRequestError, match="tokens: got 99999999, allowed: integers"):
         ask("detokenize", tokens=[99_999_999])
 

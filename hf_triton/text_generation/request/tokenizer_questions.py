@@ -1,12 +1,11 @@
 """Answers questions to a model's tokenizer without the engine.
 
-The parameter ``tokenizer`` is a JSON object whose ``ask`` is tokenize, detokenize or info; the
-answer is a JSON object, the output ``text_output``.
+The parameter ``tokenizer`` is a JSON object whose ``ask`` is tokenize or detokenize; the answer
+is a JSON object, the output ``text_output``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,9 +20,6 @@ from hf_triton.runtime.tokenizing.lengths import check_characters
 from .parsing import CheckedRequest, PromptReader
 from .row_options import read_rows
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-# Of a tokenizer's configuration, what tells where this machine keeps it.
-_PLACES = ("name_or_path", "_file")
 _Answer = Callable[[], dict[str, Any]]
 
 
@@ -49,15 +45,13 @@ class TokenizerDesk:
         if given is None:
             return None
         asked = read_object(TOKENIZER_QUESTION, text(TOKENIZER_QUESTION, given))
-        if asked.get("ask") == "info":
-            return Question(0, lambda: (0, self._info))
         if asked.get("ask") == "tokenize" and fields.has_tensor("messages"):
             rows = read_rows(fields, self.reader.fields)
             checked = CheckedRequest(rows, [], [], frozenset(), self.reader)
             return Question(checked.num_characters, partial(self._of_chat, checked, asked))
         (found,) = fields.optional_texts("text_input")[:1]
         if found is None or asked.get("ask") not in ("tokenize", "detokenize"):
-            allowed = "ask tokenize or detokenize with text_input, tokenize with messages, or info"
+            allowed = "ask tokenize or detokenize with text_input, or tokenize with messages"
             raise RequestError(f"{TOKENIZER_QUESTION}: got another question, allowed: {allowed}")
         told = self._of_text if asked["ask"] == "tokenize" else self._detokenized
         answer = partial(told, found, asked)
@@ -110,23 +104,3 @@ class TokenizerDesk:
                 raise RequestError(f"tokens: got {got}, allowed: integers from 0 to {size - 1}")
         prompt = self.tokenizer.decode(token_ids, clean_up_tokenization_spaces=False)
         return {"prompt": prompt}
-
-    def _info(self) -> dict[str, Any]:
-        """tokenizer_config.json's keys, without those that name files here."""
-        tokenizer = self.tokenizer
-        template = getattr(tokenizer, "chat_template", None)
-        known = {
-            name: value
-            for name, value in tokenizer.init_kwargs.items()
-            if not name.endswith(_PLACES)
-        }
-        told = {
-            **known,
-            **{name: getattr(tokenizer, name, None) for name in _SPECIAL},
-            "tokenizer_class": type(tokenizer).__name__,
-            "chat_template": template.get("default") if isinstance(template, dict) else template,
-            "max_model_len": self.max_model_len,
-        }
-        # Added tokens are objects of their own, whose text is what they are written as.
-        found: dict[str, Any] = json.loads(json.dumps(told, default=str))
-        return found

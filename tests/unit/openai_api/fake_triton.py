@@ -386,7 +386,6 @@ def _tokenized(inputs: dict[str, Any], request: Any) -> Any:
     told: dict[str, dict[str, Any]] = {
         "tokenize": {**tokens, "token_strs": None},
         "detokenize": {"prompt": _prompt(inputs)},
-        "info": {"tokenizer_class": "Words"},
     }
     return _response(request, [json.dumps(told[ask])], ["stop"], len(words), [[]], [], "")
 

@@ -1,4 +1,4 @@
-"""``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what Triton is asked for them."""
+"""``/tokenize`` and ``/detokenize``: what Triton is asked for them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,7 @@ def test_tokens_are_sent_as_they_are(api: Translator) -> None:
     assert asked(api)[0] == {"ask": "detokenize"}
 
 
-def test_the_configuration_is_that_of_the_model_in_the_query(api: Translator) -> None:
-    reply = api.get("/tokenizer_info?model=echo")
-    assert (reply.status, reply.body) == (200, {"tokenizer_class": "Words"})
-    assert asked(api)[0] == {"ask": "info"}
-
-
 def test_without_a_name_it_is_the_only_model(api: Translator) -> None:
     for name in ("batched", "batched_stream", "translator", "whole"):
         del api.triton.models[name]
     assert api.post("/tokenize", prompt="a b").body["count"] == 2
-    assert api.get("/tokenizer_info").status == 200

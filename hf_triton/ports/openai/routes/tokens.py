@@ -1,4 +1,4 @@
-"""``/tokenize``, ``/detokenize``, ``/tokenizer_info``, as vLLM has them: what a tokenizer says."""
+"""``/tokenize`` and ``/detokenize``, as vLLM has them: what a tokenizer says."""
 
 from __future__ import annotations
 
@@ -53,16 +53,6 @@ class Detokenized(Struct):
     prompt: str
 
 
-class TokenizerInfo(Struct):
-    tokenizer_class: str
-    chat_template: str | None
-    max_model_len: int
-    bos_token: str | None
-    eos_token: str | None
-    pad_token: str | None
-    unk_token: str | None
-
-
 def _question(
     model: str, ask: Json, prompt: Mapping[str, TensorValue], own: Mapping[str, str]
 ) -> GenerationRequest:
@@ -112,10 +102,6 @@ def _read_detokenize(given: Mapping[str, Any]) -> GenerationRequest:
     return _question(body.model or "", {"ask": "detokenize"}, tokens, {"text_input": "tokens"})
 
 
-def _read_info(query: Mapping[str, Any]) -> GenerationRequest:
-    return _question(query.get("model") or "", {"ask": "info"}, {"text_input": "-"}, {})
-
-
 def _endpoint(path: str, read: Callable[..., GenerationRequest], operation: Operation) -> Endpoint:
     return Endpoint((path,), COMPLETION_TASKS, "tok-", read, operation, TokenizerWriter)
 
@@ -128,9 +114,5 @@ TOKENS = (
     _endpoint(
         *("/detokenize", _read_detokenize),
         Operation("The text of tokens", Detokenized, DetokenizeRequest),
-    ),
-    _endpoint(
-        *("/tokenizer_info", _read_info),
-        Operation("How the tokenizer is configured: ?model=NAME", TokenizerInfo),
     ),
 )
