@@ -57,7 +57,6 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
         ),
         tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),
         default_min_tokens=min_tokens,
-        decoder_start=parts.decoder_start,
         encode=encode,
         languages=languages,
         prefix=own_prefix if options.prefix is None else options.prefix,

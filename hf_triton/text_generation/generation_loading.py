@@ -103,9 +103,10 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
             AdaptersFollower(served, files.read, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
     reader = PromptReader(
-        decoder_start=parts.decoder_start,
-        adapters=engine.adapters,
-        **_chat_reading(chat, parts, engine),
+        tokenize=prompt_tokenizer(parts.tokenizer, engine),
+        tokenize_word=word_tokenizer(parts.tokenizer),
+        chat=chat,
+        **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
 
@@ -134,7 +135,10 @@ def load_media_engine(served: ServedModel, placement: Placement, num_threads: in
         processor=media,
         options=options,
         bos_token=tokenizer.bos_token or "",
-        **_chat_reading(chat, parts, engine),
+        tokenize=prompt_tokenizer(tokenizer, engine),
+        tokenize_word=word_tokenizer(tokenizer),
+        chat=chat,
+        **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
 
@@ -199,8 +203,11 @@ def start_engine(
 
 
 def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
+    """Arguments of any PromptReader that come from the model's files and its engine."""
     own, options = parts.model.generation_config, engine.setup.options
     return {
+        "decoder_start": parts.decoder_start,
+        "adapters": engine.adapters,
         "output_length": engine.output_length,
         "check_length": engine.check_length,
         "default_repetition_penalty": getattr(own, "repetition_penalty", None) or 1.0,
@@ -213,15 +220,6 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
             for token_id, token in parts.tokenizer.added_tokens_decoder.items()
             if token.special
         },
-    }
-
-
-def _chat_reading(chat: ChatTemplate, parts: ModelParts, engine: Engine) -> dict[str, Any]:
-    return {
-        "tokenize": prompt_tokenizer(parts.tokenizer, engine),
-        "tokenize_word": word_tokenizer(parts.tokenizer),
-        "chat": chat,
-        **reading(parts, engine),
     }
 
 

@@ -176,7 +176,7 @@ class Reception:
         )
         for row in rows:
             if row.params.num_prompt_logprobs is not None:
-                self._engine.check_prompt_logprobs(with_source=row.source is not None)
+                self._engine.check_prompt_logprobs(with_source=row.prompt.source is not None)
         sequences = [
             self._sequence(row, index, answer, grammars, asked.arrived_s)
             for row in rows
@@ -184,7 +184,7 @@ class Reception:
         ]
         check_logprobs(sequences)
         answer.expect(sequences, self._closed)
-        sources = (row.source for row in rows if row.source is not None)
+        sources = (row.prompt.source for row in rows if row.prompt.source is not None)
         self._open.submit(answer, sum(source.num_bytes for source in sources))
 
     def _journaled(
@@ -226,16 +226,16 @@ class Reception:
         continues = not self.loaded.is_encoder_decoder
         detokenizer = Detokenizer(
             self.loaded.tokenizer,
-            row.prompt_token_ids if continues else [],
+            row.prompt.token_ids if continues else [],
             params.stop_words,
             include_stop_word=params.include_stop_word,
             kept_token_ids=row.kept_token_ids,
             shows_special_tokens=not row.skip_special_tokens,
         )
         grammar = None if params.constraint is None else grammars.get(params.constraint)
-        start = row.decoder_start
+        start = row.prompt.decoder_start
         return Sequence(
-            row.prompt_token_ids if start is None else [start.token_id],
+            row.prompt.token_ids if start is None else [start.token_id],
             params,
             answer,
             detokenizer,
@@ -247,18 +247,18 @@ class Reception:
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if grammar is None else grammar(),
-            source=row.source,
+            source=row.prompt.source,
         )
 
     def _choice(self, row: Generation) -> Choice:
         text = ""
         if not row.exclude_input:
-            text = row.text or self.loaded.tokenizer.decode(
-                row.prompt_token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            text = row.prompt.text or self.loaded.tokenizer.decode(
+                row.prompt.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         chat_format = "" if row.chat_format is None else row.chat_format.to_json()
         reasoning = None if row.reasoning_tokens is None else replace(row.reasoning_tokens)
-        return Choice(text, row.prompt_token_ids, chat_format, reasoning)
+        return Choice(text, row.prompt.token_ids, chat_format, reasoning)
 
     def _closed(self, answer: Answer, _: Exception | None) -> None:
         if answer.journal:

@@ -48,21 +48,18 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Generation:
-    """One row of a request; text, tokens, start and source are its Prompt's. ``on_timeout`` is
-    ``partial`` or ``error``. Requests of one ``cache_salt`` share keys and values. Where its caller
-    asks for the ``chat_format`` of the answer, the text keeps the special tokens
-    ``kept_token_ids``, and ``reasoning_tokens`` counts those of its reasoning.
+    """One row of a request. ``on_timeout`` is ``partial`` or ``error``. Requests of one
+    ``cache_salt`` share keys and values. Where its caller asks for the ``chat_format`` of the
+    answer, the text keeps the special tokens ``kept_token_ids``, and ``reasoning_tokens`` counts
+    those of its reasoning.
     """
 
-    text: str
-    prompt_token_ids: list[int]
+    prompt: Prompt
     params: SamplingParams
     exclude_input: bool
     n: int = 1
     timeout_ms: int | None = None
     on_timeout: str = "partial"
-    decoder_start: DecoderStart | None = None
-    source: Source | None = None
     lora_name: str | None = None
     cache_salt: str | None = None
     chat_format: ChatFormat | None = None
@@ -306,16 +303,15 @@ def _generation(
         kept = reader.chat.kept_token_ids(chat_format, tools=bool(row["tools"]))
         held = reader.chat.after_reasoning(params.constraint, chat_format)
         params = replace(params, constraint=held)
+    if prompt.decoder_start:
+        prompt = replace(prompt, source=text_source(prompt.token_ids))
     return Generation(
-        text=prompt.text,
-        prompt_token_ids=prompt.token_ids,
+        prompt=prompt,
         params=params,
         exclude_input=row["exclude_input_in_output"],
         n=row["n"],
         timeout_ms=timeout_ms,
         on_timeout=row["on_timeout"],
-        decoder_start=prompt.decoder_start,
-        source=text_source(prompt.token_ids) if prompt.decoder_start else prompt.source,
         lora_name=lora_name,
         cache_salt=row["cache_salt"],
         chat_format=chat_format,

@@ -80,7 +80,7 @@ def params(**options: Any) -> SamplingParams:
 def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
     request = parsed()
     (row,) = request.rows
-    assert (row.text, row.prompt_token_ids, row.exclude_input) == ("abc", [97, 98, 99], True)
+    assert (row.prompt.text, row.prompt.token_ids, row.exclude_input) == ("abc", [97, 98, 99], True)
     assert row.params == SamplingParams(max_tokens=16, repetition_penalty=1.25)
     assert row.params.is_greedy
     assert (row.n, row.timeout_ms, row.on_timeout) == (1, None, "partial")
@@ -191,7 +191,7 @@ def test_each_row_of_a_batch_has_its_own_options() -> None:
     assert (first.params.max_tokens, second.params.max_tokens) == (4, 5)
     assert (first.params.top_k, second.params.top_k) == (0, 2)
     assert (first.params.seed, second.params.seed) == (8, 8)
-    assert second.prompt_token_ids == [98, 99]
+    assert second.prompt.token_ids == [98, 99]
 
 
 @pytest.mark.parametrize(
@@ -320,13 +320,13 @@ def test_a_chat_is_rendered_and_tokenised_without_special_tokens_of_its_own() ->
     row = chat(
         messages=MESSAGES, tools=b"[{}, {}]", chat_template_kwargs=b'{"a": 1, "b": 2, "c": 3}'
     )
-    assert row.text == "^123"
-    assert row.prompt_token_ids == [49, 50, 51]
+    assert row.prompt.text == "^123"
+    assert row.prompt.token_ids == [49, 50, 51]
 
 
 def test_clients_may_send_an_empty_text_beside_messages_and_the_reverse() -> None:
-    assert chat(messages=MESSAGES, text_input=b"").text == "^100"
-    assert chat(messages=b"", text_input=b"abc", tools=b"").text == "abc"
+    assert chat(messages=MESSAGES, text_input=b"").prompt.text == "^100"
+    assert chat(messages=b"", text_input=b"abc", tools=b"").prompt.text == "abc"
 
 
 def test_each_row_of_a_batch_is_a_chat_or_a_text() -> None:
@@ -335,7 +335,7 @@ def test_each_row_of_a_batch_is_a_chat_or_a_text() -> None:
         "messages": [[b""], [MESSAGES]],
     }
     rows = parse_request(fields(tensors, {}, batched=True), READER).rows
-    assert [row.text for row in rows] == ["abc", "^100"]
+    assert [row.prompt.text for row in rows] == ["abc", "^100"]
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,9 @@ def test_an_unknown_adapter_is_refused_with_the_known_ones(
 def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
     tensors: dict[str, list[Any]] = {"text_input": [b"abcd"]}
     (row,) = parse_request(fields(tensors, {"truncate_prompt_tokens": 2}), READER).rows
-    assert row.prompt_token_ids == tokenize("abcd")[-2:]
+    assert row.prompt.token_ids == tokenize("abcd")[-2:]
     (row,) = parse_request(fields(tensors, {"truncate_prompt_tokens": 9}), READER).rows
-    assert (row.text, row.prompt_token_ids) == ("abcd", tokenize("abcd"))
+    assert (row.prompt.text, row.prompt.token_ids) == ("abcd", tokenize("abcd"))
 
 
 @pytest.mark.parametrize("asked, kept", [({}, 9), ({"max_tokens": 4}, 6), ({"max_tokens": 99}, 9)])
@@ -493,7 +493,7 @@ def test_a_prompt_may_be_cut_to_what_the_context_holds(asked: dict[str, Any], ke
     tensors: dict[str, list[Any]] = {"text_input": [b"abcdefghijklmnop"]}
     given = fields(tensors, {"truncate_prompt_tokens": -1, **asked})
     (row,) = parse_request(given, reader).rows
-    assert row.prompt_token_ids == tokenize("abcdefghijklmnop")[-kept:]
+    assert row.prompt.token_ids == tokenize("abcdefghijklmnop")[-kept:]
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_a_priority_is_read() -> None:
 
 def test_token_ids_are_a_prompt_and_must_be_the_models() -> None:
     (row,) = parse_request(fields({"input_ids": [5, 999]}, {}), READER).rows
-    assert (row.text, row.prompt_token_ids) == ("", [5, 999])
+    assert (row.prompt.text, row.prompt.token_ids) == ("", [5, 999])
     for wrong in (1000, -1):
         with pytest.raises(
             RequestError, match=rf"^input_ids: got token {wrong}, allowed: 0 to 999"
