@@ -42,7 +42,7 @@ from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
 from .plan import make_plan
 from .runner_selection import UnsupportedModelError
-from .trial import computes_drafts, warm_up
+from .trial import warm_up
 
 # Rows of logits in a step with drafts, for each sequence that a model serves at once, and at least.
 # A GPU's memory is planned for one.
@@ -145,9 +145,7 @@ class InFlightEngine(Engine):
         if not runner.supports_drafts:
             log.info(f"no drafts: the {runner.name} runner can't remove tokens")
             return None
-        if self._rules is not None or not computes_drafts(
-            self._scheduler, self._space, self.runner, self.setup.model
-        ):
+        if self._rules is not None:
             return None
         num_rows = _DRAFTED_ROWS[self.setup.device.type] * self.max_num_seqs
         num_rows = min(max(num_rows, _FEWEST_DRAFTED_ROWS), self._max_num_batched_tokens)

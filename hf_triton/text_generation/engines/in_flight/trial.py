@@ -1,5 +1,5 @@
 """Dummy sequences, computed at load: they show whether a runner gives the logits of the model's own
-``generate``, and whether it computes drafts; and they warm up what requests would wait for.
+``generate``, and they warm up what requests would wait for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hf_triton.runtime import log
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import (
@@ -26,11 +25,10 @@ from hf_triton.text_generation.engine.own_logits import (
     own_logits,
 )
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import PAGE_SIZES, Pages, num_pages_of
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
 from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
@@ -51,8 +49,6 @@ _TRIAL_LEN = 32
 _NUM_STEP_TOKENS = 11
 TRIAL_WIDTH = 4
 WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
-_DRAFT_LENGTHS = (5, 3)  # of the prompts by which drafts are tried
-_NUM_DRAFT_TOKENS = 3  # that follow each of them
 
 _WARM_UP_LENGTHS = (3, 16, 64)  # of prompts
 _WARM_UP_OUTPUT = 3  # tokens
@@ -161,7 +157,9 @@ class Trial:
         )
 
     def logits(self, spec: RunnerSpec, shapes: list[LayerShape]) -> torch.Tensor:
-        """A runner's logits over a cache full of NaN, which other sequences might leave."""
+        """A runner's logits (probes, forced tokens + 1, vocab), float32, over a cache full of NaN,
+        which other sequences might leave.
+        """
         num, page_size = len(self.probes), PAGE_SIZES[self.device.type]
         num_pages = num * (num_pages_of(self.length, page_size) + 1) + 1  # none is preempted
         longest = max(self.length, self.max_model_len)
@@ -172,7 +170,8 @@ class Trial:
         runner = spec(self.model, cache, self.device)
         if self.model.config.is_encoder_decoder:  # else what is behind a source is not cleared
             cache.source_lengths = [cache.states[0][0].shape[2]] * len(cache.source_lengths)
-        params = SamplingParams(max_tokens=len(self.probes[0].forced) + 1)
+        num_logits = len(self.probes[0].forced) + 1
+        params = SamplingParams(max_tokens=num_logits)
         sequences = [dummy_sequence(one.prompt, params, one.source) for one in self.probes]
         for sequence in sequences:
             if self.encode is not None and sequence.source is not None:
@@ -184,7 +183,19 @@ class Trial:
             chunked_prefill=spec.chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
-        return logits_after(sequences, [one.forced for one in self.probes], scheduler, runner)
+        scheduler.add(sequences)
+        logits: dict[tuple[int, int], torch.Tensor] = {}
+        while scheduler.has_work:
+            step = scheduler.schedule()
+            for sequence, row_logits in zip(step.rows, runner.compute(step), strict=True):
+                row, num_forced = sequences.index(sequence), len(sequence.token_ids)
+                logits[row, num_forced] = row_logits.to(torch.float32, copy=True)
+                sequence.token_ids += self.probes[row].forced[num_forced : num_forced + 1]
+            done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
+            scheduler.retire(done)
+        return torch.stack(
+            [torch.stack([logits[row, at] for at in range(num_logits)]) for row in range(num)]
+        )
 
     def _own_logits(self, probe: Probe) -> torch.Tensor:
         prompt = torch.tensor([probe.prompt], device=self.device)
@@ -250,59 +261,6 @@ def text_probes(model: Any) -> list[Probe]:
         numbers[-1, [2, 12]] = pad  # some count positions of all other tokens
     rows = zip(numbers.tolist(), (4, 18, 17), strict=True)
     return [Probe(row[:length], row[length : length + 2]) for row, length in rows]
-
-
-def logits_after(
-    sequences: list[Sequence],
-    forced: list[list[int]],
-    scheduler: Scheduler,
-    runner: Runner,
-    grow: Callable[[Sequence, int], bool] | None = None,
-) -> torch.Tensor:
-    """A runner's logits over ``forced`` tokens -> (sequences, forced tokens + 1, vocab) float32.
-    With ``grow``, which makes room for them, all that are left are drafted once none is prefilled.
-    """
-    scheduler.add(sequences)
-    num_logits = len(forced[0]) + 1
-    logits: dict[tuple[int, int], torch.Tensor] = {}
-    while scheduler.has_work:
-        step = scheduler.schedule()
-        for sequence in () if step.prefills else step.decodes:
-            left = forced[sequences.index(sequence)][len(sequence.token_ids) :]
-            if grow is not None and grow(sequence, sequence.num_computed_tokens + len(left)):
-                step.drafts.append(Draft(sequence, left))
-        for sequence, row_logits in zip(step.rows, runner.compute(step), strict=True):
-            row, num_forced = sequences.index(sequence), len(sequence.token_ids)
-            logits[row, num_forced] = row_logits.to(torch.float32, copy=True)
-            sequence.token_ids += forced[row][num_forced : num_forced + 1]
-        done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
-        scheduler.retire(done)
-    rows = range(len(sequences))
-    return torch.stack(
-        [torch.stack([logits[row, step] for step in range(num_logits)]) for row in rows]
-    )
-
-
-def computes_drafts(scheduler: Scheduler, space: Pages, runner: Runner, model: Any) -> bool:
-    """Whether drafts get the logits of the same tokens one by one; logs the difference.
-    ``scheduler`` and ``space`` are empty before and after.
-    """
-    longest = runner.cache.size.max_model_len - _NUM_DRAFT_TOKENS - 1
-    lengths = [one for one in _DRAFT_LENGTHS if one <= longest][: scheduler.max_num_seqs]
-    if not lengths:
-        return False
-    draw, sizes = torch.Generator().manual_seed(0), (len(lengths), _NUM_DRAFT_TOKENS)
-    size = int(model.config.get_text_config().vocab_size)
-    forced = torch.randint(0, size, sizes, generator=draw).tolist()
-    params, found = SamplingParams(_NUM_DRAFT_TOKENS + 1), []
-    for grow in (None, space.append):
-        sequences = [dummy_sequence([*range(length)], params) for length in lengths]
-        found.append(logits_after(sequences, forced, scheduler, runner, grow))
-    worst = difference(found[1], found[0])
-    if worst <= (EXACT if model.dtype == torch.float32 else WIDEST):
-        return True
-    log.info(f"no drafts: logits of drafts differ by {worst:.2g} of their range")
-    return False
 
 
 def warm_up(

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
@@ -204,18 +203,6 @@ def test_what_was_said_before_is_drafted(params: dict[str, Any]) -> None:
     assert counted["hf_triton_draft_tokens_total"] >= 15
     assert counted["hf_triton_accepted_tokens_total"] >= 15
     assert "speculates by ngram up to 8 tokens" in engine.description
-
-
-def test_drafts_that_a_runner_computes_otherwise_are_not_made(
-    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one would whose layers read keys before all are written."""
-    monkeypatch.setattr(
-        Draft, "start", property(lambda draft: draft.sequence.num_computed_tokens + 1)
-    )
-    engine = InFlightEngine(setup(tiny_model("llama"), **NGRAMS))
-    assert repeating(engine).finish_reason == "length"
-    assert any("no drafts: logits of drafts differ by" in line for line in log_lines)
 
 
 def test_a_model_that_keeps_states_drafts_nothing(log_lines: list[str]) -> None:
