@@ -18,7 +18,7 @@ class TextGenerationModel(TritonModel):
 
 
 class MediaModel(TritonModel):
-    """The same of a model that reads images or sounds with its texts."""
+    """One instance of a served model that reads images or sounds with its texts."""
 
     def loader(self) -> Loader:
         from .generation_loading import load_media_engine

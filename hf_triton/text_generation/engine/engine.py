@@ -234,7 +234,7 @@ class Engine(ABC):
         return bool(self._cancelled or self._changes) or self._has_work()
 
     def between_steps(self, change: Callable[[], None]) -> None:
-        """Has ``change`` called before the next step, on the engine's thread, and waits for that.
+        """Calls ``change`` on the engine's thread before the next step, and waits for that.
         Raises what it raises; OverloadedError where the engine stops or hangs: then it is never
         called.
         """

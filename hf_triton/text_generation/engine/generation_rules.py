@@ -19,7 +19,7 @@ _RULES = (
     *("sequence_bias", "exponential_decay_length_penalty", "encoder_repetition_penalty"),
     *("encoder_no_repeat_ngram_size", "watermarking_config", "remove_invalid_values"),
 )
-# What a request asks for, whatever the model's files say, and what nothing here does.
+# Fields that requests decide, whatever the model's files say, and fields that nothing here follows.
 _NOT_FOLLOWED = (
     *("do_sample", "temperature", *FILTERS, "min_length", "min_new_tokens"),
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "stop_strings"),
@@ -29,7 +29,7 @@ _NOT_FOLLOWED = (
 
 
 def has_rules(model: Any) -> bool:
-    """Whether a decoder's generation config asks for what GenerationRules does."""
+    """True if a decoder's generation config has a field that GenerationRules follows."""
     own = model.generation_config
     ends = getattr(own, "forced_eos_token_id", None) is not None
     return ends or any(getattr(own, name, None) for name in _RULES)

@@ -60,7 +60,7 @@ class Scheduler:
         self._num_arrived = 0
         self._partial: Sequence | None = None  # the prompt under way
         self._space = space
-        # Of the step that is made: copies, tokens of sources, tokens whose logits are wanted.
+        # In the step that is made: copies, tokens of sources, tokens whose logits are wanted.
         self._copies: list[StateCopy] = []
         self._num_encoded = self._num_scored = 0
 
@@ -244,7 +244,7 @@ class Scheduler:
         self._num_encoded += head.num_source_tokens
 
     def _may_begin(self, sequence: Sequence) -> bool:
-        """Whether its source and prompt have room, and no long prompt before it waits for that."""
+        """True if its source and prompt have room, and no long prompt before it waits for room."""
         if self._partial is None and self._long:
             head = self._long[0]
             came_later = _order(sequence) > _order(head)

@@ -18,13 +18,13 @@ class PrefillChunk:
 
     @property
     def is_first(self) -> bool:
-        """Whether the sequence begins with it, for the first time."""
+        """True if the sequence begins with it, for the first time."""
         sequence = self.sequence
         return self.start == sequence.num_reused_tokens and not sequence.num_preemptions
 
     @property
     def is_end(self) -> bool:
-        """Whether nothing is left to compute before the sequence decodes."""
+        """True if nothing is left to compute before the sequence decodes."""
         return self.end == self.sequence.num_prefill_tokens
 
     @property

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 # another process, makes it longer, never shorter: so the mean is of the shorter ones.
 _WEIGHT_BELOW, _WEIGHT_ABOVE = 1 / 4, 1 / 16
 _MOST = 2.0  # times the mean: what a measurement counts at most
-# Of what a step of decodes takes, for prompts: all of it would be passed half the time.
+# The share of a step of decodes that prompts may add: with all of it half of the steps would
+# take more than twice as long.
 _SHARE = 0.8
 _FEWEST_TOKENS = 16  # fewer cost about as much
 

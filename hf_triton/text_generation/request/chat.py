@@ -137,13 +137,13 @@ class ChatTemplate:
 
     @cached_property
     def _takes_later_system(self) -> bool:
-        """Whether the template shows one that is not the first message."""
+        """True if the template shows a system message that is not the first message."""
         told = {"role": "system", "content": self.content("", "system", _PROBE)}
         return _PROBE in self._shown(_USER, told) and _PROBE in self._shown(_USER, told, _USER)
 
     @cached_property
     def _arguments_taken(self) -> tuple[bool, bool]:
-        """Whether the template shows arguments of calls that are objects, and that are texts."""
+        """Two flags: the template shows calls whose arguments are objects, and whose are texts."""
         objects, texts = (
             any(_PROBE in self._shown(_USER, _calling(content, given)) for content in ("", None))
             for given in ({_PROBE: _PROBE}, _PROBE)

@@ -86,7 +86,7 @@ class MediaChatTemplate(ChatTemplate):
         return "\n".join(texts[part["type"]] or part["text"] for part in parts)
 
     def _takes(self, role: str, content: Any) -> bool:
-        """Whether such a content is rendered as its text, and not as Python writes it."""
+        """True if such a content is rendered as its text, and not as Python writes it."""
         rendered = self._rendered(role, content)
         return _PROBE in rendered and "{'" not in rendered and '{"' not in rendered
 

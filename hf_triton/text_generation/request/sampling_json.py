@@ -174,7 +174,7 @@ CONVERSIONS: dict[str, _Convert] = {
     "integers": _integers,
     "biases": _biases,
 }
-# What these take is more or less than others of their kind.
+# Options that take more or less than others of their kind.
 _OWN: dict[str, _Convert] = {
     "seed": _seed,
     "logprobs": _num_logprobs,

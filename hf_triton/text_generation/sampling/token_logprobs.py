@@ -16,7 +16,7 @@ from hf_triton.runtime.devices.device import to_device
 
 from ..sequence.sequence import LEAST_LOGPROB, TokenLogprobs
 
-# What is computed from at once where copies of it are made: 32 MiB in float32.
+# The most logits that are copied at once: 32 MiB in float32.
 MOST_LOGITS = 2**23
 
 

@@ -65,7 +65,7 @@ _flag = partial(_boolean, default=False, tensor="BOOL", in_json=False, in_openai
 _output = partial(_flag, "true adds that output")
 _text = partial(Option, "text", tensor="STRING", in_openai=False)
 _texts = partial(Option, "texts", default=(), tensor="STRING")
-# What there is no tensor or parameter for, by which it could come for a row.
+# Options that have neither a tensor nor a parameter.
 _listed = partial(Option, is_parameter=False)
 _penalty = partial(
     _number,

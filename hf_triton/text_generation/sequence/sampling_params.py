@@ -98,7 +98,7 @@ class SamplingParams:
 
     @cached_property
     def changes_logits(self) -> bool:
-        """Whether logits are changed before a token is chosen, in any step."""
+        """True if logits are changed before a token is chosen, in any step."""
         return bool(
             self.penalises
             or self.logit_bias
@@ -111,7 +111,7 @@ class SamplingParams:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether a token is an argmax and nothing else is asked."""
+        """True if every token is an argmax and nothing else is asked for."""
         return self.is_greedy and not self.changes_logits and self.num_logprobs is None
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NO_TOKEN = -1
-# Of a token of probability 0, as vLLM has it: JSON has no infinity.
+# The log-probability of an impossible token, as in vLLM: JSON has no infinity.
 LEAST_LOGPROB = -9999.0
 
 
@@ -56,7 +56,7 @@ class Recipient(Protocol):
 
     @property
     def streams(self) -> bool:
-        """Whether it wants every token at once, not only the whole output."""
+        """True if it wants every token at once, not only the whole output."""
 
     def take(self, update: Update) -> None:
         """Takes news of one of its sequences; called from the delivery's thread."""
@@ -175,7 +175,7 @@ class Sequence:
 
     @property
     def hides_end(self) -> bool:
-        """Whether the token that ended it is no part of the text, as in vLLM. ``include_stop_word``
+        """True if the token that ended it is no part of the text, as in vLLM. ``include_stop_word``
         shows a stop token, and the model's own end only among special tokens.
         """
         if not self.ended_by_token or self.token_ids[-1] in self.detokenizer.kept:
@@ -190,7 +190,7 @@ class Sequence:
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Whether some are asked for and not known yet."""
+        """True while some are asked for and not known yet."""
         asked = self.params.num_prompt_logprobs is not None
         return asked and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
 
@@ -255,7 +255,7 @@ class Sequence:
         return (self.lora_name, self.adapter_key, self.cache_salt, own_key)
 
     def preempt(self) -> None:
-        """Has all of its tokens computed again."""
+        """Makes the engine compute all of its tokens again."""
         self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_preemptions += 1

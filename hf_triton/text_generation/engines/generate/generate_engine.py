@@ -285,7 +285,7 @@ class GenerateEngine(Engine):
 
 
 def _is_held_to_its_batch(sequence: Sequence) -> bool:
-    """Whether its output can't continue in another batch."""
+    """True if its output can't continue in another batch."""
     return sequence.source is not None or not sequence.continues_prompt
 
 

@@ -84,7 +84,7 @@ def _trial(setup: EngineSetup, sources: list[Source], start: int) -> Trial:
     size = int(setup.model.config.get_text_config().vocab_size)
     draw = torch.Generator().manual_seed(1)
     numbers = torch.randint(1, size, (len(sources), _NUM_FORCED + 2), generator=draw).tolist()
-    # Of sounds, decoders start with several tokens: a language, a task.
+    # Decoders of sounds start with several tokens: a language, a task.
     num_more = 2 if setup.sources else 0
     probes = [
         Probe([start, *row[:num_more]], row[num_more : num_more + _NUM_FORCED], source)

@@ -152,7 +152,7 @@ def _features_of(encoded: list[Encoded]) -> Iterator[torch.Tensor]:
 
 
 def _is_content(block: tuple[int, int], source: Source) -> bool:
-    """Whether a block is one whole image."""
+    """True if a block is one whole image."""
     keys = (source.cache_token_ids or [0])[slice(*block)]
     return len(set(keys)) == 1 and keys[0] < 0
 

@@ -31,7 +31,7 @@ from .largest_step import free_beside_steps, longest_source_step
 from .media_plan import decoder_entry, encode_largest, select_with_media
 from .runner_selection import UnsupportedModelError, select_runner
 
-# Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
+# If fewer sequences of an encoder-decoder fit, for its sources are long, generate holds more.
 _FEWEST_SEQS = 4
 
 

@@ -143,12 +143,12 @@ def _packed_runners(
         plain = _on_gpu(PagedRunner, model, shapes, device)
         both = [plain, replace(plain, make=partial(plain.make, gives_cache=True))]
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    # What Llama 4's scale by position changes is small at first.
+    # Llama 4's scale by position changes little at the first positions.
     return both[1:] if CHUNKED in kinds else both
 
 
 def _takes_attention(model: Any) -> bool:
-    """Whether the model or its decoder takes an attention function; _supports_attention_backend is
+    """True if the model or its decoder takes an attention function; _supports_attention_backend is
     missing in some that do.
     """
     parts = (model, model.get_decoder()) if hasattr(model, "get_decoder") else (model,)
@@ -177,7 +177,7 @@ def _attention_cases(
 
 
 def choose_experts(model: Any) -> None:
-    """Has a model on a CPU compute its experts in one loop, if that agrees with transformers' own
+    """Makes a model on a CPU compute its experts in one loop, if that agrees with transformers' own
     grouped products, which take one call for each expert.
     """
     if getattr(model.config, "_experts_implementation", "") != "grouped_mm":

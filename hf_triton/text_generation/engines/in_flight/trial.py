@@ -133,7 +133,7 @@ class Trial:
 
         @cache
         def exact_logits() -> torch.Tensor | None:
-            """Those of float32, if the model is not float32 itself and has room for it."""
+            """The logits in float32; None if the model is float32 itself, or has no room."""
             if self._is_rounded:
                 with suppress(Exception), own_attention.restored(), in_float32(self.model):
                     return torch.stack([self._own_logits(probe) for probe in self.probes])
@@ -218,7 +218,7 @@ class Trial:
 
     @property
     def _is_rounded(self) -> bool:
-        """Whether all is computed in 16 bits."""
+        """True if all is computed in 16 bits."""
         is_quantized = getattr(self.model, "hf_quantizer", None) is not None
         return not is_quantized and self.model.dtype != torch.float32
 

@@ -80,7 +80,7 @@ class AsyncVllm:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its processes have ended; may be asked from any thread."""
+        """True once its processes have ended; may be asked from any thread."""
         llm = self.llm  # None once another thread has shut it down
         return llm is not None and bool(llm.errored)
 
@@ -107,7 +107,7 @@ class AsyncVllm:
         return found
 
     def name_adapters(self, adapters: list[tuple[ServedAdapter, int]]) -> None:
-        """Has requests name these from now on; earlier ones stay until they are forgotten."""
+        """Lets requests name these from now on; earlier ones stay until they are forgotten."""
         self._adapters = adapters
         keys = {adapter.name: key for adapter, key in adapters}
         self.adapter_keys.update(keys)

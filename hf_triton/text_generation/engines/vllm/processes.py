@@ -69,8 +69,8 @@ def visible_gpu(index: int) -> str:
 
 @contextmanager
 def children_die_with_parent() -> Iterator[None]:
-    """Has processes that multiprocessing spawns here killed when the spawning thread ends, however
-    it does.
+    """Kills processes that multiprocessing spawns here when the spawning thread ends, however it
+    does.
     """
     before = multiprocessing.spawn.get_executable()
     with tempfile.TemporaryDirectory(prefix="hf-triton-vllm-") as folder:

@@ -24,7 +24,7 @@ from hf_triton.text_generation.structured.llguidance_grammars import (
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
 MIN_TEMPERATURE = 0.01  # and takes what is less for this
 _LARGEST_PENALTY = 1e30
-# What options of these kinds are in vLLM.
+# Conversions of options of these kinds to vLLM's types.
 _LISTS: dict[str, Callable[[Any], Any]] = {"integers": list, "biases": dict}
 
 

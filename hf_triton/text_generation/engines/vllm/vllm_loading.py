@@ -127,7 +127,7 @@ def _installed() -> tuple[frozenset[str], str, str]:
             raise LoadError(f"engine: got vllm, but {_INSTALL}") from error
         raise LoadError(f"engine: vllm: vLLM can't be imported: {reason(error)}") from error
     except Exception as error:
-        # Of another Python, another torch, another machine: any kind.
+        # A vLLM for another Python, torch or machine raises any kind.
         text = f"{type(error).__name__}: {reason(error)}"
         raise LoadError(f"engine: vllm: vLLM can't be imported: {text}") from error
     names = frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs))

@@ -34,7 +34,7 @@ class AttentionRule:
 
     @property
     def is_spelled_out(self) -> bool:
-        """Whether SDPA lacks what it asks for."""
+        """True if SDPA can't compute it."""
         return bool(self.softcap) or self.sinks is not None
 
     @property

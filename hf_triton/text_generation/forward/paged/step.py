@@ -63,7 +63,7 @@ class StepShape:
 
 @dataclass
 class PagedStep:
-    """Where each token of a step belongs. All tensors are int32 on one device.
+    """The place of each token of a step. All tensors are int32 on one device.
 
     ``token_ids``, ``positions`` and ``sequences`` are (num_tokens,).
     Sequence ``i`` has the tokens ``starts[i] .. starts[i + 1] - 1`` and attends to ``lengths[i]``
@@ -147,7 +147,7 @@ class PagedStep:
         self.layers.add(layer)
 
     def keep(self, key: torch.Tensor, layer: int) -> None:
-        """Has ``layer_of`` know the key until the step ends."""
+        """Lets ``layer_of`` find the key until the step ends."""
         self.kept[id(key)] = key, layer  # with the key, so that no other tensor has its id
 
     def layer_of(self, key: torch.Tensor) -> int | None:

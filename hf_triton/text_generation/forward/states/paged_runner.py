@@ -19,7 +19,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 from ..paged.step import PagedStep
 from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, runs_of
 
-# What a model's source calls for one token where it calls these for many.
+# The functions that a model's source calls for one token, by those for many.
 _UPDATES = {
     "causal_conv1d_fn": "causal_conv1d_update",
     "torch_chunk_gated_delta_rule": "torch_recurrent_gated_delta_rule",

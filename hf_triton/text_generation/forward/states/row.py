@@ -173,7 +173,7 @@ class _StateCache(RowCache):
         return conv_states
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """None: the function has it."""
+        """Returns None: the function has the state."""
         self._functions.expect("recurrent", layer_idx, state_idx)
 
     def update_recurrent_state(

@@ -34,7 +34,7 @@ def use_attention_interface(model: Any) -> None:
             module._attn = MethodType(_attend, module)  # noqa: SLF001
         else:
             continue
-        # What transformers tells from the source of a model's attention.
+        # transformers answers this by the source of a model's attention.
         model._can_set_attn_implementation = lambda: True  # noqa: SLF001
 
 

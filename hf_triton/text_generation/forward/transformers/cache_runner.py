@@ -92,7 +92,7 @@ class CacheRunner(Runner):
             "logits_to_keep": num_kept,
         }
         inputs = {name: value for name, value in inputs.items() if name in self._accepted}
-        # What the model says of one row is right.
+        # In a single row the model counts right.
         counted = self._counted.given(positions) if len(positions) > 1 else nullcontext()
         with counted:
             output = self.model(**inputs)

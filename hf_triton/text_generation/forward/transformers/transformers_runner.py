@@ -33,7 +33,7 @@ class Runner(ABC):
 
     @property
     def computes_answers_otherwise(self) -> bool:
-        """Whether a generated token leaves another state than the same token of a prompt."""
+        """True if a generated token leaves another state than the same token of a prompt."""
         return False
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
