@@ -29,7 +29,7 @@ from hf_triton.text_generation.memory.cache_budget import within_budget
 
 from .engine.adapters_following import AdaptersFollower
 from .engine.engine import Engine, EngineSetup
-from .engine.generation_rules import decoder_start, not_followed
+from .engine.generation_rules import decoder_start
 from .engines.generate.generate_engine import GenerateEngine
 from .engines.in_flight.in_flight_engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
@@ -195,10 +195,6 @@ def start_engine(
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
         largest_prompt=largest_prompt,
     )
-    ignored = [] if parts.config.is_encoder_decoder else not_followed(parts.model)
-    if ignored:
-        listed = ", ".join(ignored)
-        log.info(f"{name}: generation_config.json: not used, set in requests: {listed}")
     return start_from_setup(name, setup)
 
 

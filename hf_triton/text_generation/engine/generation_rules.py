@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
-from ..sequence.request_options import FILTERS
 from ..sequence.sequence import DecoderStart, Sequence, Token, TokenLogprobs
 
 # Fields that transformers' logits processors follow, which say nothing where they are false.
@@ -19,13 +18,6 @@ _RULES = (
     *("sequence_bias", "exponential_decay_length_penalty", "encoder_repetition_penalty"),
     *("encoder_no_repeat_ngram_size", "watermarking_config", "remove_invalid_values"),
 )
-# Fields that requests decide, whatever the model's files say, and fields that nothing here follows.
-_NOT_FOLLOWED = (
-    *("do_sample", "temperature", *FILTERS, "min_length", "min_new_tokens"),
-    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "stop_strings"),
-    *("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha"),
-    *("num_beam_groups", "diversity_penalty", "max_time", "max_length"),
-)
 
 
 def has_rules(model: Any) -> bool:
@@ -33,12 +25,6 @@ def has_rules(model: Any) -> bool:
     own = model.generation_config
     ends = getattr(own, "forced_eos_token_id", None) is not None
     return ends or any(getattr(own, name, None) for name in _RULES)
-
-
-def not_followed(model: Any) -> list[str]:
-    """The fields that a decoder's generation config sets and that its answers don't follow."""
-    given = model.generation_config.to_diff_dict()
-    return [name for name in _NOT_FOLLOWED if given.get(name)]
 
 
 def decoder_start(model: Any) -> DecoderStart | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from hf_triton.text_generation.engine.generation_rules import has_rules, not_followed
+from hf_triton.text_generation.engine.generation_rules import has_rules
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, setup
@@ -76,10 +76,8 @@ def test_the_models_own_output_length_is_the_default() -> None:
         assert usual == [7, 5]
 
 
-def test_what_is_not_done_is_named() -> None:
+def test_fields_that_requests_decide_are_no_rules() -> None:
     model = tiny_model("llama")
-    assert not_followed(model) == []
     assert not has_rules(model)
     model.generation_config = GenerationConfig(num_beams=4, temperature=0.6, do_sample=True)
-    assert not_followed(model) == ["do_sample", "temperature", "num_beams"]
     assert not has_rules(model)
