@@ -179,12 +179,10 @@ def _some(code: str, known: Iterable[str]) -> str:
 Encode = Callable[..., list[int]]
 
 
-def source_encoder(
-    tokenizer: Any, *, max_length: int, vocab_size: int, count_unknown: Callable[[int], None]
-) -> Encode:
+def source_encoder(tokenizer: Any, *, max_length: int, vocab_size: int) -> Encode:
     """A function from a text and SpecialTokens to tokens, at most ``max_length`` together. It may
     be used by several threads at once, and raises RequestError for a text that is too long and not
-    to be cut, and for nothing to read. ``count_unknown`` gets each text's number of unknown tokens.
+    to be cut, and for nothing to read.
     """
     keeps_end = getattr(tokenizer, "truncation_side", "right") == "left"
 
@@ -206,7 +204,6 @@ def source_encoder(
                 f"text_input: got {len(token_ids) + special_tokens.size} tokens, this model takes "
                 f"at most {max_length}; {CUT}"
             )
-        count_unknown(token_ids.count(tokenizer.unk_token_id))
         return special_tokens.around(token_ids)
 
     return encode

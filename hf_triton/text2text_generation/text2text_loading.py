@@ -93,9 +93,6 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
 
 
 def _encoder(parts: ModelParts, engine: Engine, languages: Languages) -> Encode:
-    def count_unknown(number: int) -> None:
-        engine.metrics.num_unknown_tokens += number
-
     max_length = engine.max_source_len
     assert max_length is not None
     framings = (languages.special_tokens, *languages.special_tokens_by_source.values())
@@ -103,10 +100,7 @@ def _encoder(parts: ModelParts, engine: Engine, languages: Languages) -> Encode:
     if most >= max_length:
         raise LoadError(f"max_model_len: got {max_length}, but special tokens alone are {most}")
     return source_encoder(
-        parts.tokenizer,
-        max_length=max_length,
-        vocab_size=vocab_size(parts.model),
-        count_unknown=count_unknown,
+        parts.tokenizer, max_length=max_length, vocab_size=vocab_size(parts.model)
     )
 
 

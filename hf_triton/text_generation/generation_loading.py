@@ -309,7 +309,6 @@ def vocab_size(model: Any) -> int:
 def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[..., list[int]]:
     """A function from a prompt to its token ids, which first refuses or cuts a long one."""
     num_known = vocab_size(engine.setup.model)
-    unknown_id = tokenizer.unk_token_id
 
     def tokenize(
         text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
@@ -326,8 +325,6 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[..., list[int]]
         else:
             token_ids = tokens_of_part(field, text, num_kept, ids, keeps_end=True)
         check_tokens(field, token_ids, num_known)
-        if unknown_id is not None:
-            engine.metrics.num_unknown_tokens += token_ids.count(unknown_id)
         return token_ids
 
     return tokenize

@@ -27,7 +27,6 @@ GAUGES = {
 _COUNTERS = {
     "num_prompt_tokens": "Prompt tokens of started sequences",
     "num_generated_tokens": "Generated tokens",
-    "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
     "num_draft_tokens": "Drafted tokens that were computed",
     "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
@@ -55,7 +54,6 @@ class EngineMetrics:
         self.reused_prompt_tokens = 0
         self._rounded = RoundedTotal(_REUSED_STEP)
         self.num_generated_tokens = 0
-        self.num_unknown_tokens = 0
         self.num_refused = 0
         self.num_preemptions = 0
         self.num_draft_tokens = 0

@@ -26,9 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # sacremoses, by 
 
 
 def encoder(tokenizer: Any, max_length: int) -> Encode:
-    return source_encoder(
-        tokenizer, max_length=max_length, vocab_size=10_000, count_unknown=lambda number: None
-    )
+    return source_encoder(tokenizer, max_length=max_length, vocab_size=10_000)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
