@@ -192,6 +192,7 @@ def start_engine(
         prepare=prepack if device.type == "cpu" else lambda model: None,
         adapters=adapters,
         sources=parts.sources,
+        compiled=device.type == "cpu",
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
         largest_prompt=largest_prompt,
     )

@@ -29,7 +29,7 @@ LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
 # Whether engines run by compiled loops: see the fixture storage_kind.
-COMPILED: bool | None = None
+COMPILED = True
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class EngineSetup:
     """``prepare`` may change the model for speed; it runs on the engine's thread. Only the
-    in-flight engine takes ``adapters`` and computes by ``compiled`` loops (None: on a CPU).
+    in-flight engine takes ``adapters`` and computes by ``compiled`` loops, on a CPU.
 
     An encoder-decoder of sounds is tried with ``sources``, the longest first. ``trial_prompts``
     makes prompts with images or sounds. ``largest_prompt`` makes the one with the largest of them
@@ -63,13 +63,9 @@ class EngineSetup:
     prepare: Callable[[Any], object]
     adapters: Adapters | None = None
     sources: tuple[Source, ...] = ()
-    compiled: bool | None = None
+    compiled: bool = True
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
     largest_prompt: Callable[[int], tuple[list[int], Source] | None] | None = None
-
-    @property
-    def runs_compiled(self) -> bool:
-        return self.device.type == "cpu" if self.compiled is None else self.compiled
 
 
 class Engine(ABC):

@@ -71,7 +71,7 @@ def make_plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     size = _decoder_size(setup, shapes)
-    longest, compiled = size.max_model_len, setup.runs_compiled
+    longest, compiled = size.max_model_len, setup.compiled
     found = select_runner(model, shapes, device, compiled=compiled, max_model_len=longest)
     plan = Plan(found, shapes, size)
     if entry is not None:
