@@ -33,10 +33,6 @@ class Drafter:
         self._max_num_rows = max_num_rows
         self._usual_rate = _FIRST_RATE  # a new sequence's
 
-    @property
-    def description(self) -> str:
-        return f"speculates by ngram up to {self._num_speculative_tokens} tokens"
-
     def draft(self, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
         """Adds drafts to a step; ``grow`` makes room for them."""
         if step.prefills:

@@ -123,7 +123,8 @@ class InFlightEngine(Engine):
         shares = setup.options.prefix_cache and self._plan.make_runner.chunked_prefill
         shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
-        drafts = f", {self._drafter.description}" if self._drafter is not None else ""
+        most = setup.options.num_speculative_tokens
+        drafts = f", speculates by ngram up to {most} tokens" if self._drafter else ""
         sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
         self.description = (
             f"in_flight engine ({self.runner.name}), {self.size}{sources}, "

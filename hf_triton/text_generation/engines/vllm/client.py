@@ -72,9 +72,7 @@ class AsyncVllm:
         self._keys = itertools.count(1)
         self._params, self._prompt = SamplingParams, prompt_maker()
         self._structured = StructuredOutputsParams
-        fields = set(SamplingParams.__struct_fields__)
-        self._has_interval = "stream_interval" in fields
-        self._has_bad_words = _BAD_WORDS in fields
+        self._has_interval = "stream_interval" in SamplingParams.__struct_fields__
         self._always = {"output_kind": RequestOutputKind.DELTA, "skip_clone": True}
         self._numbers = itertools.count()
 
@@ -153,10 +151,8 @@ class AsyncVllm:
         if (constraint := sequence.params.constraint) is not None:
             arguments["structured_outputs"] = self._structured(**structured_outputs(constraint))
         params = self._params(**arguments)
-        words = bad_words(sequence.params, eos_token_ids)
-        if words:
+        if words := bad_words(sequence.params, eos_token_ids):
             # vLLM's own spelling of words has fewer ways than ours (sampling/logits_processors.py).
-            assert self._has_bad_words
             setattr(params, _BAD_WORDS, words)
         number = next(self._numbers)
         prompt = self._prompt(sequence.prompt_token_ids, sequence.cache_salt)
