@@ -237,12 +237,8 @@ class MediaOptions(Options):
         600.0, "longest sounds of one prompt, all together", unit="seconds", above=0
     )
 
-    def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
-        found = [one for one in super().problems() if one[0] != "vllm"]
-        if self.vllm is not None:
-            found.append(("vllm", "got arguments for vLLM, which reads texts alone here"))
-        return found
+    def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
+        return ["got arguments for vLLM, which reads texts alone here"]
 
 
 _FIELDS = {field.name: field for field in fields(Options)}
