@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.render import model_config
+from generator.render.manifest import WEIGHTS_FOLDER
 from generator.render.model_data import VALUES_FILE
 from generator.spec.triton_models import ENGINE_PARAMETER, TASK_PARAMETER
 from hf_triton.runtime.regular_file import read_json
@@ -71,7 +72,8 @@ def tokenizer_files(folder: Path) -> list[Path]:
     if values.get("local"):
         path = folder / values["model"] / "tokenizer.json"
         return [path] if path.is_file() else []
-    return sorted((folder / "hf_cache").glob("**/snapshots/*/tokenizer.json"))
+    cache = folder.parent / values.get("public_name", folder.name) / WEIGHTS_FOLDER
+    return sorted(cache.glob("**/snapshots/*/tokenizer.json"))
 
 
 def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -> list[str]:

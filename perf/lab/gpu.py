@@ -3,9 +3,9 @@
 
 ``check``: greedy tokens of each kind of decoder beside the CPU's ``generate``, decodes captured and
 eager, over pages full of NaN, and after a step that failed. ``time``: tokens/s of two Llamas
-beside what the card's bandwidth allows, and with torch.compile on their layers. On a CPU both run
-with tiny models, whose times mean nothing. BAD is wrong; what is logged says which attention and
-graphs were taken, and why not others. Exit code 1: something is wrong or failed.
+beside what the card's bandwidth allows. On a CPU both run with tiny models, whose times mean
+nothing. BAD is wrong; what is logged says which attention and graphs were taken, and why not
+others. Exit code 1: something is wrong or failed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from hf_triton.text_generation.forward.paged import page_runner as paged_runner
-from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -173,7 +171,7 @@ def _differ(model: Any, asked: Any, got: Items[list[int]], near: float) -> list[
     return found
 
 
-def check(device: torch.device, only: str) -> bool:
+def check(device: torch.device, only: str | re.Pattern[str]) -> bool:
     ways = ("captured", "eager") if device.type == "cuda" else ("eager",)
     cases = [(one, way) for one in FAMILIES if re.search(only, one) for way in ways]
     num_right = sum(_report_case(_check_family, device, *case) for case in cases)
@@ -181,11 +179,11 @@ def check(device: torch.device, only: str) -> bool:
     return num_right == len(cases)
 
 
-def measure(device: torch.device, only: str) -> bool:
+def measure(device: torch.device, only: str | re.Pattern[str]) -> bool:
     print(f"a copy: {_bytes_per_s(device) / 1e9:,.0f} GB/s read and written", flush=True)
     shapes = [one for one in SHAPES if (one == "tiny") == (device.type == "cpu")]
-    cases = [(one, way) for one in shapes if re.search(only, one) for way in ("plain", "compiled")]
-    return sum(_report_case(_measure, device, *case) for case in cases) == len(cases)
+    cases = [one for one in shapes if re.search(only, one)]
+    return sum(_report_case(_measure, device, one) for one in cases) == len(cases)
 
 
 def _report_case(run: Any, device: torch.device, *case: str) -> bool:
@@ -245,18 +243,14 @@ def _bytes_per_s(device: torch.device) -> float:
     return 2 * num_bytes / best_s
 
 
-def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
-    compiled, copied_s, found = way == "compiled", _bytes_per_s(device), []
+def _measure(device: torch.device, shape: str) -> tuple[str, str]:
+    copied_s, found = _bytes_per_s(device), []
     on_gpu, on_cpu = (torch.bfloat16, _NUM_SEQS), (torch.float32, _NUM_SEQS[:1])
     dtype, counts = on_gpu if device.type == "cuda" else on_cpu
     model = random_model("llama", shape, device, dtype)
     weights = sum(one.nbytes for one in model.parameters())
     weights -= model.get_input_embeddings().weight.nbytes
-    apart = patch.object(paged_runner, "row_attention", torch.compiler.disable(row_attention))
-    for layer in model.model.layers if compiled else ():
-        layer.compile(dynamic=True, backend="inductor" if device.type == "cuda" else "eager")
-    served = engine_on(model, device, max_num_seqs=max(counts), max_model_len=512)
-    with apart if compiled else nullcontext(), served as engine:
+    with engine_on(model, device, max_num_seqs=max(counts), max_model_len=512) as engine:
         per_token = sum(one.bytes_per_token for one in engine.runner.cache.shapes)
         for count in counts:
             draw = random.Random(count)
@@ -282,11 +276,16 @@ def main(arguments: Items[str] | None = None) -> int:
         "hf-triton perf gpu", description=__doc__, formatter_class=form
     )
     parser.add_argument("command", nargs="?", choices=("check", "time"), default="check")
-    parser.add_argument("--only", default="", metavar="REGEX", help="models that this is found in")
+    parser.add_argument(
+        "--only", type=_pattern, default="", metavar="REGEX", help="models that this is found in"
+    )
     parser.add_argument(
         "--device", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)"
     )
     args = parser.parse_args(arguments)
+    known = FAMILIES if args.command == "check" else SHAPES
+    if not any(re.search(args.only, name) for name in known):
+        parser.error(f"--only: it is found in none of {', '.join(known)}")
     device = args.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
     logging.basicConfig(stream=sys.stdout, format="    log: %(message)s", level=logging.WARNING)
     logging.getLogger("hf_triton").setLevel(logging.INFO)
@@ -295,6 +294,13 @@ def main(arguments: Items[str] | None = None) -> int:
         torch.set_num_threads(1)
     torch.manual_seed(0)
     return not {"check": check, "time": measure}[args.command](torch.device(device), args.only)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
 
 
 if __name__ == "__main__":

@@ -136,11 +136,9 @@ class RequestError(PerfError):
     """A scenario's input does not fit the model; the text says how."""
 
 
-def requests_of(
-    target: Target, inputs: Inputs, repository: Path, seed: int, tokenizer: Path | None = None
-) -> list[Requests]:
-    """One for each combination of lengths, in tokens of ``tokenizer`` or the model's own in the
-    repository, else in words. Raises RequestError, PerfError.
+def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> list[Requests]:
+    """One for each combination of lengths, in tokens of the model's tokenizer in the repository,
+    else in words. Raises RequestError, PerfError.
     """
     if inputs.file is not None:
         return [_of_file(Path(inputs.file))]
@@ -154,7 +152,7 @@ def requests_of(
     prompts = inputs.prompt_tokens or usual
     if not prompts:
         return [Requests([_listed(base)])]
-    tokenizer, name = tokenizer or _tokenizer(target, repository), _text_input(target, base)
+    tokenizer, name = _tokenizer(target, repository), _text_input(target, base)
     count = counter(tokenizer) if tokenizer else None
     unit = "" if count else " words"
     note = f"prompts for '{target.name}' are counted in words" if unit else ""

@@ -15,12 +15,15 @@ from pathlib import Path
 from generator.errors import GeneratorError
 from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.render.memory import CPU, folder_bytes
+from generator.render.model_data import VALUES_FILE
 from generator.repository import writing as writer
 from generator.repository.plan import plan_groups
 from generator.spec.model_spec import ModelSpec
 from generator.spec.triton_models import engine_name
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import free_cpu_bytes
+from hf_triton.runtime.regular_file import read_json
 from hf_triton.tritonserver.process import TritonServer
 from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, Record, measurement_of
@@ -31,9 +34,8 @@ from perf.sweep.metrics import look, machine_figures
 from perf.sweep.requests import Target, of_repository, requests_of
 from perf.sweep.scenario import Inputs
 from perf.tune.question import STREAM, Request
-from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
+from perf.tune.space import INSTANCES, Settings, entry_with
 
-_PROCESS_GIB = 0.3  # memory of a stub that has imported torch and transformers
 _LONGEST = 4  # times a level's seconds: how long it may last to reach its least requests
 _WARM_UP_S = 120.0
 _ANSWER_TIMEOUT_S = 120.0
@@ -48,17 +50,18 @@ class TrialError(Exception):
 
 @dataclass
 class Bench:
-    """``scratch`` is a temporary repository, ``files`` has the model's config.json and weights."""
+    """``scratch`` is a temporary repository, ``folder`` the run's."""
 
     request: Request
     spec: ModelSpec
     scratch: Path
     folder: Path
-    files: Path | None
     inputs: Inputs
     endpoint: str
 
     def __post_init__(self) -> None:
+        prompt = self.inputs.prompt_tokens
+        self._prompt = prompt[0].label if prompt else ""
         cache = self.request.repository / self.spec.name / WEIGHTS_FOLDER
         if cache.is_dir():  # trials load from it
             (self.scratch / self.spec.name).mkdir()
@@ -72,12 +75,12 @@ class Bench:
         document = json.dumps({"models": [entry_with(entry, settings)]}, ensure_ascii=False)
         return load(self.request.config, document.encode())[0]  # JSON is YAML
 
-    def refuse_too_large(self, settings: Settings) -> None:
-        """Raises TrialError where the trial's memory exceeds what is there."""
-        files = self.files.glob("*.safetensors") if self.files else ()
-        need = sum(path.stat().st_size for path in files) / 2**30 + _PROCESS_GIB
-        need += float(settings.get(f"{OPTIONS}kv_cache_gib") or 0)
-        need *= float(settings.get(INSTANCES) or 1)
+    def _refuse_too_large(self, folder: Path, settings: Settings) -> None:
+        """Raises TrialError where a generated model needs more memory than is free."""
+        values = read_json(folder / VALUES_FILE)
+        cache_gib = float(values["options"].get("kv_cache_gib") or 0)
+        need = folder_bytes(folder, values)[CPU] / 2**30
+        need += cache_gib * float(settings.get(INSTANCES) or 1)
         free = free_cpu_bytes() / 2**30
         # A GPU's memory is for the trial to find.
         if need > free and not shutil.which("nvidia-smi"):
@@ -89,15 +92,14 @@ class Bench:
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
             specs = [self.read(settings)]
-            self.refuse_too_large(settings)
             for group in plan_groups(specs, self.scratch, keep_edits=False):
                 for folder in group:
                     writer.apply(folder)
             model = engine_name(name) if streams else name
+            self._refuse_too_large(self.scratch / model, settings)
             target = Target(name, self.endpoint, model, of_repository(self.scratch, model))
-            tokenizer = self.files / "tokenizer.json" if self.files else None
-            tokenizer = tokenizer if tokenizer and tokenizer.is_file() else None
-            (asked,) = requests_of(target, self.inputs, self.scratch, self.request.seed, tokenizer)
+            (asked,) = requests_of(target, self.inputs, self.scratch, self.request.seed)
+            self._prompt = asked.prompt
             sent = [Sent(body) for body in asked.bodies(target)]
             with TritonServer(self.scratch, free_listen(), write_log=lambda _: None) as server:
                 server.wait_ready([name])
@@ -137,13 +139,12 @@ class Bench:
             raise TrialError(_one_line(error)) from error
 
     def load(self, settings: Settings) -> Load:
-        prompt, output = self.inputs.prompt_tokens, self.inputs.output_tokens
-        unit = "" if self.files and (self.files / "tokenizer.json").is_file() else " words"
+        output = self.inputs.output_tokens
         return Load(
             target=self.spec.name,
             endpoint=self.endpoint,
             concurrency=self.request.concurrency,
-            prompt_tokens=f"{prompt[0].label}{unit}" if prompt else "",
+            prompt_tokens=self._prompt,
             output_tokens=output[0].label if output else "",
             settings=settings,
         )

@@ -13,7 +13,7 @@ from generator.models_yaml.reading import named
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_sets import MEDIA_TASKS
-from hf_triton.runtime.weights.locked_files import repository_folder, snapshot_folder
+from hf_triton.runtime.weights.locked_files import repository_folder
 from perf.report.schema import Measurement
 from perf.sweep.scenario import Inputs, lengths
 
@@ -157,19 +157,11 @@ def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
     return Inputs(**given)
 
 
-def files_of(spec: ModelSpec, repository: Path) -> Path | None:
-    """The folder of the model's files; None where a cache holds several snapshots. Raises
-    ModelError where nothing was fetched.
-    """
-    if spec.source.folder is not None:
-        return spec.source.folder
+def require_files(spec: ModelSpec, repository: Path) -> None:
+    """Raises ModelError where the model's files were not fetched."""
     cache = repository / spec.name / WEIGHTS_FOLDER
     snapshots = repository_folder(cache, spec.source.text) / "snapshots"
-    if not snapshots.is_dir():
+    if spec.source.folder is None and not snapshots.is_dir():
         raise ModelError(
             f"the weights of model '{spec.name}' are not in {cache}: hf-triton fetch {spec.name}"
         )
-    if spec.locked is not None:
-        return snapshot_folder(cache, spec.source.text, spec.locked.commit)
-    found = [path for path in snapshots.iterdir() if path.is_dir()]
-    return found[0] if len(found) == 1 else None

@@ -22,7 +22,14 @@ from perf.report.rendering import table, write_renderings
 from perf.report.schema import Measurement, Run, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.tune.bench import Bench, TrialError
-from perf.tune.question import Goal, Request, endpoint_of, files_of, find_model, inputs_of
+from perf.tune.question import (
+    Goal,
+    Request,
+    endpoint_of,
+    find_model,
+    inputs_of,
+    require_files,
+)
 from perf.tune.search import (
     Outcome,
     Search,
@@ -46,7 +53,7 @@ def tune(request: Request) -> int:
     space = make_space(spec, task, request.search, usual)
     inputs = inputs_of(spec, request.load)
     endpoint = endpoint_of(spec, request.goal)
-    files = files_of(spec, request.repository)
+    require_files(spec, request.repository)
     scenario = {  # the options that identify a search and name its folder
         "model": spec.name,
         "entry": {key: plain(node) for key, node in spec.places.items()},
@@ -72,7 +79,7 @@ def tune(request: Request) -> int:
         continued_or_new(
             folder, Run("tune", **run_context(request.command), title=title, scenario=scenario)
         )
-        bench = Bench(request, spec, Path(scratch), folder, files, inputs, endpoint)
+        bench = Bench(request, spec, Path(scratch), folder, inputs, endpoint)
         return Tuning(request, space, bench, folder).run()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from generator.repository.staging import write
 from generator.spec.model_spec import ModelSpec
 from generator.yaml_file.keys import plain
 from perf.tune.space import INSTANCES, Settings, current, entry_with, settings_text
-
-_PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
 
 
 class EditError(Exception):
@@ -98,14 +95,10 @@ def set_value(text: str, model: str, key: str, entry: Mapping[str, Any]) -> str:
     return _replaced(text, node, value)
 
 
-def written(value: Any) -> str:
-    """Formats a value on one line that YAML 1.2's core schema reads back as equal."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {written(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(written, value))}]"
-    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value)
-    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
+def _written(value: object) -> str:
+    """Formats a value on one line."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf)
+    return str(text).strip()[1:-1]
 
 
 def _entry(text: str, model: str) -> yaml.Node:
@@ -130,13 +123,13 @@ def _replaced(text: str, old: yaml.Node, value: object) -> str:
     if "\n" in text[begin:end]:
         raise EditError(f"{_place(old)}: takes several lines")
     colon = " " if begin == end else ""  # nothing after it
-    return f"{text[:begin]}{colon}{written(value)}{text[end:]}"
+    return f"{text[:begin]}{colon}{_written(value)}{text[end:]}"
 
 
 def _added(text: str, node: yaml.MappingNode, key: str | int, value: object) -> str:
     if not node.value:
         return _replaced(text, node, {key: value})
-    end, said = _end(text, node), f"{key}: {written(value)}"
+    end, said = _end(text, node), f"{key}: {_written(value)}"
     if node.flow_style:
         return f"{text[:end]}, {said}{text[end:]}"
     newline = "\r\n" if "\r\n" in text else "\n"

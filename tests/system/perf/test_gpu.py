@@ -49,13 +49,24 @@ def test_answers_that_differ_from_generates_are_bad(
 
 def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.measure(CPU, "tiny")
-    copied, plain, compiled = capsys.readouterr().out.splitlines()
+    copied, timed = capsys.readouterr().out.splitlines()
     assert copied.startswith("a copy: ")
-    assert plain.startswith("tiny, plain: 1 sequences ")
-    assert "% of what reading allows; run by packed" in plain
-    assert compiled.startswith("tiny, compiled: 1 sequences ")
+    assert timed.startswith("tiny: 1 sequences ")
+    assert "% of what reading allows; run by packed" in timed
 
 
-def test_without_a_model_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["perf", "gpu", "check", "--device", "cpu", "--only", "no such family"]) == 0
-    assert capsys.readouterr().out == "0 of 0 are right\n"
+@pytest.mark.parametrize(
+    "command, only, told",
+    [
+        ("check", "(", "argument --only: got '(', no regular expression: missing )"),
+        ("check", "no such", "--only: it is found in none of llama, mistral, gemma2"),
+        ("time", "llama", "--only: it is found in none of 135M, 7B, tiny"),
+    ],
+)
+def test_a_wrong_choice_of_models_is_refused(
+    command: str, only: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["perf", "gpu", command, "--device", "cpu", "--only", only])
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err

@@ -17,9 +17,9 @@ from perf.tune.question import (
     Goal,
     Request,
     endpoint_of,
-    files_of,
     find_model,
     inputs_of,
+    require_files,
 )
 from tests.support.triton import DEMO_MODEL, ROOT
 
@@ -89,7 +89,7 @@ def bench(folder: Path, text: str, place: int) -> Bench:
     spec = load(path)[place]
     request = Request("demo", path, folder / "model_repository", Goal("throughput"), 1, 3, 9, 1.0)
     run = folder / "run"
-    return Bench(request, spec, scratch, run, DEMO_MODEL, Inputs(), "http-infer")
+    return Bench(request, spec, scratch, run, Inputs(), STREAM if spec.streaming else "http-infer")
 
 
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path) -> None:
@@ -114,7 +114,8 @@ def test_weights_that_were_not_fetched_are_asked_for(
     tmp_path: Path, specs: list[ModelSpec]
 ) -> None:
     with pytest.raises(ModelError, match="hf-triton fetch hub"):
-        files_of(specs[3], tmp_path)
+        require_files(specs[3], tmp_path)
+    require_files(specs[0], tmp_path)
 
 
 def test_settings_that_can_not_be_are_refused_with_the_reason(
@@ -123,15 +124,10 @@ def test_settings_that_can_not_be_are_refused_with_the_reason(
     monkeypatch.setattr(bench_module, "free_cpu_bytes", lambda: 2**30)
     monkeypatch.setattr("shutil.which", lambda _: None)
     found = bench(tmp_path, YAML, 0)
-    found.refuse_too_large({"instance_group.count": 2})
-    for settings, need in (
-        ({"instance_group.count": 4}, "1.2"),
-        ({"options.kv_cache_gib": 8}, "8.3"),
+    for settings, told in (
+        ({"instance_group.count": 5}, "needs at least 1.2 GiB, and 1.0 GiB are free"),
+        ({"options.kv_cache_gib": 8}, "needs at least 8.2 GiB, and 1.0 GiB are free"),
+        ({"options.max_num_seqs": 0}, "max_num_seqs: got 0"),
     ):
-        with pytest.raises(TrialError, match=f"needs at least {need} GiB, and 1.0 GiB are free"):
-            found.refuse_too_large(settings)
-    with (
-        pytest.raises(TrialError, match="max_num_seqs: got 0"),
-        found.serving({"options.max_num_seqs": 0}),
-    ):
-        raise AssertionError("served")
+        with pytest.raises(TrialError, match=told), found.serving(settings):
+            raise AssertionError("served")
