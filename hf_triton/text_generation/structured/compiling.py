@@ -1,8 +1,8 @@
 """Compiles constraints, each in a process of its own, so that a large one delays its caller alone.
 
 The program that forks these processes starts with the first constraint and makes llguidance's form
-of the tokenizer. Three constraints are compiled at a time; of those only one may take long. The
-results last used are kept. Knows no grammar library.
+of the tokenizer. Three constraints are compiled at a time; of those only one may take longer than
+half a second. The results last used are kept. Knows no grammar library.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MAX_PROCESSES = 256  # each has 5 MiB from the beginning
 MAX_BYTES = 2**30  # beyond that, of all of them
 _MAX_CONCURRENT = 3
 _MAX_LONG = 1
+_SHORT_S = 0.5  # most constraints take a few milliseconds
 _MAX_KEPT = 32
 _MAX_KEPT_BYTES = 256 * 2**20
 _MAX_WAITING = 64
@@ -229,7 +230,7 @@ class Compiler:
 
     def _wait(self, constraint: Constraint, compiled: Following) -> None:
         limit_s, began_s = self._time_limit_s, time.monotonic()
-        if not compiled.wait(limit_s, for_all=False):
+        if not compiled.wait(_SHORT_S):
             if not self._long.acquire(blocking=False):
                 raise _busy(constraint)
             try:

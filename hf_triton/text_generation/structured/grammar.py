@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from msgspec.json import encode
 
@@ -57,7 +56,6 @@ class Following:
         self._made: tuple[int, bytes] | None = None  # a kind of the worker's answers, and one
         self._dropped: deque[int] = deque()
         self._num_started = 0
-        self._takes_long = False
         self.first_mask, self.first_state = b"", grammar_process.GOES_ON
         self.num_bytes = 0
 
@@ -84,18 +82,21 @@ class Following:
 
     def begin(self, time_limit_s: float) -> None:
         """Has the grammar made; the process ends at the time limit."""
-        self._asked += (grammar_process.begin, None), (grammar_process.made, None)
-        ask, constraint = partial(self._process.ask, time_limit_s=time_limit_s), self._constraint
-        ask(grammar_process.begin, encode(constraint), max_bytes=self._limits.max_bytes)
-        ask(grammar_process.made)
+        self._asked.append((grammar_process.make, None))
+        self._process.ask(
+            grammar_process.make,
+            encode(self._constraint),
+            time_limit_s=time_limit_s,
+            max_bytes=self._limits.max_bytes,
+        )
 
-    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
-        """Whether the grammar is made or the process has ended, after waiting for that, or without
-        ``for_all`` until it is known to take long. Raises RequestError where it can't be made.
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the grammar; returns False while it is being made. Raises RequestError where it
+        can't be made.
         """
         until_s = time.monotonic() + timeout_s
         while self._made is None and not self.has_ended:
-            if (self._takes_long and not for_all) or not self.receive(until_s):
+            if not self.receive(until_s):
                 return False
         if self._made is None or self.has_ended:
             return True
@@ -165,9 +166,7 @@ class Following:
         function, asking = self._asked.popleft()
         kind, answer = found
         grammar = None if asking is None else asking()
-        if function is grammar_process.begin:
-            self._takes_long = answer == grammar_process.TAKES_LONG
-        elif function is grammar_process.made:
+        if function is grammar_process.make:
             self._made = kind, answer
         elif function is grammar_process.mask and kind != worker.DONE:
             self.end()

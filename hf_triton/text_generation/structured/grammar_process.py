@@ -20,7 +20,6 @@ from .constraint import Constraint
 from .llguidance_grammars import make_matcher, refusal_reason
 
 GOES_ON, IS_COMPLETE, MAY_END = b"\0", b"\1", b"\2"  # what a token has led to
-TAKES_LONG = b"long"
 OUTPUT = struct.Struct("<Ii")  # its number; the token that it goes on with
 _STACK_BYTES = 64 * 2**20
 _TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
@@ -35,7 +34,6 @@ class _Grammar:
     first: Any
     first_mask: bytes
     problem: RequestError | None = None
-    thread: threading.Thread
 
     def __init__(self) -> None:
         self.matchers: dict[int, Any] = {}
@@ -65,28 +63,21 @@ def read_tokenizer(content: bytes) -> None:
     )
 
 
-def begin(asked: bytes) -> bytes:
-    """Begins with the grammar of a constraint: TAKES_LONG where it is not made at once. In a thread
-    of its own, which then gets a low priority: on Linux each thread has a niceness of its own.
+def make(asked: bytes) -> bytes:
+    """Makes the grammar of a constraint; returns the state and mask before the first token. A
+    thread of its own does so, which gets a low priority if it takes long: on Linux each thread has
+    a niceness of its own. Raises RequestError.
     """
     threading.stack_size(_STACK_BYTES)
-    _OWN.thread = thread = threading.Thread(
-        target=_OWN.make, args=(decode(asked, type=Constraint),)
-    )
+    thread = threading.Thread(target=_OWN.make, args=(decode(asked, type=Constraint),))
     thread.start()
     thread.join(_TURN_S)
     while thread.is_alive() and time.process_time() < _TURN_S:
         thread.join(_TURN_S)  # the machine is busy
-    if not thread.is_alive():
-        return b""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
-    return TAKES_LONG
-
-
-def made() -> bytes:
-    """Waits for the grammar: the state and mask before the first token. Raises RequestError."""
-    _OWN.thread.join()
+    if thread.is_alive():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
+        thread.join()
     if _OWN.problem is not None:
         raise _OWN.problem
     return _state(_OWN.first) + _OWN.first_mask

@@ -329,10 +329,9 @@ class SilentProcess:
         self.process = Process(self, 1)  # type: ignore[arg-type]
         self.following = Following(self.process, SMALL, {}, Limits(step_s), lambda: None)
         self.following.begin(1.0)
-        self.say(b"", grammar_process.GOES_ON + b"\x01" * 4)
+        self.say(grammar_process.GOES_ON + b"\x01" * 4)
         assert self.following.wait(10)
-        for _ in range(2):
-            worker.receive(self.connection, worker.QUESTION)
+        worker.receive(self.connection, worker.QUESTION)
 
     def say(self, *answers: bytes) -> None:
         for answer in answers:

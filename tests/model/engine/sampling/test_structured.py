@@ -370,7 +370,7 @@ class FakeCompiled:
     ) -> None:
         self._text, self._told, self._takes_long = constraint.text, told, takes_long
         self.num_bytes = 200 * 2**20 if self._text.startswith("large") else 0
-        self.has_ended = self.was_killed = False
+        self.has_ended = self.was_killed = self._is_waited_for_again = False
 
     def __call__(self) -> Any:
         return None
@@ -382,16 +382,20 @@ class FakeCompiled:
     def close(self) -> None:
         self.has_ended = True
 
-    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
+    def wait(self, timeout_s: float) -> bool:
         if self._text == "bad":
             raise RequestError("regex: bad")
         if self._text == "ends":
             self.has_ended = True
         if self._text.startswith("stuck"):
             return self._told.wait(timeout_s)
-        if for_all:
+        if not self._text.startswith("slow"):
+            return True
+        if self._is_waited_for_again:
             self._takes_long.set()
-        return not self._text.startswith("slow") or self._told.wait(timeout_s if for_all else 0.02)
+            return self._told.wait(timeout_s)
+        self._is_waited_for_again = True
+        return self._told.wait(0.02)
 
 
 class Compilation:
