@@ -14,8 +14,6 @@ from hf_triton.text_generation.options import same_option
 
 @dataclass(frozen=True)
 class Options:
-    """How one speech recognition model is run. ``None`` means: decided when the model loads."""
-
     # Read by generator/spec/task_folders.py.
     STREAMS = QUANTIZES = True
     PACKAGES = ("text_generation",)

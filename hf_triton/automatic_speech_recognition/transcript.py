@@ -18,8 +18,8 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a sound is to be transcribed; None: as the model does by itself. ``verbose`` asks for all
-    fields of OpenAI's segments and the language's name; ``max_tokens`` are those of a window.
+    """A request's options for a sound; with None the model decides. ``verbose`` asks for all fields
+    of OpenAI's segments and the language's name; ``max_tokens`` is the limit of a window.
     """
 
     language: str | None = None

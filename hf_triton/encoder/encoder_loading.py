@@ -211,8 +211,8 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | No
 
 
 def takes_token_types(model: Any, tokenizer: Any) -> bool:
-    """Whether the tokenizer distinguishes a pair's texts and the model uses it. A model with a
-    single token type does not, whatever its forward accepts.
+    """Returns True if the tokenizer marks the texts of a pair and the model reads the marks. A
+    model with a single token type does not, whatever its forward accepts.
     """
     known = inspect.signature(model.forward).parameters
     uses = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1

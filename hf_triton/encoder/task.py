@@ -44,8 +44,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """What a task is made of: its own ``Options``, transformers' configuration of the model, and
-    what sentence-transformers' files say. ``batched`` where max_batch_size is above 0.
+    """The parts of a task: its own ``Options``, transformers' configuration of the model, and the
+    contents of sentence-transformers' files. ``batched`` is True where max_batch_size is above 0.
     """
 
     options: Any
@@ -109,9 +109,9 @@ class EncoderTask:
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
     ) -> Sequence[torch.Tensor] | torch.Tensor:
-        """What is kept of each encoding's output, (num_outputs, size), or (size,) where the kind is
-        "sequences"; as the rows of one tensor where all are alike. Runs on the engine's thread and
-        the model's device.
+        """Reduces each encoding's output, (num_outputs, size), or (size,) where the kind is
+        "sequences", to what ``answer`` needs; returns one tensor where all have the same shape.
+        Runs on the engine's thread and the model's device.
         """
         return outputs
 

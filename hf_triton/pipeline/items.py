@@ -21,7 +21,7 @@ Main = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """What a pipeline takes. ``main`` is the kind of one input; with ``takes_chat`` a list of
+    """The inputs of a pipeline. ``main`` is the kind of one input; with ``takes_chat`` a list of
     messages is one too, with ``takes_pair`` {"text", "text_pair"}.
 
     ``needs_labels``: every call must have ``candidate_labels``. ``batches_safely``: padding and the

@@ -345,7 +345,7 @@ def _top_level_names(name: str, pipe: Any, generation: frozenset[str]) -> Iterab
 
 
 def _generation_names(pipe: Any) -> frozenset[str]:
-    """What ``generate`` takes of a caller: numbers, words and lists of them."""
+    """Lists the arguments of ``generate`` that a caller may send: numbers, words and lists."""
     can_generate = getattr(pipe.model, "can_generate", None)
     if can_generate is None or not can_generate():
         return frozenset()

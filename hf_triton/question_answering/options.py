@@ -10,9 +10,7 @@ from hf_triton.runtime.option import above_limit, option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one extractive reader is run; a request's own word wins over each of those that it may
-    send. The names and defaults are transformers'.
-    """
+    """The names and defaults are those of transformers."""
 
     OUTPUT = "tokens"
 

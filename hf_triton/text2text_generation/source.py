@@ -43,8 +43,8 @@ class SpecialTokens:
 
 
 def special_tokens_of(tokenizer: Any) -> SpecialTokens:
-    """What the tokenizer, with its present source language, puts around a text. Raises LoadError
-    where special tokens change the text's own tokens.
+    """Finds the tokens that the tokenizer, with its present source language, puts around a text.
+    Raises LoadError where special tokens change the text's own tokens.
     """
     plain = tokenizer(_PROBE, add_special_tokens=False).input_ids
     whole = tokenizer(_PROBE).input_ids

@@ -11,8 +11,6 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one classifier is run; a request's own word wins over each of these."""
-
     OUTPUT = "sequences"
 
     function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = option(

@@ -11,8 +11,6 @@ from hf_triton.runtime.option import option
 
 @dataclass(frozen=True)
 class Options(EncoderOptions):
-    """How one tagger is run; a request's own word wins over each of the first three."""
-
     OUTPUT = "tokens"
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = option(

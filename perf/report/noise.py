@@ -1,8 +1,8 @@
-"""Whether two sets of repeats differ by more than they scatter: Welch's t test on logarithms, for a
-ratio of times is a difference of logarithms. A ratio whose 95 % interval holds 1 is noise; several
-are put together as their geometric mean. Sources: B. L. Welch, Biometrika 34 (1947) 28-35; T.
-Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013. Repeats of one run share
-a server and an hour: two runs may differ by more than their repeats say.
+"""Tells whether two sets of repeats differ by more than they scatter, by Welch's t test on
+logarithms: a ratio of times is a difference of logarithms. A ratio whose 95 % interval holds 1 is
+noise; several are put together as their geometric mean. Sources: B. L. Welch, Biometrika 34 (1947)
+28-35; T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013. Repeats of one
+run share a server and an hour: two runs may differ by more than their repeats say.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Ended:
 
     @property
     def is_unstable(self) -> bool:
-        """Whether the only fault was that its windows did not agree."""
+        """The only fault was that its windows did not agree."""
         return self.code != 0 and _UNSTABLE in self.said
 
     @property

@@ -143,7 +143,7 @@ def _record(
 
 
 def _is_empty(output: Mapping[str, Any]) -> bool:
-    """Whether it carries no text. Our final responses carry the requested finish_reason."""
+    """Returns True for one without text. Our final responses carry the asked finish_reason."""
     texts = [value for value in output.values() if isinstance(value, str)]
     return not any(texts) if texts else not output
 

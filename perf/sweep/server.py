@@ -43,7 +43,7 @@ class TritonView:
 
     @property
     def is_local(self) -> bool:
-        """Whether the server runs on this machine, whose CPU and memory use is then recorded."""
+        """The server runs on this machine, whose CPU and memory use is then recorded."""
         return bool(_LOCAL.fullmatch(self.addresses.http.rpartition(":")[0]))
 
     def is_live(self) -> bool:

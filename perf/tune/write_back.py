@@ -139,7 +139,7 @@ def _added(text: str, node: yaml.MappingNode, key: str | int, value: object) -> 
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Where the last value of a map ends; PyYAML reports the end of a block at the next token."""
+    """Returns the end of a map's last value; PyYAML puts the end of a block at the next token."""
     last: yaml.Node = node.value[-1][1]
     while isinstance(last, yaml.CollectionNode) and last.value and not last.flow_style:
         inner = last.value[-1]

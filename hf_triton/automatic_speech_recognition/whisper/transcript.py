@@ -1,4 +1,4 @@
-"""How Whisper reads a sound: 30 seconds at a time, each window from where the last one ended.
+"""Transcribes with Whisper: 30 seconds at a time, each window from where the last one ended.
 
 Windows and segments are those of WhisperForConditionalGeneration.generate and _retrieve_segment,
 which follow section 3.8 of https://arxiv.org/abs/2212.04356: features of the whole sound, and the
@@ -260,8 +260,8 @@ def _timed(part: list[int], begin: int, offset_s: float) -> Segment:
 
 @dataclass(eq=False)
 class Confidence:
-    """How sure a model is of a window, as openai/whisper's decoding.py: log-probabilities of what
-    the rule allows, and the probability of silence without it.
+    """The model's confidence in a window, as openai/whisper's decoding.py: log-probabilities of
+    tokens that the rule allows, and the probability of silence without it.
     """
 
     no_speech_prob: torch.Tensor | float = 0.0

@@ -98,7 +98,7 @@ def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None
 
 
 def _rows_by_distance(model: Any, call: Call, max_length: int) -> torch.Tensor:
-    """Which row of the relative embeddings is that of each distance from a query to its key, int64:
+    """Returns the row of the relative embeddings for each distance from a query to its key, int64:
     from -(max_length - 1) to max_length - 1, and COLUMNS more on both sides.
     """
     if not call.module.relative_attention:
@@ -134,7 +134,7 @@ def _columns(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _added(attended: Attended) -> torch.Tensor:
-    """What is added to the scores, (rows, heads, tokens, tokens)."""
+    """Computes the terms that are added to the scores, (rows, heads, tokens, tokens)."""
     tokens = torch.arange(attended.query.shape[2])
     distance = tokens - tokens[:, None]  # of the key from its query
     scale, total = attended.given["scaling"], torch.zeros(())

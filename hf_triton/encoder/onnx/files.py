@@ -181,8 +181,8 @@ def quantize(source: Path, target: Path) -> None:
 
 
 def has_vnni() -> bool:
-    """Whether the processor adds products of 8 bits in 32: others overflow 16 bits on the way, and
-    get weights of 7 bits.
+    """Returns True if the processor adds products of 8 bits in 32 bits. Others overflow 16 bits on
+    the way, and get weights of 7 bits.
 
     See https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
     """

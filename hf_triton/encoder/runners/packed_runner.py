@@ -129,7 +129,7 @@ class Head:
             self._body.hidden = None
 
     def reads_last(self, hidden_size: int, like: torch.Tensor) -> bool:
-        """Whether the logits come from a text's last token (as in decoders), not its first."""
+        """Returns True if the logits come from a text's last token, as in decoders."""
         draws = torch.Generator().manual_seed(0)
         hidden = torch.randn((1, 2, hidden_size), generator=draws).to(like)
         of_both, of_last = (self(part).logits for part in (hidden, hidden[:, 1:]))

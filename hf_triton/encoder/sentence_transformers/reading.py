@@ -171,7 +171,7 @@ def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, S
 
 
 def _cuts(where: str, value: Any) -> str:
-    """Which text of a pair is cut; the request says whether any is."""
+    """Reads which text of a pair is cut where a request wants texts cut."""
     if value is None or isinstance(value, bool) or value == "do_not_truncate":
         return _CUTS[0]
     if value not in _CUTS:
@@ -247,7 +247,7 @@ def _check_requirements(requirements: Mapping[str, Any]) -> None:
 def _kwargs(
     where: str, config: Mapping[str, Any], old: str, new: str, table: Keys
 ) -> Mapping[str, Any]:
-    """What transformers is given; the old name of the key wins, as it does there."""
+    """Reads arguments for transformers; the old name of the key wins, as it does there."""
     found = {name: _part(where, config, name, table) for name in (old, new)}
     passed = found[old] if old in config else found[new]
     return {name: value for name, value in passed.items() if name not in table.harmless}

@@ -163,7 +163,7 @@ class Tokenization:
 
 
 def _is_its_backend(tokenizer: Any) -> bool:
-    """Whether a fast tokenizer's call is transformers' own: that of its backend."""
+    """Returns True for a fast tokenizer whose call adds nothing to its backend's result."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     kind = type(tokenizer)

@@ -67,7 +67,7 @@ class Truncator:
         return self._post_processor.post_process(first, second, self._adds_special_tokens)
 
     def room(self, max_length: int, *, pair: bool) -> int:
-        """How many tokens of the texts fit beside the special ones."""
+        """Returns the number of tokens of the texts that fit beside the special ones."""
         if not self._adds_special_tokens:
             return max_length
         return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
@@ -150,7 +150,7 @@ def _without_trim_offsets(step: Any) -> Any:
 def _kept_lengths(
     field: str, strategy: str, first: int, second: int, space: int
 ) -> tuple[int, int]:
-    """How many tokens each of two texts keeps, together at most ``space``."""
+    """Returns the number of tokens that each of two texts keeps, together at most ``space``."""
     if first + second <= space:
         return first, second
     if not second or strategy == "only_first":

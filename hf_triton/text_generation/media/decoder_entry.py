@@ -54,7 +54,7 @@ class Encoded:
         self.extras = {}
 
     def changes(self, start: int, end: int) -> bool:
-        """Whether tokens ``start .. end-1`` are computed from more than their ids and numbers."""
+        """Returns True if tokens ``start .. end-1`` are computed from more than ids and numbers."""
         if start < self.num_tokens and self.embeds is not None:
             return True
         return self.positions is not None

@@ -52,12 +52,12 @@ class LayerShape:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it keeps keys and values alone."""
+        """The layer keeps keys and values, and nothing else."""
         return bool(self.num_kv_heads) and not self.states
 
     @property
     def is_packed(self) -> bool:
-        """Whether it keeps keys and values, convolution and recurrent states alone."""
+        """The layer keeps no other states than convolution and recurrent ones."""
         return all(state.kind in ("conv", "recurrent") for state in self.states)
 
 

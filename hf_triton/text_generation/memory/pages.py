@@ -199,8 +199,8 @@ class Pages:
         return self._found[sequence]
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there are pages for its prompt and one more for each running sequence that may
-        need it.
+        """Returns True if there are pages for its prompt and one more for each running sequence
+        that may need it.
         """
         shared = self.find(sequence).pages
         num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)

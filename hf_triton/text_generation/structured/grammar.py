@@ -69,12 +69,12 @@ class Following:
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody else has ended the process."""
+        """Another program has ended the process."""
         return self._process.was_killed
 
     @property
     def is_usable(self) -> bool:
-        """Whether the process is still there; may be asked from any thread."""
+        """The process is still there; any thread may ask."""
         return self._process.is_there
 
     def fileno(self) -> int:
@@ -124,7 +124,7 @@ class Following:
                 self.end()  # stopped from outside
 
     def refusal(self, kind: int, answer: bytes, token_id: int) -> RuntimeModelError:
-        """Why a token can't be followed; ends a process that failed."""
+        """Returns the error for a token that can't be followed; ends a process that failed."""
         option = self._constraint.kind
         if kind == worker.REFUSED and token_id in self._special_tokens:
             # llguidance allows it where the constraint has its text, then refuses it.
@@ -212,7 +212,7 @@ class Grammar:
 
     @property
     def is_ready(self) -> bool:
-        """Whether ``mask`` would not wait."""
+        """``mask`` would return at once."""
         while self._mask is None and not self._following.has_ended:
             if not self._following.receive(0.0):
                 return False

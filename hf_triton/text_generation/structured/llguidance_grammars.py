@@ -167,7 +167,7 @@ def json_defaults() -> Any:
 
 
 def _place(error: str) -> str:
-    """Where a grammar is wrong; llguidance's own text repeats the grammar."""
+    """Returns the line of a grammar's mistake; llguidance's own text repeats the grammar."""
     found = re.search(r"line (\d+)|(\d+)\(\d+\):", error)
     at = f" at line {found[1] or found[2]}" if found else ""
     return f"not valid{at}, allowed: Lark as llguidance has it, or llama.cpp's GBNF"
@@ -180,7 +180,7 @@ def regex_of(constraint: Constraint) -> str:
 
 
 def refusal_reason(stop_reason: str, error: str) -> str:
-    """Why a token was refused; llguidance says InternalError also at a limit of its own."""
+    """Says why a token was refused. llguidance reports InternalError at limits of its own too."""
     if error.startswith(_DEAD_END):
         return "nothing can follow what was written; allowed: one that can always be completed"
     fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
