@@ -70,7 +70,9 @@ _GONE = {
     "deploy --prometheus-image": _OVERRIDE,
     "deploy --rollout": _OVERLAY,
     "deploy --waiting-target": _OVERLAY,
+    "perf baselines --quick": "use --clients 1,8 --requests 24 --rounds 1",
     "perf compare --html": "the Markdown has all of it, and each run its run.html",
+    "perf compare --output": "the Markdown goes to stdout, as in `> compare.md`",
     "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",
     "perf tune --endpoint": "a model that streams is asked for streams; `streaming: false` is "
     "tuned without",

@@ -122,12 +122,10 @@ def measuring_command(planned: Planned, *, forced: bool = False, few: bool = Fal
     take longer than a window's seconds.
     """
     measuring = planned.scenario.measurement
-    count = max(_FEW_REQUESTS, planned.callers) if few else measuring.window_requests
-    if count is None:
-        windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
-    else:
-        windows = ["--measurement-mode", "count_windows"]
-        windows += ["--measurement-request-count", str(count)]
+    windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
+    if few:
+        count = str(max(_FEW_REQUESTS, planned.callers))
+        windows = ["--measurement-mode", "count_windows", "--measurement-request-count", count]
     percent = _ALL_STABLE if forced else measuring.stability_percent
     trials = _WINDOWS if forced else measuring.max_trials
     rule = ["--stability-percentage", f"{percent:g}", "--max-trials", str(trials)]

@@ -22,7 +22,7 @@ from perf.sweep.plan import Planned
 
 _COUNTED = "num_output_tokens"
 RECOVERY_S = 60.0  # how long a server may be away; `hf-triton serve` starts it again
-_LEAST_TIMEOUT_S, _COUNTING_TIMEOUT_S = 120.0, 3600.0
+_LEAST_TIMEOUT_S = 120.0
 
 
 class ServerGoneError(Exception):
@@ -104,7 +104,6 @@ class Measurer:
         (self.folder / EXPORT_FILE).unlink(missing_ok=True)
         measuring = planned.scenario.measurement
         timeout_s = _LEAST_TIMEOUT_S + 2.5 * measuring.window_s * measuring.max_trials
-        timeout_s = timeout_s if measuring.window_requests is None else _COUNTING_TIMEOUT_S
         return analyzer.run(self.analyzer, command, self.folder, timeout_s)
 
 

@@ -211,22 +211,19 @@ class Measuring(Keys):
     """The length of a measurement, in perf_analyzer's terms."""
 
     gone: ClassVar[Mapping[str, str]] = {
-        "timeout_s": "leave it out: a load's time follows from its windows"
+        "timeout_s": "leave it out: a load's time follows from its windows",
+        "window_requests": "use window_s; where no request ends in it, some are counted",
     }
     window_s: Annotated[float, number(0.05, 86_400, unit="seconds")] = 5.0
-    window_requests: Annotated[int, whole(1, 1_000_000)] | None = None  # requests in a window
     stability_percent: Annotated[float, number(above=0, most=999)] = 10.0
     max_trials: Annotated[int, whole(3, 1000)] = 10
     warm_up_requests: Annotated[int, whole(0, 1_000_000)] = 8  # but at least one for each caller
     repeats: Annotated[int, whole(1, 100)] = 1
 
-    def overridden_by(self, other: Measuring, node: Node | None, report: Report) -> Measuring:
-        """Overridden by ``other``, read at ``node``; windows are in seconds or in requests."""
-        value = node.value if node and isinstance(node.value, dict) else {}
-        given = {key.name: getattr(other, key.name) for key in value}
-        if node and {"window_s", "window_requests"} <= given.keys():
-            report.add(node, "has both window_s and window_requests; expected one")
-        return replace(self, **({"window_requests": None} if "window_s" in given else {}) | given)
+    def overridden_by(self, other: Measuring, node: Node | None) -> Measuring:
+        """Overridden by the keys of ``other`` that ``node`` has."""
+        given = node.value if node and isinstance(node.value, dict) else {}
+        return replace(self, **{key.name: getattr(other, key.name) for key in given})
 
 
 @dataclass(frozen=True)
@@ -318,11 +315,10 @@ def read_sweep(file: Path) -> Sweep:
     root, report = nodes.read(file, "scenarios:"), Report()
     found = read(Sweep, root, report, file.parent)
     if found is not None:
-        usual = Measuring().overridden_by(found.measurement, root.get("measurement"), report)
         scenarios = []
         for place, each in enumerate(found.scenarios):
             _, node = node_at(root, ("scenarios", place))
-            own = usual.overridden_by(each.measurement, node.get("measurement"), report)
+            own = found.measurement.overridden_by(each.measurement, node.get("measurement"))
             scenarios.append(replace(each, measurement=own))
         found = replace(found, scenarios=scenarios)
     if report.problems or found is None:

@@ -13,16 +13,14 @@ HELP = "two runs side by side, with ratios, and what of them is noise"
 DESCRIPTION = """\
 Compare two runs load by load: ratios B/A of throughput, latencies, time to first token and
 tokens/s, each with what the repeats say of noise (measure with `repeats: 3` or more).
-Markdown goes to stdout; --output FOLDER also writes it to compare.md.
-With --fail-above 5% the exit code is 1 where B is slower than noise and 5 % explain, or
-where requests fail in B only."""
+Markdown goes to stdout. With --fail-above 5% the exit code is 1 where B is slower than noise and
+5 % explain, or where requests fail in B only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for name in ("a", "b"):
         add(name, type=Path, metavar=name.upper(), help="a run's folder, or its report.json")
-    add("--output", type=Path, metavar="FOLDER", help="write compare.md there, too")
     worse = "exit with 1 where B is slower than noise and this explain, such as 5%%"
     add("--fail-above", type=share, metavar="SHARE", help=worse)
     add(
@@ -37,17 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; returns 1 where --fail-above is exceeded. Raises PerfError."""
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
-    from perf.report.schema import read_results, write_text
+    from perf.report.schema import read_results
 
     found = compare(read_results(args.a), read_results(args.b), args.ignore)
-    text = to_markdown(found)
-    if args.output:
-        try:
-            args.output.mkdir(parents=True, exist_ok=True)
-            write_text(args.output / "compare.md", text)
-        except OSError as error:
-            raise PerfError(f"{error.filename or args.output}: {error.strerror}") from None
-    print(text, end="")
+    print(to_markdown(found), end="")
     if args.fail_above is None:
         return EXIT_OK
     if not found.is_judged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from generator.errors import EXIT_OK
 from generator.flag_values import counts, names, whole
@@ -20,14 +21,14 @@ Useful tokens are those that were asked for. Prints a Markdown report, and saves
 as it is measured: the same command continues an interrupted run. Peers run in environments of
 their own; --list says how to install those that are missing."""
 NAMES = tuple(server.name for server in SERVERS)
-FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
-FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
+CLIENTS = (1, 8, 32, 64, 256)
+NUM_REQUESTS, NUM_ROUNDS = 512, 3
 LONGEST_LEVEL_S = 900
 ENVIRONMENTS = "~/.cache/hf-triton/perf"
 EPILOG = """\
 examples:
   hf-triton perf baselines --list
-  hf-triton perf baselines --quick --targets ours,vllm --dtypes float32
+  hf-triton perf baselines --clients 1,8 --requests 24 --rounds 1     rough figures in minutes
   hf-triton perf baselines --targets ours,vllm           beside vLLM only: about 80 minutes
 exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target was left out;
 2 usage; 130 interrupted, what was measured is kept"""
@@ -45,11 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {every}",
     )
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
-    add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
-    counted = f"requests measured at each level: {FULL[0]}"
-    add("--requests", dest="num_requests", type=whole(), metavar="N", help=counted)
-    add("--rounds", dest="num_rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
-    add("--quick", action="store_true", help="1 round, 1 and 8 clients, 24 requests: rough figures")
+    each = "instead of 1,8,32,64,256"
+    add("--clients", type=counts, default=CLIENTS, metavar="N,N,...", help=each)
+    counted = f"requests measured at each level: {NUM_REQUESTS}"
+    number: dict[str, Any] = {"type": whole(), "metavar": "N"}
+    add("--requests", dest="num_requests", default=NUM_REQUESTS, help=counted, **number)
+    rounds = f"instead of {NUM_ROUNDS}"
+    add("--rounds", dest="num_rounds", default=NUM_ROUNDS, help=rounds, **number)
     add("--streams", action="store_true", help="measure the latencies of streams too")
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
     add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
@@ -73,12 +76,4 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from perf.lab.baselines.run import Plan, compare
 
-    num_requests, num_rounds = QUICK if args.quick else FULL
-    plan = options_from(
-        Plan,
-        args,
-        clients=args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS),
-        num_rounds=args.num_rounds or num_rounds,
-        num_requests=args.num_requests or num_requests,
-    )
-    return compare(plan, args.output, environments)
+    return compare(options_from(Plan, args), args.output, environments)

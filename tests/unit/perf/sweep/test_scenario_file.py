@@ -88,10 +88,10 @@ def test_ranges_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> None:
-    top = "measurement: {window_requests: 40, repeats: 3}"
+    top = "measurement: {window_s: 40, repeats: 3}"
     path = written(tmp_path, "measurement: {max_trials: 4}", top)
     found = read_sweep(path).scenarios[0].measurement
-    assert found == Measuring(window_requests=40, repeats=3, max_trials=4)
+    assert found == Measuring(window_s=40, repeats=3, max_trials=4)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> No
         ("input: {file: nowhere.json}", "there is no file"),
         ("input: {file: s.yaml, prompt_tokens: 4}", "has 'file' beside other keys"),
         ("endpoints: http-generate, batch_sizes: 4", "carries one request at a time"),
-        ("measurement: {window_s: 1, window_requests: 5}", "has both window_s and window_requests"),
+        ("measurement: {window_requests: 5}", "window_requests: is no key any more: use window_s"),
         ("input: {prompt_words: 4}", "prompt_words: is no key any more: use prompt_tokens"),
         ("url: 'a:1'", "url: is no key any more: a sweep has one server"),
         ("endpoints: http-generate-stream", r"3:37: .*use grpc-stream here, or AIPerf or GuideLLM"),
