@@ -48,10 +48,6 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hf-triton",  # the same run gives the same bytes
     "text.parse_math": False,
     "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dcddde",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,21 +39,18 @@ class Measurer:
 
     analyzer: Analyzer
     folder: Path
-    say: Callable[[str], object]
 
     def measure(self, planned: Planned) -> Measurement:
         """Raises ServerGoneError, OSError (the disk)."""
         server, model = planned.server, planned.target.model
         found = self._once(planned)
-        if found.num_requests or (server.is_live() and server.is_ready(model)):
+        if found.num_requests or server.is_ready(model):
             return found
-        self.say("the server does not answer; waiting for it to come back")
         if not server.wait_ready([model], RECOVERY_S):
             raise ServerGoneError(found.first_error or "")
         return self._once(planned)
 
     def _once(self, planned: Planned) -> Measurement:
-        self.say(planned.label)
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
         port = int(planned.server.addresses.http.rpartition(":")[2])
         pids = server_pids(port) if planned.server.is_local else []

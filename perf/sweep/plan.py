@@ -5,7 +5,7 @@ on the machine affects all loads alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -60,20 +60,14 @@ class Planned:
         return load_words(self.load)
 
 
-def plan(
-    sweep: Sweep,
-    server: TritonView,
-    repository: Path,
-    config_of: ConfigOf,
-    names: Callable[[], Iterable[str]],
-) -> list[Planned]:
+def plan(sweep: Sweep, server: TritonView, repository: Path, config_of: ConfigOf) -> list[Planned]:
     """Lists a sweep's measurements. Raises PerfError with every mistake that only the models'
     configurations show.
     """
-    found, mistakes = list[Planned](), list[str]()
+    found, mistakes, known = list[Planned](), list[str](), names_in(repository)
     for scenario in sweep.scenarios:
         inputs: list[tuple[Target, Requests]] = []
-        targets, wrong = targets_of(scenario, config_of, names)
+        targets, wrong = targets_of(scenario, config_of, known)
         for target in targets:
             try:
                 asked = requests_of(target, scenario.input, repository, sweep.seed)
@@ -102,6 +96,10 @@ def plan(
     if mistakes:
         raise PerfError("\n".join(mistakes))
     return found
+
+
+def names_in(repository: Path) -> list[str]:
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
 
 
 def input_files(planned: Iterable[Planned]) -> dict[str, str]:

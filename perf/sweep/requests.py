@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -65,16 +65,16 @@ class Target:
 
 
 def targets_of(
-    scenario: Scenario, config_of: ConfigOf, names: Callable[[], Iterable[str]]
+    scenario: Scenario, config_of: ConfigOf, known: Collection[str]
 ) -> tuple[list[Target], list[str]]:
     """The Triton models that answer a scenario, and its mistakes that only their configurations
-    show; ``config_of`` asks the server or reads the repository.
+    show; ``config_of`` asks the server or reads the repository, ``known`` are names for hints.
     """
     found, mistakes = list[Target](), list[str]()
     for name in scenario.models:
         config, streaming = (config_of(each) for each in (name, name + ENGINE_SUFFIX))
         if config is None and streaming is None:
-            hint = did_you_mean(name, sorted(names()), "models")
+            hint = did_you_mean(name, known, "models")
             mistakes.append(f"models: there is no model '{name}'{hint}")
             continue
         usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]

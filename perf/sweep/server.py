@@ -76,11 +76,6 @@ class TritonView:
         body = self._get("/metrics", address=self.addresses.metrics) or b""
         return parse_metrics(body.decode("utf-8", "replace"))
 
-    def model_names(self) -> list[str]:
-        """The loaded models, read from the metrics, which need no key."""
-        counted = (one for one in self.metrics() if one.name == "nv_inference_request_success")
-        return sorted({one.labels["model"] for one in counted if "model" in one.labels})
-
     def _get(
         self, path: str, *, address: str | None = None, timeout_s: float | None = None
     ) -> bytes | None:

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
 from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
@@ -29,12 +27,10 @@ from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
-from perf.sweep.plan import Planned, input_files, plan
+from perf.sweep.plan import Planned, input_files, names_in, plan
 from perf.sweep.requests import of_repository
 from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
-
-_BAR = "{n}/{total} loads |{bar:20}| {elapsed} {desc}"
 
 
 @dataclass(frozen=True)
@@ -115,14 +111,13 @@ def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned
     """By the server or, where none answers, the repository. Raises PerfError."""
     repository = options.repository
     if server.is_live():
-        return plan(sweep, server, repository, server.config, server.model_names)
-    names = [path.parent.name for path in repository.glob("*/config.pbtxt")]
-    if not names:
+        return plan(sweep, server, repository, server.config)
+    if not names_in(repository):
         raise PerfError(
             f"no Triton answers at {server.addresses.http}, and {repository} has no models: "
             f"`hf-triton generate --config {options.config}` writes them"
         )
-    return plan(sweep, server, repository, partial(of_repository, repository), lambda: names)
+    return plan(sweep, server, repository, partial(of_repository, repository))
 
 
 def _begun(
@@ -174,16 +169,14 @@ def _measure(
     missing = [one for one in found if (one.load, one.repeat) not in known]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
-    failed, code, begun = 0, EXIT_OK, len(found) - len(missing)
-    bar = tqdm(total=len(found), initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0)
+    failed, code, measurer = 0, EXIT_OK, Measurer(program, folder.resolve())
     try:
-        measurer = Measurer(program, folder.resolve(), bar.set_description_str)
-        for one in missing:
+        for number, one in enumerate(missing, len(found) - len(missing) + 1):
+            _say(f"load {number} of {len(found)}: {one.label}")
             measurement = measurer.measure(one)
             append(folder, measurement)
             failed += not measurement.num_requests
-            tqdm.write(f"{one.label}: {_summary(measurement)}", file=sys.stderr)
-            bar.update()
+            _say(_summary(measurement))
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
         _say("stopped; what is measured is kept, and the same command goes on")
@@ -193,7 +186,6 @@ def _measure(
             f"{options.how_to_start}, then the same command goes on"
         ) from None
     finally:
-        bar.close()
         write_renderings(folder)
     print((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     print(f"{folder / PAGE_FILE}  # the same with plots")

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
 from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, started
 from perf.load.level import Level, LevelError, Sent, records_of
@@ -25,7 +23,6 @@ from perf.sweep.metrics import look, machine_figures, server_pids
 
 MOST_STREAMS = 64  # clients; one Python process reads so many streams without delay
 _STARTS_NOT = (GeneratorError, LevelError, OSError)
-_BAR = "{n}/{total} levels |{bar:20}| {elapsed} {desc}"
 _WARM_UP = Policy(min_requests=8, min_s=0, max_s=60)
 
 
@@ -104,21 +101,15 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
 
     done = [(each.load, each.repeat) for each in read_measurements(output)]
     left_out: dict[tuple[str, str], str] = {}
-    work = [(n, name, dtype, list(plan.loads(name, dtype))) for n, name, dtype in plan.rounds()]
-    total = sum(len(loads) for *_, loads in work)
-    with (
-        tempfile.TemporaryDirectory(prefix="perf-baselines-") as scratch,
-        tqdm(total=total, bar_format=_BAR, mininterval=0.5, miniters=0) as bar,
-    ):
+    with tempfile.TemporaryDirectory(prefix="perf-baselines-") as scratch:
         folder = Path(scratch)
         try:
             make_model(folder / MODEL_FOLDER, plan.seed)
-            for number, name, dtype, loads in work:
-                missing = [load for load in loads if (load, number) not in done]
-                bar.update(len(loads) - len(missing))
+            for number, name, dtype in plan.rounds():
+                missing = [each for each in plan.loads(name, dtype) if (each, number) not in done]
                 if not missing or (name, dtype) in left_out:
                     continue
-                bar.set_description_str(f"{name} {dtype}")
+                _say(f"round {number + 1} of {plan.num_rounds}: {name} {dtype}")
                 try:
                     with started(BY_NAME[name], dtype, folder, environments) as (port, model):
                         warm = plan.level(missing[0], -1, model)
@@ -126,12 +117,11 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                         for load in missing:
                             level = plan.level(load, number, model)
                             append(output, _measured(load, number, port, model, level))
-                            bar.update()
                 except _STARTS_NOT as error:
                     left_out[name, dtype] = str(error).strip().splitlines()[-1]
-                    tqdm.write(f"{name} {dtype} is left out: {error}", file=sys.stderr)
+                    _say(f"{name} {dtype} is left out: {error}")
         except KeyboardInterrupt:
-            tqdm.write("interrupted; the same command goes on where it was", file=sys.stderr)
+            _say("interrupted; the same command goes on where it was")
             return EXIT_INTERRUPTED
         finally:
             notes = [f"{' '.join(key)} is left out: {why}" for key, why in left_out.items()]
@@ -159,3 +149,7 @@ def _sent(prompt: str, max_tokens: int, model: str, *, stream: bool) -> Sent:
 
 def _is_stream(load: Load) -> bool:
     return load.endpoint.endswith("-stream")
+
+
+def _say(text: str) -> None:
+    print(f"hf-triton: {text}", file=sys.stderr)

@@ -163,8 +163,11 @@ scenarios:
   - {name: c, models: demo, endpoints: http-infer, batch_sizes: [1, 8]}
   - {name: d, models: demo, endpoints: http-infer, input: {tensors: {temprature: 1}}}
 """
+    given = options(text)
+    (given.repository / "demo").mkdir(parents=True)
+    (given.repository / "demo" / "config.pbtxt").touch()
     with pytest.raises(PerfError) as caught:
-        sweeping.run(options(text))
+        sweeping.run(given)
     told = str(caught.value).splitlines()
     assert told[:3] == [
         "scenario 'a': models: there is no model 'dmeo'; did you mean 'demo'?",
