@@ -77,6 +77,11 @@ class Measurement:
     doubts: tuple[str, ...] = ()  # reasons to doubt it
 
     @property
+    def has_failed(self) -> bool:
+        """Nothing was answered rightly; ``first_error`` is the reason."""
+        return not self.num_requests
+
+    @property
     def rows_per_s(self) -> float:
         return self.requests_per_s * self.load.batch_size
 

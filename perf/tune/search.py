@@ -5,7 +5,7 @@ continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from perf.report.compare import Compared
 from perf.report.noise import difference
 from perf.report.points import LATENCY, THROUGHPUT, TOKENS
-from perf.report.schema import Measurement, append, read_measurements
+from perf.report.schema import Load, Measurement, append, read_measurements
 from perf.tune.bench import TrialError
 from perf.tune.question import Goal, Request
 from perf.tune.space import Settings, Space, are_ordered
@@ -22,52 +22,37 @@ MAX_FAILURES = 3  # failures in a row before any success: the model does not loa
 _NUM_WORSE = 2  # values in a row without improvement that end a direction
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A finished trial; for a failed one ``measurement.first_error`` is the reason."""
-
-    number: int  # 0 is the current settings
-    measurement: Measurement
-
-    @property
-    def has_failed(self) -> bool:
-        return bool(not self.measurement.num_requests and self.measurement.first_error)
-
-    @property
-    def settings(self) -> Settings:
-        return self.measurement.load.settings
-
-
-def outcomes_in(folder: Path) -> list[Outcome]:
-    lines = [each for each in read_measurements(folder) if each.repeat == 0]
-    return [Outcome(number, each) for number, each in enumerate(lines)]
-
-
-def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
-    whole = [each for each in outcomes if not each.has_failed]
-    return sorted(whole, key=lambda each: goal.loss(each.measurement))
-
-
 @dataclass
 class Search:
-    """One search in one folder. ``tell`` gets each trial's outcome."""
+    """One search in one folder. ``tell`` gets the number of each trial that ends, and what was
+    measured.
+    """
 
     space: Space
     request: Request
     bench: Any  # a Bench
     folder: Path
-    tell: Callable[[Outcome], object] = lambda _: None
+    tell: Callable[[int, Measurement], object] = lambda *_: None
 
     def run(self) -> str:
         """Runs until the search ends; returns the reason. Raises OSError, KeyboardInterrupt."""
         self._better(self.space.current)
         while any(map(self._improve_key, self.space.dimensions)):
             pass
-        return self._end(outcomes_in(self.folder)) or "no other value of a key is better"
+        return self._end() or "no other value of a key is better"
+
+    def trials(self) -> list[Measurement]:
+        """The finished trials; the first has the current settings."""
+        return [each for each in read_measurements(self.folder) if each.repeat == 0]
+
+    def ranked(self) -> list[Measurement]:
+        """The trials that did not fail, the best first."""
+        whole = [each for each in self.trials() if not each.has_failed]
+        return sorted(whole, key=self.request.goal.loss)
 
     def _improve_key(self, key: str) -> bool:
-        best = measured(outcomes_in(self.folder), self.request.goal)
-        settings = best[0].settings if best else self.space.current
+        best = self.ranked()
+        settings = best[0].load.settings if best else self.space.current
         values, is_better = self.space.dimensions[key], False
         begin = values.index(settings[key])
         if settings[key] is None:  # the model's default has no place among the numbers
@@ -87,9 +72,9 @@ class Search:
         """Tries settings that are new, unless the search is at its end; whether they are the best
         so far.
         """
-        outcomes = outcomes_in(self.folder)
-        is_new = all(dict(each.settings) != dict(settings) for each in outcomes)
-        if not is_new or self._end(outcomes):
+        trials = self.trials()
+        is_new = all(dict(each.load.settings) != dict(settings) for each in trials)
+        if not is_new or self._end():
             return False
         try:
             with self.bench.serving(settings) as measure:
@@ -97,34 +82,31 @@ class Search:
         except TrialError as error:
             found = self.bench.failed(settings, str(error))
         append(self.folder, found)
-        outcomes = outcomes_in(self.folder)
-        self.tell(outcomes[-1])
-        return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
+        self.tell(len(trials), found)
+        return self.ranked()[:1] == self.trials()[-1:]
 
-    def _end(self, outcomes: Sequence[Outcome]) -> str:
+    def _end(self) -> str:
         """The reason to end the search, or nothing."""
-        if len(outcomes) >= self.request.trials:
+        trials = self.trials()
+        if len(trials) >= self.request.trials:
             return f"{self.request.trials} trials"
-        if len(outcomes) >= MAX_FAILURES and all(each.has_failed for each in outcomes):
-            return f"{len(outcomes)} trials, all failed"
+        if len(trials) >= MAX_FAILURES and all(each.has_failed for each in trials):
+            return f"{len(trials)} trials, all failed"
         return ""
 
+    def in_turns(self, winner: Load, current: Load) -> tuple[list[Measurement], list[Measurement]]:
+        """Measures both in turns, each time on a new server; repeats in the folder are kept."""
+        most, folder = self.request.repeats, self.folder
 
-def in_turns(
-    bench: Any, folder: Path, winner: Outcome, current: Outcome, request: Request
-) -> tuple[list[Measurement], list[Measurement]]:
-    """Measures both in turns, each time on a new server; repeats in the folder are kept."""
+        def found(load: Load) -> list[Measurement]:
+            return [each for each in read_measurements(folder) if each.load == load and each.repeat]
 
-    def found(outcome: Outcome) -> list[Measurement]:
-        load = outcome.measurement.load
-        return [each for each in read_measurements(folder) if each.load == load and each.repeat]
-
-    for turn in range(1, request.repeats + 1):
-        for outcome in (current, winner):
-            if len(found(outcome)) < turn:
-                with bench.serving(outcome.settings) as measure:
-                    append(folder, measure(request.seconds))
-    return found(winner)[: request.repeats], found(current)[: request.repeats]
+        for turn in range(1, most + 1):
+            for load in (current, winner):
+                if len(found(load)) < turn:
+                    with self.bench.serving(load.settings) as measure:
+                        append(folder, measure(self.request.seconds))
+        return found(winner)[:most], found(current)[:most]
 
 
 def compared(

@@ -7,9 +7,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
@@ -30,15 +30,8 @@ from perf.tune.question import (
     inputs_of,
     require_files,
 )
-from perf.tune.search import (
-    Outcome,
-    Search,
-    compared,
-    in_turns,
-    measured,
-    outcomes_in,
-)
-from perf.tune.space import Settings, Space, make_space, settings_text, worth_trying
+from perf.tune.search import Search, compared
+from perf.tune.space import Settings, make_space, settings_text, worth_trying
 from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
@@ -80,90 +73,91 @@ def tune(request: Request) -> int:
             folder, Run("tune", **run_context(request.command), title=title, scenario=scenario)
         )
         bench = Bench(request, spec, Path(scratch), folder, inputs, endpoint)
-        return Tuning(request, space, bench, folder).run()
+        return run(Search(space, request, bench, folder, partial(_say_trial, request.goal)))
 
 
-@dataclass
-class Tuning:
-    request: Request
-    space: Space
-    bench: Any  # a Bench
-    folder: Path
+def run(search: Search) -> int:
+    """Searches, prints the result, and writes it; returns the exit code. Raises OSError."""
+    request, folder, current = search.request, search.folder, search.space.current
+    try:
+        _say(f"ended after {search.run()}")
+        winner, said = _judged(search)
+    except KeyboardInterrupt:
+        _say("interrupted; the same command goes on from here")
+        return EXIT_INTERRUPTED
+    finally:
+        write_renderings(folder)
+        now = f"now: {settings_text(current)}"
+        lines = [f"goal: {request.goal.describe()}", now, "", *ranking(folder, request.goal), ""]
+        print("\n".join(lines))
+        _say(f"results are in {folder}")
+    print("\n".join(said))
+    if request.write and winner is not None and dict(winner) == dict(current):
+        print(f"{request.config} stays as it is")
+    elif request.write and winner is not None:
+        changes = write_settings(request.config, request.model, winner)
+        print(changes or f"{request.config} says so already")
+        print(f"hf-triton apply brings a running server to {request.config}")
+    return EXIT_INPUT if winner is None else EXIT_OK
 
-    def run(self) -> int:
-        request, goal = self.request, self.request.goal
-        search = Search(self.space, request, self.bench, self.folder, self._say_trial)
-        try:
-            _say(f"ended after {search.run()}")
-            winner, said = self._judged(outcomes_in(self.folder))
-        except KeyboardInterrupt:
-            _say("interrupted; the same command goes on from here")
-            return EXIT_INTERRUPTED
-        finally:
-            write_renderings(self.folder)
-            now = f"now: {settings_text(self.space.current)}"
-            lines = [f"goal: {goal.describe()}", now, "", *ranking(self.folder, goal), ""]
-            print("\n".join(lines))
-            _say(f"results are in {self.folder}")
-        print("\n".join(said))
-        if request.write and winner is not None and dict(winner) == dict(self.space.current):
-            print(f"{request.config} stays as it is")
-        elif request.write and winner is not None:
-            changes = write_settings(request.config, request.model, winner)
-            print(changes or f"{request.config} says so already")
-            print(f"hf-triton apply brings a running server to {request.config}")
-        return EXIT_INPUT if winner is None else EXIT_OK
 
-    def _say_trial(self, outcome: Outcome) -> None:
-        found, goal = outcome.measurement, self.request.goal
-        unit = "ms p99" if goal.wanted == "latency" else "/s"
-        said = f"failed: {found.first_error}"
-        if not outcome.has_failed:
-            said = f"{goal.value(found):,.0f} {unit}"
-            said += "" if goal.is_met(found) else ", bounds missed"
-        _say(f"trial {outcome.number}: {settings_text(outcome.settings)}: {said}")
+def _say_trial(goal: Goal, number: int, found: Measurement) -> None:
+    unit = "ms p99" if goal.wanted == "latency" else "/s"
+    said = f"failed: {found.first_error}"
+    if not found.has_failed:
+        said = f"{goal.value(found):,.0f} {unit}"
+        said += "" if goal.is_met(found) else ", bounds missed"
+    _say(f"trial {number}: {settings_text(found.load.settings)}: {said}")
 
-    def _judged(self, outcomes: list[Outcome]) -> tuple[Settings | None, list[str]]:
-        """The settings to recommend, and the text about them: the current ones where none is better
-        beyond noise, None where none meets the bounds.
-        """
-        goal, lines = self.request.goal, list[str]()
-        order = measured(outcomes, goal)
-        if not order:
-            return None, ["nothing could be measured: see why each trial failed"]
-        for best in [each for each in order if goal.is_met(each.measurement)][:_NUM_CONFIRMED]:
-            text = f"best: trial {best.number}: {settings_text(best.settings)}"
-            if best.number == 0:
-                return best.settings, [*lines, "the current settings are the best that was found"]
-            if outcomes[0].has_failed:
-                return best.settings, [*lines, text, "the current settings could not be measured"]
-            again: tuple[list[Measurement], list[Measurement]] = [], []
-            if self.request.repeats:
-                _say(f"measuring trial {best.number} and the current settings again, in turns")
-                try:
-                    again = in_turns(self.bench, self.folder, best, outcomes[0], self.request)
-                except TrialError as error:
-                    _say(f"could not be measured again: {error}")
-            if again[0] and sum(map(goal.is_met, again[0])) * 2 <= len(again[0]):
-                lines += [f"trial {best.number} won, but missed the bounds when measured again"]
-                continue
-            found = compared(*again, goal)
-            said = f"{found.metric.label}, over the current settings': {found}" if found else ""
-            few = "" if found and found.verdict else "too few repeats to tell noise (--repeats 3)"
-            lines += [text, "; ".join(filter(None, (said, few)))]
-            if not goal.is_met(outcomes[0].measurement):
-                return best.settings, [*lines, "the current settings miss the bounds"]
-            is_better = found is not None and found.verdict == "better"
-            return (best if is_better else outcomes[0]).settings, lines
-        near = f"nearest: trial {order[0].number}: {settings_text(order[0].settings)}"
-        return None, [*lines, f"nothing meets the bounds ({goal.describe()})", near]
+
+def _judged(search: Search) -> tuple[Settings | None, list[str]]:
+    """The settings to recommend, and the text about them: the current ones where none is better
+    beyond noise, None where none meets the bounds.
+    """
+    goal, lines, trials = search.request.goal, list[str](), search.trials()
+    order, now = search.ranked(), trials[0]
+
+    def named(trial: Measurement) -> str:
+        return f"trial {trials.index(trial)}: {settings_text(trial.load.settings)}"
+
+    if not order:
+        return None, ["nothing could be measured: see why each trial failed"]
+    for best in list(filter(goal.is_met, order))[:_NUM_CONFIRMED]:
+        settings, text = best.load.settings, f"best: {named(best)}"
+        if best == now:
+            return settings, [*lines, "the current settings are the best that was found"]
+        if now.has_failed:
+            return settings, [*lines, text, "the current settings could not be measured"]
+        again: tuple[list[Measurement], list[Measurement]] = [], []
+        if search.request.repeats:
+            _say(f"measuring trial {trials.index(best)} and the current settings again, in turns")
+            try:
+                again = search.in_turns(best.load, now.load)
+            except TrialError as error:
+                _say(f"could not be measured again: {error}")
+        if again[0] and sum(map(goal.is_met, again[0])) * 2 <= len(again[0]):
+            lines += [f"trial {trials.index(best)} won, but missed the bounds when measured again"]
+            continue
+        found = compared(*again, goal)
+        said = f"{found.metric.label}, over the current settings': {found}" if found else ""
+        few = "" if found and found.verdict else "too few repeats to tell noise (--repeats 3)"
+        lines += [text, "; ".join(filter(None, (said, few)))]
+        if not goal.is_met(now):
+            return settings, [*lines, "the current settings miss the bounds"]
+        is_better = found is not None and found.verdict == "better"
+        return (best if is_better else now).load.settings, lines
+    return None, [
+        *lines,
+        f"nothing meets the bounds ({goal.describe()})",
+        f"nearest: {named(order[0])}",
+    ]
 
 
 def ranking(folder: Path, goal: Goal) -> Iterator[str]:
     """A Markdown table, the best settings first; then the failed ones with their reasons."""
     lines = read_measurements(folder)
-    failed = [each for each in lines if not each.num_requests]
-    good = [each for each in lines if each.num_requests]
+    failed = [each for each in lines if each.has_failed]
+    good = [each for each in lines if not each.has_failed]
     if ranked := sorted(points(good), key=lambda point: goal.loss(point.repeats[0])):
         shown = table(ranked)
         yield from (*shown.markdown(), "", shown.everywhere)

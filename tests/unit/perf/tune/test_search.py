@@ -8,7 +8,7 @@ import pytest
 
 from perf.report.schema import Value, read_measurements, write_run
 from perf.tune.question import Goal, Request
-from perf.tune.search import Search, measured, outcomes_in
+from perf.tune.search import Search
 from perf.tune.space import Settings, Space
 from perf.tune.tuning import ranking
 from tests.unit.perf.tune.fake_bench import RUN, SEQS, TOKENS, FakeBench
@@ -34,8 +34,7 @@ def make(
 
 
 def best(search: Search) -> Settings:
-    found = measured(outcomes_in(search.folder), search.request.goal)[0]
-    return found.settings
+    return search.ranked()[0].load.settings
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,9 @@ def test_settings_that_do_not_load_are_failed_trials_and_the_search_goes_on(tmp_
     search = make(tmp_path, FakeBench(broken=lambda each: each[SEQS] == 32))
     search.run()
     assert best(search)[SEQS] in (16, 64, None)
-    failed = [each for each in outcomes_in(search.folder) if each.has_failed]
+    failed = [each for each in search.trials() if each.has_failed]
     assert failed
-    assert "out of memory" in str(failed[0].measurement.first_error)
+    assert "out of memory" in str(failed[0].first_error)
 
 
 def test_a_model_that_never_loads_ends_the_search(tmp_path: Path) -> None:
@@ -84,8 +83,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
     search = make(tmp_path, bench, trials=8)
     search.run()
     assert len(bench.served) == 4
-    assert len(outcomes_in(search.folder)) == 8
-    assert [each.number for each in outcomes_in(search.folder)] == list(range(8))
+    assert len(search.trials()) == 8
 
 
 def test_the_ranking_has_the_best_first_and_says_what_failed(tmp_path: Path) -> None:

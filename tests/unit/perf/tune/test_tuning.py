@@ -9,8 +9,9 @@ import pytest
 from perf.report.schema import write_run
 from perf.run_folder import locked_folder
 from perf.tune.question import Goal, Request
+from perf.tune.search import Search
 from perf.tune.space import Space
-from perf.tune.tuning import Tuning
+from perf.tune.tuning import run as run_search
 from tests.support.triton import DEMO_MODEL
 from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench
 
@@ -43,7 +44,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
     bench = FakeBench(interrupt_at=interrupt_at, folder=results)
     with locked_folder(results):
         write_run(results, RUN)
-        return Tuning(request, SPACE, bench, results).run()
+        return run_search(Search(SPACE, request, bench, results))
 
 
 def test_the_winner_is_told_from_noise_and_written(

@@ -8,7 +8,8 @@ import pytest
 
 from perf.report.schema import Measurement, append, write_run
 from perf.tune.question import Goal, Request
-from perf.tune.search import Outcome, compared, in_turns, measured
+from perf.tune.search import Search, compared
+from perf.tune.space import Space
 from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")
@@ -19,8 +20,13 @@ def several(settings: dict[str, int], *tokens: float, p99_ms: float = 10.0) -> l
     return [measurement(settings, each, p99_ms) for each in tokens]
 
 
-def outcome(number: int, settings: dict[str, int], tokens: float, p99: float = 10.0) -> Outcome:
-    return Outcome(number, measurement(settings, tokens, p99))
+def make(folder: Path, goal: Goal, *trials: Measurement) -> Search:
+    """A search with these trials, of two turns."""
+    write_run(folder, RUN)
+    for each in trials:
+        append(folder, each)
+    request = Request("demo", folder, folder, goal, 8, repeats=2, trials=9, seconds=1.0)
+    return Search(Space({}, CURRENT), request, FakeBench(folder=folder), folder)
 
 
 @pytest.mark.parametrize(
@@ -42,24 +48,19 @@ def test_settings_that_refuse_requests_meet_no_bounds() -> None:
     assert not THROUGHPUT.is_met(measurement({}, 100, 10.0, error="HTTP 503: the queue is full"))
 
 
-def test_whatever_meets_the_bounds_ranks_before_what_does_not() -> None:
-    goal = Goal("throughput", max_p99_ms=100)
-    fast, near, far = outcome(0, {}, 900, 300), outcome(1, {}, 5, 110), outcome(2, {}, 9, 400)
-    slow = outcome(3, {}, 1, 90)
-    order = [each.number for each in measured([fast, near, far, slow], goal)]
-    assert order == [3, 1, 0, 2]
+def test_whatever_meets_the_bounds_ranks_before_what_does_not(tmp_path: Path) -> None:
+    figures = enumerate([(900, 300), (5, 110), (9, 400), (1, 90)])
+    trials = [measurement({SEQS: number}, *each) for number, each in figures]
+    search = make(tmp_path, Goal("throughput", max_p99_ms=100), *trials)
+    assert [each.load.settings[SEQS] for each in search.ranked()] == [3, 1, 0, 2]
 
 
 def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
-    current, winner = outcome(0, CURRENT, 40), outcome(3, WINNER, 320)
-    write_run(tmp_path, RUN)
-    for each in (current, winner):
-        append(tmp_path, each.measurement)
-    append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
-    bench = FakeBench(folder=tmp_path)
-    request = Request("demo", tmp_path, tmp_path, THROUGHPUT, 8, repeats=2, trials=9, seconds=1.0)
-    again = in_turns(bench, tmp_path, winner, current, request)
-    assert bench.served == [WINNER, CURRENT, WINNER]
+    current, winner = measurement(CURRENT, 40, 10.0), measurement(WINNER, 320, 10.0)
+    once_more = measurement(CURRENT, 41, 10.0, repeat=1)
+    search = make(tmp_path, THROUGHPUT, current, winner, once_more)
+    again = search.in_turns(winner.load, current.load)
+    assert search.bench.served == [WINNER, CURRENT, WINNER]
     assert [*map(len, again)] == [2, 2]
 
 
