@@ -36,6 +36,7 @@ _MOST_LENGTH_TOGETHER = 100_000  # tokens or words in one file
 _MOST_BYTES = 256 * 2**20
 _USUAL = Lengths((32,))
 _TEXT_INPUTS = ("text_input", "context", "inputs", "text")
+_FILE_INPUTS = ("image", "audio")
 _LENGTH_INPUTS = ("max_tokens", "min_tokens")
 _FORM = 'expected perf_analyzer\'s form, such as {"data": [{"INPUT": [1, 2]}]}'
 
@@ -149,10 +150,20 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
     usual = (_USUAL,) if "max_tokens" in target.inputs else ()
     if inputs.output_tokens and not usual:
         raise RequestError(f"model '{target.model}' has no input max_tokens for output_tokens")
-    prompts = inputs.prompt_tokens or usual
+    name = _text_input(target, base)
+    if inputs.prompt_tokens and not name:
+        raise RequestError(
+            f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
+            "give a file in perf_analyzer's own form as input.file"
+        )
+    prompts = inputs.prompt_tokens or (usual if name else ())
     if not prompts:
-        return [Requests([_listed(base)])]
-    tokenizer, name = _tokenizer(target, repository), _text_input(target, base)
+        most = [(one.longest, one.label) for one in inputs.output_tokens] or [(None, "")]
+        return [
+            Requests([_listed({**base, **_asked(target, longest)})], output=label)
+            for longest, label in most
+        ]
+    tokenizer = _tokenizer(target, repository)
     count = counter(tokenizer) if tokenizer else None
     unit = "" if count else " words"
     note = f"prompts for '{target.name}' are counted in words" if unit else ""
@@ -195,14 +206,12 @@ def _sample(target: Target, repository: Path) -> dict[str, Any]:
 
 
 def _text_input(target: Target, base: Entry) -> str:
+    """The input that takes a prompt; "" where the model reads images or sounds alone."""
     declared = target.inputs
-    for name in (*_TEXT_INPUTS, *base):
+    for name in (*_TEXT_INPUTS, *(name for name in base if name not in _FILE_INPUTS)):
         if name in declared and model_config.type_word(declared[name]) == "TYPE_STRING":
             return name
-    raise RequestError(
-        f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
-        "give a file in perf_analyzer's own form as input.file"
-    )
+    return ""
 
 
 def _tokenizer(target: Target, repository: Path) -> Path | None:

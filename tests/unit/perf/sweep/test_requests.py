@@ -36,6 +36,19 @@ def test_without_a_tokenizer_words_are_counted_and_said() -> None:
     assert "counted in words" in found.note
 
 
+def test_a_model_of_sounds_gets_its_sample_and_no_text() -> None:
+    names = {"audio": "TYPE_STRING", "prompt": "TYPE_STRING", "max_tokens": "TYPE_INT32"}
+    inputs = [{"name": name, "data_type": kind, "dims": [1]} for name, kind in names.items()]
+    speech = Target("s", "http-infer", "s", from_dict({**config(), "input": inputs}))
+    sound = {"audio": "UklGRg=="}
+    (found,) = requests_of(
+        speech, Inputs(output_tokens=(Lengths((8,)),), tensors=sound), NOWHERE, 0
+    )
+    assert list(found.entries) == [{"audio": ["UklGRg=="], "max_tokens": [8]}]
+    with pytest.raises(PerfError, match="'s' takes no text, so prompts have no length"):
+        requests_of(speech, Inputs(prompt_tokens=(Lengths((5,)),), tensors=sound), NOWHERE, 0)
+
+
 def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
     inputs = Inputs(prompt_tokens=(Lengths((4,)),), output_tokens=(Lengths((8, 16)),))
     (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
