@@ -1,8 +1,9 @@
 """Makes llguidance's grammars of constraints.
 
 llguidance builds an automaton only as far as outputs need it, so a grammar is ready in
-milliseconds. Its limits and ``check_complexity`` bound the time and memory of most, not of all,
-when a grammar is made and at any token later (perf/lab/NOTES.md has cases): it is only called where
+milliseconds. Its limits bound the time and memory of most, not of all, when a grammar is made and
+at any token later: expressions that apply to one text are followed in every combination of their
+branches, in one step that nothing ends (perf/lab/NOTES.md has cases). So it is only called where
 the process can be ended (grammar_process.py). https://github.com/guidance-ai/llguidance
 """
 
@@ -21,12 +22,7 @@ from tokenizers import pre_tokenizers
 from hf_triton.runtime.errors import RequestError, reason
 
 from .constraint import Constraint
-from .json_schemas import (
-    check_complexity,
-    check_numbers,
-    check_numbers_of_grammar,
-    without_names,
-)
+from .json_schemas import check_numbers, check_numbers_of_grammar, without_names
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -49,7 +45,6 @@ def make_matcher(
     from llguidance import LLMatcher, LLParserLimits
 
     if constraint.kind == "json_schema":
-        check_complexity(constraint.text)
         check_numbers(json.loads(constraint.text), "json_schema")
     elif constraint.kind == "grammar":
         check_numbers_of_grammar(constraint.text)
