@@ -37,7 +37,6 @@ _WORTH_TRYING: Mapping[str, tuple[int, ...]] = {
 }
 _BATCH_SIZES, _DELAYS = (1, 2, 4, 8, 16, 32, 64, 128), (0, 100, 500, 1000, 5000)
 _BY_CALLERS = ("max_num_seqs", "batch_size")
-_SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -118,9 +117,6 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
         if name in task.options and task.options[name].is_for(engine):
             by_callers = name in _BY_CALLERS
             found[f"{OPTIONS}{name}"] = _up_to(values, callers) if by_callers else [*values]
-    budget = spec.options.get("kv_cache_gib")
-    if isinstance(budget, int | float) and task.options["kv_cache_gib"].is_for(engine):
-        found[f"{OPTIONS}kv_cache_gib"] = [budget * share for share in _SHARES_OF_CACHE]
     if spec.max_batch_size > 0:  # from 0 to 1 the shape of every request's tensors would change
         found[BATCH] = _up_to(_BATCH_SIZES, callers)
         if spec.dynamic_batching is not None:
