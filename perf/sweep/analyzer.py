@@ -146,8 +146,7 @@ def _start(planned: Planned) -> list[str]:
         command += ["-b", str(load.batch_size)]
     if load.concurrency:
         return [*command, "--concurrency-range", str(load.concurrency)]
-    command += ["--request-rate-range", f"{load.request_rate:g}"]
-    return [*command, "--request-distribution", planned.scenario.request_distribution]
+    return [*command, "--request-rate-range", f"{load.request_rate:g}"]
 
 
 @dataclass(frozen=True)

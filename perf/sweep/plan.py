@@ -76,8 +76,6 @@ def plan(sweep: Sweep, server: TritonView, repository: Path, config_of: ConfigOf
                 continue
             inputs += [(target, each) for each in asked]
         mistakes += [f"scenario '{scenario.name}': {each}" for each in dict.fromkeys(wrong)]
-        is_constant = scenario.request_distribution == "constant"
-        settings = {} if is_constant else {"distribution": scenario.request_distribution}
         for repeat in range(scenario.measurement.repeats):
             for (target, requests), size, level in product(
                 inputs, scenario.batch_sizes, scenario.levels
@@ -89,7 +87,6 @@ def plan(sweep: Sweep, server: TritonView, repository: Path, config_of: ConfigOf
                     input_name=scenario.name,
                     prompt_tokens=requests.prompt,
                     output_tokens=requests.output,
-                    settings=settings,
                     **level,
                 )
                 found.append(Planned(load, repeat, target, requests, scenario, server))

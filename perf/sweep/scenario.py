@@ -252,10 +252,13 @@ class Inputs(Keys):
 class Scenario(Keys):
     """A set of loads: every combination of its lists."""
 
-    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("url", "grpc_url", "metrics_url"),
-        "a sweep has one server, `url` at the top; give this scenario a file of its own",
-    )
+    gone: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("url", "grpc_url", "metrics_url"),
+            "a sweep has one server, `url` at the top; give this scenario a file of its own",
+        ),
+        "request_distribution": "requests come at equal distances; AIPerf has other arrivals",
+    }
     name: Annotated[
         str, Text("letters, digits, '_', '-' and '.', at most 64", r"[A-Za-z0-9._-]{1,64}")
     ]
@@ -265,7 +268,6 @@ class Scenario(Keys):
     )
     concurrency: Counts = field(default_factory=list)
     request_rate: Rates = field(default_factory=list)
-    request_distribution: Annotated[str, one_of("constant", "poisson")] = "constant"
     batch_sizes: Counts = field(default_factory=lambda: [1])
     input: Inputs = field(default_factory=Inputs)
     measurement: Measuring = field(default_factory=Measuring)
