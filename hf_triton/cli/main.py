@@ -71,6 +71,7 @@ _GONE = {
     "deploy --rollout": _OVERLAY,
     "deploy --waiting-target": _OVERLAY,
     "perf baselines --quick": "use --clients 1,8 --requests 24 --rounds 1",
+    "perf baselines --streams": "hf-triton perf sweep measures streams over gRPC, AIPerf over HTTP",
     "perf compare --html": "the Markdown has all of it, and each run its run.html",
     "perf compare --output": "the Markdown goes to stdout, as in `> compare.md`",
     "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",

@@ -21,7 +21,6 @@ from perf.report.schema import Load, Measurement, Run, append, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, now, run_context
 from perf.sweep.metrics import look, machine_figures, server_pids
 
-MOST_STREAMS = 64  # clients; one Python process reads so many streams without delay
 _STARTS_NOT = (GeneratorError, LevelError, OSError)
 _WARM_UP = Policy(min_requests=8, min_s=0, max_s=60)
 
@@ -35,7 +34,6 @@ class Plan:
     num_requests: int
     max_level_s: float
     seed: int
-    streams: bool = False
     command: str = ""
 
     def rounds(self) -> Iterator[tuple[int, str, str]]:
@@ -55,20 +53,17 @@ class Plan:
             settings={"dtype": dtype},
         )
         yield from (replace(whole, concurrency=clients) for clients in self.clients)
-        for clients in self.clients if self.streams else ():
-            if clients <= MOST_STREAMS:
-                yield replace(whole, concurrency=clients, endpoint=f"{whole.endpoint}-stream")
 
     def level(self, load: Load, number: int, model: str) -> Level:
         """Equal requests for every server of a round, new ones in each: a server may have cached
         some.
         """
-        clients, streams = load.concurrency or 1, _is_stream(load)
-        seed = random.Random(f"{self.seed}/{number}/{clients}/{streams}").randrange(2**31)
+        clients = load.concurrency or 1
+        seed = random.Random(f"{self.seed}/{number}/{clients}").randrange(2**31)
         # The first and the last requests, one of each client, are not counted.
         policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
         drawn = islice(requests(seed), policy.min_requests + clients)
-        return Level(clients, policy, [_sent(*each, model, stream=streams) for each in drawn])
+        return Level(clients, policy, [_sent(*each, model) for each in drawn])
 
     def scenario(self) -> dict[str, object]:
         """The settings that must stay equal within one run folder."""
@@ -141,14 +136,9 @@ def _measured(load: Load, number: int, port: int, model: str, level: Level) -> M
     return replace(found, stable=is_stable, machine=machine_figures(first, last))
 
 
-def _sent(prompt: str, max_tokens: int, model: str, *, stream: bool) -> Sent:
+def _sent(prompt: str, max_tokens: int, model: str) -> Sent:
     asked = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-    more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    return Sent(json.dumps({**asked, **more}), max_tokens)
-
-
-def _is_stream(load: Load) -> bool:
-    return load.endpoint.endswith("-stream")
+    return Sent(json.dumps(asked), max_tokens)
 
 
 def _say(text: str) -> None:

@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--requests", dest="num_requests", default=NUM_REQUESTS, help=counted, **number)
     rounds = f"instead of {NUM_ROUNDS}"
     add("--rounds", dest="num_rounds", default=NUM_ROUNDS, help=rounds, **number)
-    add("--streams", action="store_true", help="measure the latencies of streams too")
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
     add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
     add("--seed", type=int, default=0, help="of the load and the weights: 0")

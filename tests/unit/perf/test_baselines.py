@@ -14,19 +14,13 @@ from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan
 from perf.lab.baselines.servers import BY_NAME
 
-PLAN = Plan(("ours", "vllm"), ("float32", "bfloat16"), (1, 128), 2, 100, 900, seed=0, streams=True)
-OPENAI = "http-completions"
+PLAN = Plan(("ours", "vllm"), ("float32", "bfloat16"), (1, 128), 2, 100, 900, seed=0)
 
 
 def test_every_other_round_goes_in_the_opposite_order() -> None:
     order = [(name, dtype) for name in ("ours", "vllm") for dtype in ("float32", "bfloat16")]
     expected = [(0, *each) for each in order] + [(1, *each) for each in order[::-1]]
     assert list(PLAN.rounds()) == expected
-
-
-def test_streams_follow_whole_answers() -> None:
-    of_ours = [(load.endpoint, load.concurrency) for load in PLAN.loads("ours", "float32")]
-    assert of_ours == [(OPENAI, 1), (OPENAI, 128), (f"{OPENAI}-stream", 1)]
 
 
 def test_all_servers_of_a_round_are_sent_the_same_and_never_the_same_twice() -> None:
