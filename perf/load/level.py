@@ -26,7 +26,6 @@ from perf.processes import end_with_parent
 
 LOST = "the load generator lost the server"
 LOAD_NICENESS = 5
-_END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
 _SHOWN = 300
 
 
@@ -60,9 +59,8 @@ def documents(status: int, arrivals: Arrivals) -> Iterator[tuple[float, dict[str
     for seconds, data in arrivals:
         *whole, waiting = (waiting + data).split(b"\n\n")
         for event in whole:
-            carried = event.strip().removeprefix(b"data:").strip()
-            if carried and carried != _END_OF_EVENTS:
-                chunk = json.loads(carried)
+            if event.startswith(b"data:"):  # else a comment, by which a proxy keeps it open
+                chunk = json.loads(event.removeprefix(b"data:"))
                 if "error" in chunk:
                     raise AnswerError(str(chunk["error"])[:_SHOWN])
                 yield seconds, chunk
@@ -98,9 +96,7 @@ class Route:
             text, counted = self.parse(document)
             texts.append(text)
             tokens += [] if counted is None else [counted]
-            if text or (
-                counted and "choices" not in document
-            ):  # OpenAI's last chunks say how it ended
+            if text or counted:
                 times.append(seconds)
         for got in (num_words("".join(texts)), *([sum(tokens)] if tokens else [])):
             if sent.max_tokens and got != sent.max_tokens:
