@@ -102,10 +102,11 @@ def locked_folder(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def continued_or_new(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
+def continued_or_new(folder: Path, run: Run) -> Run:
     """The run in the folder, else ``run``, which is written there. Raises PerfError for another
     run.
     """
+    otherwise = "choose another --output, or remove it"
     if not (folder / REPORT_FILE).exists():
         write_run(folder, run)
         return run

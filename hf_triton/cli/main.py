@@ -74,6 +74,7 @@ _GONE = {
     "perf baselines --streams": "hf-triton perf sweep measures streams over gRPC, AIPerf over HTTP",
     "perf compare --html": "the Markdown has all of it, and each run its run.html",
     "perf compare --output": "the Markdown goes to stdout, as in `> compare.md`",
+    "perf sweep --fresh": "remove the folder, or choose another --output",
     "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",
     "perf tune --endpoint": "a model that streams is asked for streams; `streaming: false` is "
     "tuned without",

@@ -16,13 +16,7 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
 from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
-from perf.report.schema import (
-    REPORT_FILE,
-    Measurement,
-    Run,
-    append,
-    read_measurements,
-)
+from perf.report.schema import Measurement, Run, append, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
@@ -43,7 +37,6 @@ class Options:
     output: Path | None = None
     url: Addresses | None = None
     serve: bool = False
-    fresh: bool = False
     perf_analyzer: str | None = None
     command: str = "hf-triton perf sweep"
 
@@ -143,10 +136,7 @@ def _begun(
         scenario=scenario,
         notes=notes,
     )
-    if options.fresh:  # the reports are written again
-        (folder / REPORT_FILE).unlink(missing_ok=True)
-    otherwise = "choose another --output, or --fresh to measure again and lose it"
-    continued_or_new(folder, run, otherwise)
+    continued_or_new(folder, run)
     _write_inputs(folder, found)
     return [one for one in read_measurements(folder) if one.num_requests]
 

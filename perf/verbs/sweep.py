@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     second = "default: the second port after --url's"
     add("--metrics-url", type=_address, metavar="HOST:PORT", help=second)
     add("--serve", action="store_true", help="start `hf-triton serve` on free ports for it")
-    add("--fresh", action="store_true", help="measure again what the folder has already")
     add(
         "--dry-run",
         action="store_true",
