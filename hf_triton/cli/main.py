@@ -75,6 +75,7 @@ _GONE = {
     "perf compare --html": "the Markdown has all of it, and each run its run.html",
     "perf compare --output": "the Markdown goes to stdout, as in `> compare.md`",
     "perf sweep --fresh": "remove the folder, or choose another --output",
+    "perf sweep --perf-analyzer": "put its folder first on PATH",
     "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",
     "perf tune --endpoint": "a model that streams is asked for streams; `streaming: false` is "
     "tuned without",

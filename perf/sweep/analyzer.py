@@ -52,12 +52,12 @@ class Analyzer:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def find(given: str | None = None) -> Analyzer:
-    """``given``, else the one on PATH, else the installed tritonclient's. Raises PerfError."""
+def find() -> Analyzer:
+    """The one on PATH, else the installed tritonclient's. Raises PerfError."""
     installed = installed_file("tritonclient", f"bin/{NAME}")
     candidates = {"PATH": shutil.which(NAME), "the installed tritonclient": installed}
     reasons = []
-    for origin, path in {"--perf-analyzer": given}.items() if given else candidates.items():
+    for origin, path in candidates.items():
         said, environment = _ask(str(path), {}) if path else "none", dict[str, str]()
         if any(library in said for library in _LIBRARIES):
             environment = _with_libraries()

@@ -37,7 +37,6 @@ class Options:
     output: Path | None = None
     url: Addresses | None = None
     serve: bool = False
-    perf_analyzer: str | None = None
     command: str = "hf-triton perf sweep"
 
     @property
@@ -74,7 +73,7 @@ def dry_run(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    sweep, program = read(options), analyzer.find(options.perf_analyzer)
+    sweep, program = read(options), analyzer.find()
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with locked_folder(options.folder), _server(sweep, options) as server:
         if not server.is_live():

@@ -69,7 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write what is sent and print the perf_analyzer commands",
     )
-    add("--perf-analyzer", metavar="PATH", help="the program to use (default: see above)")
 
 
 def _address(text: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,10 +30,6 @@ class FakeAnalyzer:
 
     folder: Path
 
-    @property
-    def path(self) -> str:
-        return str(self.folder / "perf_analyzer")
-
     def go_wrong(self, how: str) -> None:
         (self.folder / "wrong").write_text(how)
 
@@ -44,12 +41,13 @@ class FakeAnalyzer:
 
 
 @pytest.fixture
-def analyzer(tmp_path: Path) -> FakeAnalyzer:
+def analyzer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeAnalyzer:
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "perf_analyzer"
     program.write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
     program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return FakeAnalyzer(folder)
 
 
@@ -68,7 +66,6 @@ def options(
             repository=tmp_path / "model_repository",
             output=tmp_path / "run",
             url=fake_triton.addresses,
-            perf_analyzer=analyzer.path,
         )
 
     return make

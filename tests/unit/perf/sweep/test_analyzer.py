@@ -30,8 +30,3 @@ def test_one_that_does_not_run_is_passed_over_for_the_wheels(
         libraries.chmod(0o777)
         with pytest.raises(PerfError, match="no perf_analyzer runs here"):
             analyzers.find()
-
-
-def test_a_given_one_is_the_only_one(tmp_path: Path) -> None:
-    with pytest.raises(PerfError, match="--perf-analyzer"):
-        analyzers.find(str(tmp_path / "nowhere"))

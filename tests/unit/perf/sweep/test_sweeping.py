@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from generator.errors import PerfError, RepositoryError
 from perf.report.schema import read_measurements, read_results
 from perf.run_folder import locked_folder
+from perf.sweep import analyzer as analyzers
 from perf.sweep import measuring, sweeping
 from perf.sweep.sweeping import Options
 from tests.unit.perf.sweep.conftest import FakeAnalyzer
@@ -174,10 +174,13 @@ scenarios:
     assert told[3].startswith("scenario 'd': input: model 'demo' has no input temprature; it has: ")
 
 
-def test_without_perf_analyzer_what_to_do_is_told(options: MakeOptions) -> None:
-    given = replace(options(SCENARIO), perf_analyzer="/nowhere")
-    with pytest.raises(PerfError, match=r"no perf_analyzer runs here:\n.*\n.*--dry-run prints"):
-        sweeping.run(given)
+def test_without_perf_analyzer_what_to_do_is_told(
+    options: MakeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(analyzers, "installed_file", lambda *_: None)
+    with pytest.raises(PerfError, match=r"no perf_analyzer runs here:\n(.*\n)+.*--dry-run prints"):
+        sweeping.run(options(SCENARIO))
 
 
 def test_a_dry_run_writes_what_is_sent_and_prints_the_commands(
