@@ -52,7 +52,7 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def make_model(folder: Path, seed: int) -> int:
+def make_model(folder: Path, seed: int) -> None:
     disable_progress_bar()
     torch.manual_seed(seed)
     model = LlamaForCausalLM(llama_config())
@@ -60,8 +60,6 @@ def make_model(folder: Path, seed: int) -> int:
         # A zero row's logit is 0, never the largest of 16,384: special tokens are not generated,
         # and the number of words in an answer is its number of tokens.
         model.lm_head.weight[:NUM_SPECIAL_TOKENS] = 0
-    num_parameters = sum(p.numel() for p in model.parameters())
     torch.nn.Module.half(model)
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    return num_parameters

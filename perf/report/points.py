@@ -7,10 +7,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from perf.report.schema import Load, Measurement, Value
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 _OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
 _SAID_ALONE = ("target", "endpoint", "run")  # values that need no label
 WORK = ("input_name", "prompt_tokens", "output_tokens")
@@ -135,10 +137,8 @@ class Point:
 
 
 def points(measurements: Iterable[Measurement]) -> list[Point]:
-    found: dict[object, list[Measurement]] = {}
-    for each in measurements:
-        found.setdefault(frozenset(dimensions(each.load).items()), []).append(each)
-    return [Point(repeats[0].load, tuple(repeats)) for repeats in found.values()]
+    by_load = grouped(measurements, lambda each: frozenset(dimensions(each.load).items()))
+    return [Point(repeats[0].load, tuple(repeats)) for repeats in by_load.values()]
 
 
 def varying(loads: Sequence[Load]) -> list[str]:
@@ -148,10 +148,10 @@ def varying(loads: Sequence[Load]) -> list[str]:
     return [name for name in names if len({each.get(name) for each in of_each}) > 1]
 
 
-def grouped(found: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
-    groups: dict[str, list[Point]] = {}
-    for point in found:
-        groups.setdefault(key(point), []).append(point)
+def grouped(found: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = {}
+    for item in found:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 

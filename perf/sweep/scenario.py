@@ -42,25 +42,6 @@ _STREAMS_GONE = "use grpc-stream here, or AIPerf or GuideLLM for HTTP"
 _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
 
 
-def points(start: float, end: float, step: float, times: bool) -> tuple[float, ...]:
-    """The values from ``start`` to ``end``, each ``step`` more than the last, or with ``times``
-    ``step`` times the last. Raises ValueError.
-    """
-    if start > end:
-        raise ValueError("an empty range: its start is above its end")
-    if step <= (1 if times else 0) or (times and start == 0):
-        raise ValueError(
-            f"a range that never ends; expected a {'factor above 1' if times else 'step above 0'}"
-        )
-    found = [start]
-    while len(found) <= _MAX_POINTS:
-        following = found[-1] * step if times else start + len(found) * step
-        if following > end + 1e-9:
-            return tuple(found)
-        found.append(following)
-    raise ValueError(f"more than {_MAX_POINTS} points; expected fewer")
-
-
 def _converted(change: Callable[[Any], Any], form: str = SAID) -> Before:
     def changed(value: Any) -> Any:
         try:
@@ -79,7 +60,18 @@ def range_of(text: str) -> list[float] | None:
         return None
     as_number = float if "." in text else int
     begin, end, step = (as_number(found[at] or "1") for at in (1, 2, 4))
-    return [*points(begin, end, step, bool(found[3]))]
+    is_factor, values, value = bool(found[3]), list[float](), begin
+    if begin > end:
+        raise ValueError("an empty range: its start is above its end")
+    if step <= (1 if is_factor else 0) or (is_factor and begin == 0):
+        wanted = "factor above 1" if is_factor else "step above 0"
+        raise ValueError(f"a range that never ends; expected a {wanted}")
+    while value <= end + 1e-9:
+        if len(values) == _MAX_POINTS:
+            raise ValueError(f"more than {_MAX_POINTS} points; expected fewer")
+        values.append(value)
+        value = value * step if is_factor else begin + len(values) * step
+    return values
 
 
 def _numbers(value: Any) -> Any:
