@@ -28,7 +28,7 @@ from hf_triton.tritonserver.process import TritonServer
 from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, Record, measurement_of
 from perf.processes import free_listen
-from perf.report.schema import Load, Measurement, read_measurements
+from perf.report.schema import Load, Measurement
 from perf.run_folder import now
 from perf.sweep.metrics import look, machine_figures
 from perf.sweep.requests import Target, of_repository, requests_of
@@ -50,12 +50,11 @@ class TrialError(Exception):
 
 @dataclass
 class Bench:
-    """``scratch`` is a temporary repository, ``folder`` the run's."""
+    """``scratch`` is a temporary repository."""
 
     request: Request
     spec: ModelSpec
     scratch: Path
-    folder: Path
     inputs: Inputs
     endpoint: str
 
@@ -129,7 +128,7 @@ class Bench:
                     first = look(list, [server.pid])
                     records = send(policy)
                     last = look(list, [server.pid])
-                    found = measurement_of(records, load, self._num_measured(load), started)
+                    found = measurement_of(records, load, 0, started)
                     excess = self.request.goal.excess(found).items()
                     missed = tuple(f"{bound} missed by {by:.0%}" for bound, by in excess)
                     return replace(found, machine=machine_figures(first, last), doubts=missed)
@@ -150,12 +149,8 @@ class Bench:
         )
 
     def failed(self, settings: Settings, reason: str) -> Measurement:
-        load = self.load(settings)
-        empty = Measurement(load, self._num_measured(load), now(), 0.0, 0, 1, 0.0)
+        empty = Measurement(self.load(settings), 0, now(), 0.0, 0, 1, 0.0)
         return replace(empty, first_error=reason)
-
-    def _num_measured(self, load: Load) -> int:
-        return sum(each.load == load for each in read_measurements(self.folder))
 
 
 def _one_line(text: object) -> str:

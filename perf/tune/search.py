@@ -6,7 +6,7 @@ continues.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Search:
             for load in (current, winner):
                 if len(found(load)) < turn:
                     with self.bench.serving(load.settings) as measure:
-                        append(folder, measure(self.request.seconds))
+                        append(folder, replace(measure(self.request.seconds), repeat=turn))
         return found(winner)[:most], found(current)[:most]
 
 

@@ -72,7 +72,7 @@ def tune(request: Request) -> int:
         continued_or_new(
             folder, Run("tune", **run_context(request.command), title=title, scenario=scenario)
         )
-        bench = Bench(request, spec, Path(scratch), folder, inputs, endpoint)
+        bench = Bench(request, spec, Path(scratch), inputs, endpoint)
         return run(Search(space, request, bench, folder, partial(_say_trial, request.goal)))
 
 

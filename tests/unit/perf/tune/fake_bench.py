@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from perf.report.schema import Load, Measurement, Percentiles, Run, read_measurements
+from perf.report.schema import Load, Measurement, Percentiles, Run
 from perf.tune.bench import Measure, TrialError
 from perf.tune.space import Settings
 
@@ -27,7 +26,6 @@ class FakeBench:
 
     broken: Callable[[Settings], bool] = lambda _: False
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
-    folder: Path | None = None  # where repeats are counted, as the real one does
     served: list[Settings] = field(default_factory=list)
 
     @contextmanager
@@ -42,9 +40,7 @@ class FakeBench:
     def _measure(self, settings: Settings) -> Measurement:
         per_s = tokens_per_s(settings)
         latency = 10.0 * float(settings.get(SEQS) or 64)
-        found = measurement(settings, per_s, latency)
-        before = read_measurements(self.folder) if self.folder else []
-        return replace(found, repeat=sum(each.load == found.load for each in before))
+        return measurement(settings, per_s, latency)
 
     def failed(self, settings: Settings, reason: str) -> Measurement:
         return measurement(settings, 0.0, None, error=reason)

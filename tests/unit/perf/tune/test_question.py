@@ -88,8 +88,7 @@ def bench(folder: Path, text: str, place: int) -> Bench:
     scratch.mkdir(exist_ok=True)
     spec = load(path)[place]
     request = Request("demo", path, folder / "model_repository", Goal("throughput"), 1, 3, 9, 1.0)
-    run = folder / "run"
-    return Bench(request, spec, scratch, run, Inputs(), STREAM if spec.streaming else "http-infer")
+    return Bench(request, spec, scratch, Inputs(), STREAM if spec.streaming else "http-infer")
 
 
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
         write=write,
     )
     results = folder / "results"
-    bench = FakeBench(interrupt_at=interrupt_at, folder=results)
+    bench = FakeBench(interrupt_at=interrupt_at)
     with locked_folder(results):
         write_run(results, RUN)
         return run_search(Search(SPACE, request, bench, results))

@@ -26,7 +26,7 @@ def make(folder: Path, goal: Goal, *trials: Measurement) -> Search:
     for each in trials:
         append(folder, each)
     request = Request("demo", folder, folder, goal, 8, repeats=2, trials=9, seconds=1.0)
-    return Search(Space({}, CURRENT), request, FakeBench(folder=folder), folder)
+    return Search(Space({}, CURRENT), request, FakeBench(), folder)
 
 
 @pytest.mark.parametrize(
