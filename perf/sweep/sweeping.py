@@ -14,7 +14,7 @@ from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
-from perf.report.points import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
+from perf.report.points import judged_metrics, shown
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import Measurement, Run, append, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
@@ -186,11 +186,7 @@ def _measure(
 def _summary(measurement: Measurement) -> str:
     if not measurement.num_requests:
         return f"failed: {measurement.first_error}"
-    known = (
-        *(throughput_of([measurement]), TOKENS, LATENCY["p50"], LATENCY["p99"]),
-        FIRST_TOKEN["p50"],
-    )
-    values = [(metric, metric.value(measurement)) for metric in known]
+    values = [(metric, metric.value(measurement)) for metric in judged_metrics([measurement])]
     said = (f"{one.label} {shown(value)} {one.unit}" for one, value in values if value is not None)
     return ", ".join(said) + ("" if measurement.stable else " (not stable)")
 

@@ -44,15 +44,16 @@ class Plan:
             yield from ((number, *each) for each in (found if number % 2 == 0 else found[::-1]))
 
     def loads(self, name: str, dtype: str) -> Iterator[Load]:
-        whole = Load(
-            target=name,
-            endpoint="http-completions",
-            input_name="mixed",
-            prompt_tokens=f"{SHORTEST_PROMPT}-{LONGEST_PROMPT}",
-            output_tokens="/".join(map(str, OUTPUT_LENGTHS)),
-            settings={"dtype": dtype},
-        )
-        yield from (replace(whole, concurrency=clients) for clients in self.clients)
+        for clients in self.clients:
+            yield Load(
+                target=name,
+                endpoint="http-completions",
+                concurrency=clients,
+                input_name="mixed",
+                prompt_tokens=f"{SHORTEST_PROMPT}-{LONGEST_PROMPT}",
+                output_tokens="/".join(map(str, OUTPUT_LENGTHS)),
+                settings={"dtype": dtype},
+            )
 
     def level(self, load: Load, number: int, model: str) -> Level:
         """Equal requests for every server of a round, new ones in each: a server may have cached
