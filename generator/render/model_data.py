@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,14 +21,22 @@ from generator.spec.python_env import PythonEnv
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engine_name, step_name
 from hf_triton.python_env.find_environment import ENVIRONMENT_FILE, LIBRARY_PATH
+from hf_triton.runtime.regular_file import read_json
 
-VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 # Where Triton's own backends look for the model, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 
+def newest_json(folder: Path, name: str) -> Any:
+    """Reads a JSON file of a model's newest version; None where it can't be read."""
+    found = folder.glob(f"[1-9]*/{name}")
+    with contextlib.suppress(OSError, ValueError):
+        return read_json(max(found, key=lambda path: int(path.parent.name)))
+    return None
+
+
 def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
-    files: dict[str, object] = {VALUES_FILE: _values(model, repository)}
+    files: dict[str, object] = {f"{VERSION_FOLDER}/model.json": _values(model, repository)}
     if model.has_environment and model.spec.python_env is not None:
         folder = repository / model.name
         files[f"{VERSION_FOLDER}/{ENVIRONMENT_FILE}"] = _environment(model.spec.python_env, folder)

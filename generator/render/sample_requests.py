@@ -9,7 +9,7 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
-from generator.render.model_data import VALUES_FILE
+from generator.render.model_data import newest_json
 from generator.spec.triton_models import ENGINE_PARAMETER, TASK_PARAMETER
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.sample_values import (
@@ -54,7 +54,7 @@ def sample_chat(task: str) -> list[dict[str, Any]]:
 
 
 def _values(folder: Path) -> Any:
-    return json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
+    return newest_json(folder, "model.json") or {}
 
 
 def _mask_token(folder: Path) -> str:

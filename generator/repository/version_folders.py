@@ -4,10 +4,8 @@ keeps its config.pbtxt in its own folder, so that either can be loaded.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from generator.errors import RepositoryError
 from generator.render import manifest
@@ -29,15 +27,6 @@ from generator.repository.versions import (
     version_of,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
-from hf_triton.runtime.regular_file import read_json
-
-
-def newest_json(folder: Path, name: str) -> Any:
-    """Reads a JSON file of the newest version; None where it can't be read."""
-    found = folder.glob(f"[1-9]*/{name}")
-    with contextlib.suppress(OSError, ValueError):
-        return read_json(max(found, key=lambda path: int(path.parent.name)))
-    return None
 
 
 def next_version(folder: Path) -> int:

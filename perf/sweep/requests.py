@@ -14,7 +14,7 @@ from typing import Any
 
 from generator.errors import GeneratorError, PerfError
 from generator.render import model_config
-from generator.render.model_data import VALUES_FILE
+from generator.render.model_data import newest_json
 from generator.render.sample_requests import infer_input, sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.schema import did_you_mean
@@ -196,7 +196,7 @@ def _asked(target: Target, output: int | None) -> dict[str, Any]:
 def _home(target: Target, repository: Path) -> str:
     """The folder that knows the model's options: of a model that streams, the engine's."""
     engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
-    return engine if (repository / engine / VALUES_FILE).is_file() else target.model
+    return engine if newest_json(repository / engine, "model.json") else target.model
 
 
 def _sample(target: Target, repository: Path) -> dict[str, Any]:

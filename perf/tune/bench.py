@@ -16,14 +16,13 @@ from generator.errors import GeneratorError
 from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.render.memory import CPU, folder_bytes
-from generator.render.model_data import VALUES_FILE
+from generator.render.model_data import newest_json
 from generator.repository import writing as writer
 from generator.repository.plan import plan_groups
 from generator.spec.model_spec import ModelSpec
 from generator.spec.triton_models import engine_name
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import free_cpu_bytes
-from hf_triton.runtime.regular_file import read_json
 from hf_triton.tritonserver.process import TritonServer
 from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, Record, measurement_of
@@ -76,7 +75,7 @@ class Bench:
 
     def _refuse_too_large(self, folder: Path, settings: Settings) -> None:
         """Raises TrialError where a generated model needs more memory than is free."""
-        values = read_json(folder / VALUES_FILE)
+        values = newest_json(folder, "model.json")
         cache_gib = float(values["options"].get("kv_cache_gib") or 0)
         need = folder_bytes(folder, values)[CPU] / 2**30
         need += cache_gib * float(settings.get(INSTANCES) or 1)

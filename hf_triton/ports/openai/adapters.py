@@ -26,8 +26,8 @@ from msgspec import Struct
 
 from generator.errors import GeneratorError, RepositoryError
 from generator.render.manifest import SOURCES_FILE
+from generator.render.model_data import newest_json
 from generator.repository import writing as writer
-from generator.repository.version_folders import newest_json
 from generator.spec.model_source import is_hub_id, is_revision
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from generator.yaml_file.keys import name_pattern

@@ -109,6 +109,13 @@ def test_a_mask_is_written_as_the_model_writes_it(tmp_path: Path) -> None:
     assert "[mask]" in bodies("fill-mask", tmp_path, model="./own")[1]["text_input"]
 
 
+def test_a_model_that_was_applied_has_lines_too(tmp_path: Path) -> None:
+    bodies("fill-mask", tmp_path)
+    repository = tmp_path / "model_repository"
+    (repository / "m" / "1").rename(repository / "m" / "3")
+    assert any("[MASK]" in line for line in curl_lines(repository, "m", URL))
+
+
 @pytest.mark.parametrize(
     "pipeline, names",
     [

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE
+from generator.render.model_data import newest_json
 from generator.repository import served_record
-from generator.repository.version_folders import newest_json
 from generator.spec.task_sets import (
     CHAT_TASKS,
     CLASSIFIER_TASKS,

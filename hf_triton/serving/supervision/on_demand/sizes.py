@@ -18,7 +18,7 @@ import psutil
 
 from generator.models_yaml.server_settings import OnDemand
 from generator.render.memory import CPU, folder_bytes
-from generator.repository.version_folders import newest_json
+from generator.render.model_data import newest_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import running_copy
 from hf_triton.tritonserver.stubs import Stub
