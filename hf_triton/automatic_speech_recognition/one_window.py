@@ -95,7 +95,7 @@ def _instruction(wanted: Wanted) -> str:
 
 
 LONGEST_S = 60.0  # tokens reserved for each sound
-_USUAL_TOKENS = 448
+USUAL_TOKENS = 448  # of an answer, where the model states none
 
 
 class EncoderDecoderModel(SpeechModel):
@@ -105,7 +105,7 @@ class EncoderDecoderModel(SpeechModel):
             raise LoadError("generation_config.json names no decoder_start_token_id")
         self._extractor, self._start = processor.feature_extractor, int(own.decoder_start_token_id)
         super().__init__(processor.tokenizer, int(self._extractor.sampling_rate))
-        asked = own.max_new_tokens or (own.max_length and own.max_length - 1) or _USUAL_TOKENS
+        asked = own.max_new_tokens or (own.max_length and own.max_length - 1) or USUAL_TOKENS
         positions = getattr(model.config, "max_target_positions", None)
         self._max_tokens = int(min(asked, (positions or asked + 1) - 1))
 

@@ -21,14 +21,13 @@ from hf_triton.text_generation.generation_loading import (
 )
 from hf_triton.text_generation.options import engine_options
 
-from .one_window import AudioTextModel, EncoderDecoderModel
+from .one_window import USUAL_TOKENS, AudioTextModel, EncoderDecoderModel
 from .options import Options
 from .transcript import SpeechModel, Wanted
 from .whisper.transcript import WhisperModel
 
 # Others begin their outputs with tokens that their own processors choose.
 _ENCODER_DECODERS = ("whisper", "moonshine", "speech_to_text")
-_USUAL_TOKENS = 448  # of an audio-text model's answer
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _load(
     if not config.is_encoder_decoder and has_media_class(config):
         parts = load_media_parts(served, files, config, placement)
         assert parts.media is not None
-        max_tokens = parts.model.generation_config.max_new_tokens or _USUAL_TOKENS
+        max_tokens = parts.model.generation_config.max_new_tokens or USUAL_TOKENS
         model = AudioTextModel(parts.media, parts.tokenizer, options.instruction, max_tokens)
         return parts, model
     if config.model_type not in _ENCODER_DECODERS:
