@@ -283,7 +283,7 @@ def main(arguments: Items[str] | None = None) -> int:
         "--device", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)"
     )
     args = parser.parse_args(arguments)
-    known = FAMILIES if args.command == "check" else SHAPES
+    known = [*FAMILIES] if args.command == "check" else [*SHAPES]
     if not any(re.search(args.only, name) for name in known):
         parser.error(f"--only: it is found in none of {', '.join(known)}")
     device = args.device or ("cuda:0" if torch.cuda.is_available() else "cpu")

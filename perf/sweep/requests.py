@@ -158,11 +158,11 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
         )
     prompts = inputs.prompt_tokens or (usual if name else ())
     if not prompts:
-        most: list[tuple[int | None, str]]
-        most = [(one.longest, one.label) for one in inputs.output_tokens] or [(None, "")]
+        limits: list[tuple[int | None, str]]
+        limits = [(one.longest, one.label) for one in inputs.output_tokens] or [(None, "")]
         return [
             Requests([_listed({**base, **_asked(target, longest)})], output=label)
-            for longest, label in most
+            for longest, label in limits
         ]
     tokenizer = _tokenizer(target, repository)
     count = counter(tokenizer) if tokenizer else None
