@@ -38,7 +38,10 @@ def test_without_a_tokenizer_words_are_counted_and_said() -> None:
 
 def test_a_model_of_sounds_gets_its_sample_and_no_text() -> None:
     names = {"audio": "TYPE_STRING", "prompt": "TYPE_STRING", "max_tokens": "TYPE_INT32"}
-    inputs = [{"name": name, "data_type": kind, "dims": [1]} for name, kind in names.items()]
+    inputs = [
+        {"name": name, "data_type": kind, "dims": [1], "optional": True}
+        for name, kind in names.items()
+    ]
     speech = Target("s", "http-infer", "s", from_dict({**config(), "input": inputs}))
     sound = {"audio": "UklGRg=="}
     (found,) = requests_of(

@@ -124,8 +124,8 @@ def test_settings_that_can_not_be_are_refused_with_the_reason(
     monkeypatch.setattr("shutil.which", lambda _: None)
     found = bench(tmp_path, YAML, 0)
     for settings, told in (
-        ({"instance_group.count": 5}, "needs at least 1.2 GiB, and 1.0 GiB are free"),
-        ({"options.kv_cache_gib": 8}, "needs at least 8.2 GiB, and 1.0 GiB are free"),
+        ({"instance_group.count": 5}, "needs at least 1.3 GiB, and 1.0 GiB are free"),
+        ({"options.kv_cache_gib": 8}, "needs at least 8.3 GiB, and 1.0 GiB are free"),
         ({"options.max_num_seqs": 0}, "max_num_seqs: got 0"),
     ):
         with pytest.raises(TrialError, match=told), found.serving(settings):
