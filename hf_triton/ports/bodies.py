@@ -32,10 +32,6 @@ class Bodies:
         is_full = self.num_bytes + num_bytes > self.all_bytes
         return request_bytes <= SMALL_BYTES or not is_full
 
-    def may_keep(self, request_bytes: int) -> bool:
-        """Whether to keep a request that tritonserver has, so that it can be sent again."""
-        return request_bytes <= SMALL_BYTES or self.num_bytes <= self.all_bytes // 2
-
     def check_length(self, num_bytes: int) -> None:
         """Raises RefusedError if the length that a request announces is too large."""
         if num_bytes > self.max_bytes:
@@ -54,6 +50,32 @@ class Bodies:
 
     def _too_large(self, got: str) -> RefusedError:
         return RefusedError(413, f"the body: got {got}, allowed: {self._allowed}")
+
+
+class Buffered:
+    """The bytes of one request that a port holds; they count until it is ``free``."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies, self.num_bytes = bodies, 0
+
+    def take(self, num_bytes: int) -> None:
+        """Counts ``num_bytes`` more. Raises RefusedError where they are too many."""
+        self._bodies.take(num_bytes, self.num_bytes + num_bytes)
+        self.num_bytes += num_bytes
+
+    def may_keep(self) -> bool:
+        """Whether to keep a request that tritonserver has, so that it can be sent again. Frees one
+        that is not kept.
+        """
+        bodies = self._bodies
+        keeps = self.num_bytes <= SMALL_BYTES or bodies.num_bytes <= bodies.all_bytes // 2
+        if not keeps:
+            self.free()
+        return keeps
+
+    def free(self) -> None:
+        self._bodies.num_bytes -= self.num_bytes
+        self.num_bytes = 0
 
 
 def check_count(count: int, where: str) -> None:

@@ -13,23 +13,12 @@ GRPC_ADMIN_HEADER = f"triton-grpc-protocol-{HTTP_ADMIN_HEADER}"
 
 
 class RefusedError(Exception):
-    """``status`` is HTTP's; the text says what was got, what is allowed and what to do.
+    """``status`` is HTTP's; the text says what was got, what is allowed and what to do."""
 
-    ``is_last``: the connection is closed after the answer, for what is left on it can't be read.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        text: str,
-        headers: Mapping[str, str] | None = None,
-        *,
-        is_last: bool = False,
-    ) -> None:
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
         self.status, self.text = status, text
         self.headers = dict(headers or {})
-        self.is_last = is_last
 
 
 def refusal_of(error: BaseException) -> RefusedError:

@@ -216,8 +216,8 @@ class RetryCoordinator:
 
 class InFlight:
     """One request to a Triton model, until its answer ends or it may not be sent again; its
-    ``payload`` is None from then on. While it is with the model, ``on_lost`` is called if the
-    model's process dies or the request's time is over.
+    ``payload`` is None from then on. One without a ``model`` is sent once. While it is with the
+    model, ``on_lost`` is called if the model's process dies or the request's time is over.
     """
 
     def __init__(
@@ -225,15 +225,15 @@ class InFlight:
         coordinator: RetryCoordinator,
         model: str,
         on_lost: Callable[[], None],
-        timeout_s: Callable[[], float] = lambda: math.inf,
+        timeout_s_of: Callable[[Any], float] = lambda _payload: math.inf,
         stream: str = "",
         payload: Any = b"",
     ) -> None:
-        """``timeout_s`` returns the request's own timeout, and is called only when the request has
-        to wait. ``stream`` names a stream that another process may go on with.
+        """``timeout_s_of`` returns the timeout in a payload, and is called only when the request
+        has to wait. ``stream`` names a stream that another process may go on with.
         """
         self.model, self.on_lost, self.payload = model, on_lost, payload
-        self._coordinator, self._timeout_s = coordinator, timeout_s
+        self._coordinator, self._timeout_s_of = coordinator, timeout_s_of
         self._began_s = time.monotonic()
         self._deadline_s: float | None = None  # None until it had to wait
         self._ends_s = math.inf  # the time until which it may wait
@@ -248,21 +248,22 @@ class InFlight:
         self._is_exclusive = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
     def may_be_sent_again(self) -> bool:
-        """Whether it has a payload and, as a stream that has begun, a journal; drops the payload of
-        one that has none.
-        """
-        if self.has_begun and not (self.stream and self.stream.goes_on):
-            self.payload = None
-        return self.payload is not None
+        """Whether it has a model, a payload and, as a stream that has begun, a journal."""
+        if not self.model or self.payload is None:
+            return False
+        return not self.has_begun or (self.stream is not None and self.stream.goes_on)
 
     def passed_on(self, num_responses: int = 1) -> None:
-        """Records that its caller got ``num_responses`` more, of a stream or whole."""
+        """Records that its caller got ``num_responses`` more, of a stream or whole; drops the
+        payload of one that may not be sent again from then on.
+        """
         had_begun, self.has_begun = self.has_begun, True
         if self.stream:
             self.stream.num_responses += num_responses
-        if not had_begun:
-            self.may_be_sent_again()
+        if not (had_begun or self.may_be_sent_again):
+            self.payload = None
 
     def call_text(self, name: str) -> str:
         """Returns a text that tells its model of it; ``name`` is that of the call under way."""
@@ -293,7 +294,7 @@ class InFlight:
         """
         self._leave()
         if self._deadline_s is None:
-            self._deadline_s = self._began_s + self._timeout_s()
+            self._deadline_s = self._began_s + self._timeout_s_of(self.payload)
         if self._ends_s == math.inf:
             self._ends_s = min(time.monotonic() + (self._told.wait_s or WAIT_S), self._deadline_s)
         self._coordinator.track(self, is_sent=False)
@@ -332,7 +333,7 @@ class InFlight:
         """Whether to send it again, because its error says that the model is not there and the
         model may come back.
         """
-        if not (self.may_be_sent_again() and self._told.may_come_back and AWAY.search(error)):
+        if not (self.may_be_sent_again and self._told.may_come_back and AWAY.search(error)):
             return False
         now = time.monotonic()
         is_known = self._told.is_coming or self._has_died() or error in (UNREACHABLE, STARTING)

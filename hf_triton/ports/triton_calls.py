@@ -193,13 +193,10 @@ class _Tries:
         stream = new_name() if asked.is_ours and streams else ""
         self.name = ""
         self.in_flight = InFlight(
-            retries, asked.model, self._lose, self._timeout_s, stream, asked.message
+            retries, asked.model, self._lose, _timeout_s_of, stream, asked.message
         )
         self._is_lost = False
         self._waiting: asyncio.Future[Any] | None = None
-
-    def _timeout_s(self) -> float:
-        return timeout_s_of(service_pb2.ModelInferRequest.FromString(self.in_flight.payload))
 
     async def begin(self) -> bytes:
         """Waits until it may be asked; returns what is sent. Raises RefusedError."""
@@ -233,7 +230,7 @@ class _Tries:
     def go_on_after(self, error: grpc.aio.AioRpcError | _LostError) -> None:
         """Raises RefusedError, or the error, unless it is to be asked again."""
         if isinstance(error, _LostError):
-            if not self.in_flight.may_be_sent_again():
+            if not self.in_flight.may_be_sent_again:
                 raise RefusedError(503, DIED) from None
             self.in_flight.lost()
         elif is_unreachable(error):
@@ -248,11 +245,11 @@ class _Tries:
             self._waiting.set_exception(_LostError())
 
 
-def timeout_s_of(request: Any) -> float:
+def _timeout_s_of(message: bytes) -> float:
     """The timeout that a ModelInferRequest asks for; infinite where it asks for none, or for none
     that is a number.
     """
-    timeout_ms = 0
+    request, timeout_ms = service_pb2.ModelInferRequest.FromString(message), 0
     if _TIMEOUT in request.parameters:
         timeout_ms = request.parameters[_TIMEOUT].int64_param
     else:

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from generator.render import model_config
+from hf_triton.ports.bodies import Buffered
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.port import GrpcPort
@@ -256,20 +257,10 @@ class _Call:
     @contextlib.contextmanager
     def _buffered(self, message: bytes, model: str) -> Iterator[Asked]:
         """A message that this process holds. Raises RefusedError where that is too much."""
-        bodies, num_bytes = self._port.bodies, len(message)
-        if not bodies.has_room(num_bytes, num_bytes):
-            raise RefusedError(503, "too many large requests at once; try again")
-        bodies.num_bytes += num_bytes
-
-        def may_keep() -> bool:  # though tritonserver has it
-            nonlocal num_bytes
-            keeps = bodies.may_keep(num_bytes)
-            if not keeps:
-                bodies.num_bytes -= num_bytes
-                num_bytes = 0
-            return keeps
-
+        buffered = Buffered(self._port.bodies)
+        buffered.take(len(message))
         try:
-            yield Asked(message, model, self._port.retries.model(model).is_ours, may_keep)
+            is_ours = self._port.retries.model(model).is_ours
+            yield Asked(message, model, is_ours, buffered.may_keep)
         finally:
-            bodies.num_bytes -= num_bytes
+            buffered.free()

@@ -20,7 +20,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnection(asyncio.Protocol):
-    """A client's connection. ``is_full``: the client has not read what was written."""
+    """A client's connection. It ``has_room`` while the client reads what was written."""
 
     transport: Any
 
@@ -35,7 +35,8 @@ class HttpConnection(asyncio.Protocol):
         self._address = ""
         self._waiting: deque[Request] = deque()
         self._exchange: Exchange | None = None
-        self.is_full = False
+        self.has_room = asyncio.Event()
+        self.has_room.set()
         self.deadline = math.inf
 
     # What asyncio calls.
@@ -58,24 +59,19 @@ class HttpConnection(asyncio.Protocol):
         self._proxy.connections.remove(self)
         for request in (*self._waiting, self._incoming):
             if request:
-                self._proxy.free(request)
+                request.free()
         self._waiting.clear()
         if self._exchange:
             self._exchange.abandon()
 
     def pause_writing(self) -> None:
         """The client reads slower than it is answered: nothing more is, until it has caught up."""
-        self.is_full = True
+        self.has_room.clear()
         self.deadline = self._proxy.now() + UNREAD_S
-        if self._exchange and self._exchange.upstream:
-            self._exchange.upstream.pause()
 
     def resume_writing(self) -> None:
-        self.is_full = False
+        self.has_room.set()
         self._set_deadline()
-        if self._exchange and self._exchange.upstream:
-            self._exchange.upstream.resume()
-        self._begin_next()
 
     # Requests out of the client's bytes.
 
@@ -99,17 +95,16 @@ class HttpConnection(asyncio.Protocol):
         """Refuses what is coming in, in its turn; the rest of the connection can't be read."""
         if self._is_over:
             return
-        request, self._incoming = self._incoming or Request(), None
-        self._proxy.free(request)
-        refusal.is_last = True
-        request.refusal = refusal
+        request, self._incoming = self._incoming or Request(self._proxy.bodies), None
+        request.free()
+        request.refusal, request.is_last = refusal, True
         self._is_over = True
         self._take_request(request)
 
     def on_message_begin(self) -> None:
         if self._is_over or not self._is_in_head:  # or it is a head of our own
             return
-        self._incoming = Request()
+        self._incoming = Request(self._proxy.bodies)
         self._set_deadline()
 
     def on_url(self, url: bytes) -> None:
@@ -142,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         if request is None or self._is_over:
             return
         try:
-            self._proxy.take_body(request, piece)
+            request.take_body(piece)
         except RefusedError as refusal:
             self._refuse(refusal)
         else:
@@ -161,17 +156,16 @@ class HttpConnection(asyncio.Protocol):
     def _take_request(self, request: Request) -> None:
         """A whole one; or one with a ``refusal``, after which nothing is read."""
         if len(self._waiting) >= _MAX_WAITING and not request.refusal:
-            self._proxy.free(request)
+            request.free()
             self._refuse(RefusedError(400, f"got more than {_MAX_WAITING} requests at once"))
             return
         self._waiting.append(request)
         self._begin_next()
 
     def _begin_next(self) -> None:
-        if self._waiting and not (self._exchange or self.is_full):
+        if self._waiting and not self._exchange:
             self._exchange = Exchange(self, self._proxy, self._waiting.popleft())
             self._set_deadline()
-            self._exchange.begin()
 
     def end_exchange(self, *, is_last: bool) -> None:
         """A request is answered: the next one, or the connection's end."""
@@ -201,7 +195,7 @@ class HttpConnection(asyncio.Protocol):
     def _set_deadline(self) -> None:
         """The client has sent something, or has been answered."""
         now = self._proxy.now()
-        if self.is_full:
+        if not self.has_room.is_set():
             return
         if self._exchange:
             self.deadline = math.inf

@@ -4,7 +4,6 @@ answered.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -13,273 +12,221 @@ from http.client import responses
 from typing import Any
 
 from hf_triton.ports import cors
-from hf_triton.ports.callers import Account
 from hf_triton.ports.http.json_bodies import timeout_s_of
-from hf_triton.ports.http.proxy import HttpProxy, Payload
+from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.http.request import Request
-from hf_triton.ports.http.upstream import Asker, Upstream
+from hf_triton.ports.http.upstream import LostError, Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
 from hf_triton.tritonserver.http_api import error_in
 
+_END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNK = b"\n\n\r\n"  # and of an event
 _ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
-class Exchange(Asker):
-    """A request of a client's HttpConnection, and its answer. ``upstream`` is the connection over
-    which it is asked.
-    """
+class Exchange:
+    """A request of a client's HttpConnection, and its answer."""
 
     def __init__(self, connection: Any, proxy: HttpProxy, request: Request) -> None:
         self._connection, self._proxy, self._request = connection, proxy, request
-        self.upstream: Upstream | None = None
-        self._account: Account | None = None
-        self._in_flight: InFlight | None = None  # what may be sent again
-        self._unwritten = bytearray()  # of an answer that may be none, or half an event
-        self._has_begun = self._is_again = False
-        self._task: asyncio.Task[None] | None = None
+        self._upstream: Upstream | None = None  # over which it is asked
+        self._has_begun = False  # to be answered
+        self._is_last = request.is_last  # of its connection
         self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
+        self._task = proxy.run(self._run())
 
-    def begin(self) -> None:
+    def abandon(self) -> None:
+        """The client has gone: so does its request."""
+        self._task.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream:
+            self._proxy.leave(upstream, self._request)
+        self._request.free()
+
+    async def _run(self) -> None:
         try:
-            self._begin()
+            await self._connection.has_room.wait()
+            await self._answer()
         except Exception as error:  # noqa: BLE001, the edge of a request
-            self._answer_refusal(refusal_of(error))
+            self._write_refusal(refusal_of(error))
+        finally:
+            self._request.free()
+        self._connection.end_exchange(is_last=self._closes)
 
-    def _begin(self) -> None:
-        request = self._request
+    @property
+    def _closes(self) -> bool:
+        """Whether the connection ends with this request."""
+        return self._is_last or self._proxy.is_stopping
+
+    async def _answer(self) -> None:
+        request, proxy = self._request, self._proxy
         if request.refusal:
-            raise request.refusal
+            self._write_refusal(request.refusal)
+            return
         if request.method == b"OPTIONS":
             wanted = request.text_of(b"access-control-request-headers")
-            self._answer(204, b"", cors.preflight(wanted))
+            self._write_whole(204, b"", cors.preflight(wanted))
             return
-        self._proxy.callers.enter(request.account)
-        self._account = request.account
-        if request.endpoint == "ready" and self._proxy.retries.model(request.model).is_asleep:
-            self._answer(200, b"", {})  # its next request has it loaded
-            return
-        payload, may_send = self._proxy.checked(request), True
-        if request.awaited_model:
-            self._in_flight = InFlight(
-                self._proxy.retries,
-                request.awaited_model,
-                self._lose_model,
-                self._timeout_s,
-                request.call_name if request.streams else "",
-                payload,
-            )
-            may_send = self._in_flight.send_now()
-        upstream = self._proxy.pool.take() if may_send and isinstance(payload, bytes) else None
-        if upstream and isinstance(payload, bytes):
-            self._ask(upstream, payload)
-        else:
-            self._task = self._proxy.run(self._ask_later(payload, may_send=may_send))
-
-    def _timeout_s(self) -> float:
-        payload = self._in_flight.payload if self._in_flight else None
-        return timeout_s_of(payload if isinstance(payload, bytes) else b"")
-
-    def _ask(self, upstream: Upstream, payload: bytes) -> None:
-        self.upstream = upstream
-        upstream.ask(self, payload)
-        if self._connection.is_full:
-            upstream.pause()
-
-    async def _ask_later(self, payload: Payload, *, may_send: bool) -> None:
-        """Asks once its model is there, its body is checked and a connection is made."""
+        proxy.callers.enter(request.account)
         try:
-            if self._in_flight and not may_send:
-                await self._in_flight.wait_until_sendable()
-            ready = payload if isinstance(payload, bytes) else await payload()
-            if self._in_flight and self._in_flight.payload is not None:
-                self._in_flight.payload = ready
-            upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
-            if self._in_flight and self._request.call_name:
-                ready = self._in_flight.as_sent_again(ready, self._request.call_name)
-        except Exception as error:  # noqa: BLE001, the edge of a request
-            self._take_failure(error)
-        else:
-            self._is_again = self._has_begun
-            self._ask(upstream, ready)
+            if request.endpoint == "ready" and proxy.retries.model(request.model).is_asleep:
+                self._write_whole(200, b"", {})  # its next request has it loaded
+            else:
+                await self._ask()
+        finally:
+            if request.account:
+                request.account.leave()
 
-    # Apart: an error that a local variable names holds its frame and the payload there.
-    def _take_failure(self, error: Exception) -> None:
-        refusal = refusal_of(error)
-        if isinstance(error, OSError):
-            refusal = RefusedError(503, STARTING, {"Retry-After": "1"})
-        if not self._ask_again_after(refusal.text):
-            self._answer_refusal(refusal)
+    async def _ask(self) -> None:
+        """Asks until there is an answer. Raises RefusedError."""
+        request, proxy = self._request, self._proxy
+        proxy.choose_model(request)
+        in_flight = InFlight(
+            proxy.retries,
+            request.awaited_model,
+            self._lose_model,
+            timeout_s_of,
+            request.call_name if request.streams else "",
+            await proxy.checked(request),
+        )
+        try:
+            while not await self._is_answered(in_flight):
+                pass
+        finally:
+            in_flight.end()
 
-    def _ask_again_after(self, error: str) -> bool:
-        """Whether it is asked again, because an error says that its model is away."""
-        in_flight = self._in_flight
-        if not (in_flight and in_flight.is_retryable(error)):
-            return False
-        self._task = self._proxy.run(self._ask_later(in_flight.payload, may_send=False))
-        return True
+    async def _is_answered(self, in_flight: InFlight) -> bool:
+        """Sends the request. Returns whether it was answered; its model was away otherwise. Raises
+        RefusedError.
+        """
+        request, proxy = self._request, self._proxy
+        if not in_flight.send_now():
+            await in_flight.wait_until_sendable()
+        try:
+            upstream = self._upstream = await proxy.pool.take()
+        except (FileNotFoundError, ConnectionError, BlockingIOError):
+            if in_flight.is_retryable(STARTING):
+                return False
+            raise RefusedError(503, STARTING, {"Retry-After": "1"}) from None
+        try:
+            await upstream.send(in_flight.as_sent_again(in_flight.payload, request.call_name))
+            if not (in_flight.model and request.buffered.may_keep()):
+                in_flight.payload = None
+                request.free()
+            return await self._passes_on(upstream, in_flight)
+        except LostError:
+            if in_flight.may_be_sent_again:
+                in_flight.lost()
+                return False
+            self._end_lost(upstream)
+            return True
+        finally:
+            if self._upstream:  # the client is there
+                self._upstream = None
+                upstream.release()
 
     def _lose_model(self) -> None:
-        upstream, self.upstream = self.upstream, None
-        if upstream:
-            upstream.forget()
-            self._lose(upstream)
+        if self._upstream:
+            self._upstream.abort()
 
-    def _lose(self, upstream: Upstream) -> None:
-        """Asks again where the request can go on, and ends it otherwise."""
-        self._unwritten.clear()
-        in_flight = self._in_flight
-        if in_flight and in_flight.may_be_sent_again():
-            in_flight.lost()
-            self._task = self._proxy.run(self._ask_later(in_flight.payload, may_send=False))
-        elif not (upstream.status or self._has_begun):
-            self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
-        elif upstream.is_between_chunks or self._is_again:
-            self._end_stream(DIED)
-        elif self._request.version == b"1.0":
-            self._connection.close()  # which is how its answer ends
-        else:
+    def _end_lost(self, upstream: Upstream) -> None:
+        """Ends an answer that tritonserver did not. Raises RefusedError where that can be told."""
+        self._is_last = True
+        if not self._has_begun:
+            raise RefusedError(503, GONE, {"Retry-After": "1"})
+        if upstream.is_between_chunks or not upstream.status:
+            raise RefusedError(503, DIED)
+        if self._request.version != b"1.0":  # whose answers end so
             self._connection.abort()
 
-    # What the connection to tritonserver calls.
+    async def _passes_on(self, upstream: Upstream, in_flight: InFlight) -> bool:
+        """Passes the answer on. Returns False where an error says that the model is away. Raises
+        LostError, RefusedError.
+        """
+        is_again = self._has_begun
+        answer = await upstream.read()
+        while not upstream.status:
+            answer += await upstream.read()
+        is_error = upstream.status >= HTTPStatus.BAD_REQUEST
+        if is_error and (is_again or in_flight.payload is not None):
+            while data := await upstream.read():
+                answer += data
+            error = answer.partition(_END_OF_HEAD)[2].decode(errors="replace")
+            if in_flight.is_retryable(error):
+                return False
+            if is_again:
+                raise RefusedError(503, error_in(error) or DIED)
+        self._begin_answer(in_flight)
+        if is_again:
+            answer = answer.partition(_END_OF_HEAD)[2]
+        return await self._passes_on_rest(upstream, in_flight, answer)
 
-    def end_request(self) -> None:
-        if self._in_flight and self._proxy.bodies.may_keep(self._request.num_buffered):
-            return
-        if self._in_flight:
-            self._in_flight.payload = None
-        self._proxy.free(self._request)
-
-    def take_answer(self, data: bytes) -> None:
-        """Bytes of an error are held: it may say that the model is away."""
-        upstream, in_flight = self.upstream, self._in_flight
-        if not (upstream and in_flight):
-            self._write_answer(data)
-            return
-        if not self._has_begun or self._is_again:
-            self._unwritten += data
-            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and in_flight.payload is not None
-            if not upstream.status or is_error:
-                return
-            data = bytes(self._unwritten)
-            self._unwritten.clear()
-            self._begin_answer()
-            if self._is_again:
-                data, self._is_again = data.partition(b"\r\n\r\n")[2], False
-        if in_flight.payload is None:
-            self._write_answer(data)
-        else:
-            self._take_events(upstream, in_flight, data)
-
-    def _take_events(self, upstream: Upstream, in_flight: InFlight, data: bytes) -> None:
-        """Passes on whole events of a stream that may go on in another process."""
-        self._unwritten += data
-        size = len(self._unwritten)
-        if not upstream.is_between_chunks:
-            size = self._unwritten.rfind(_END_OF_CHUNK) + len(_END_OF_CHUNK)
-            if size < len(_END_OF_CHUNK):
-                return
-        events = bytes(self._unwritten[:size])
-        del self._unwritten[:size]
-        error = _ERROR_EVENT.search(events)
-        if error and self._ask_again_after(error[1].decode(errors="replace")):
-            events = events[: error.start()]
-            self._unwritten.clear()
-            self.upstream = None
-            upstream.forget()
-        in_flight.passed_on(events.count(b"\n\n"))
-        self._write_answer(events)
-
-    def _begin_answer(self) -> None:
+    def _begin_answer(self, in_flight: InFlight) -> None:
         """Only a stream that can go on in another process is asked again from here on; whole
         answers are safe, other streams can be lost still.
         """
         self._has_begun = True
-        if self._in_flight and self._request.streams:
-            self._in_flight.has_begun = True
-        elif self._in_flight:
-            self._in_flight.end()
-            self._in_flight = None
-        if not (self._in_flight and self._in_flight.may_be_sent_again()):
-            self._proxy.free(self._request)
+        if self._request.streams:
+            in_flight.passed_on(0)
+        else:
+            in_flight.end()
+        if in_flight.payload is None:
+            self._request.free()
 
-    def end_answer(self, upstream: Upstream) -> None:
-        self.upstream = None
-        if self._unwritten:
-            answer = bytes(self._unwritten)
-            body = answer.partition(b"\r\n\r\n")[2].decode(errors="replace")
-            self._unwritten.clear()
-            if (self._is_again or not self._has_begun) and self._ask_again_after(body):
-                return
-            if self._is_again:
-                self._end_stream(error_in(body) or DIED)
-                return
-            self._begin_answer()
-            self._write_answer(answer)
-        self._end(is_last=not upstream.keeps_alive)
-
-    def lose_answer(self, upstream: Upstream) -> None:
-        """Tritonserver has closed the connection, or died."""
-        self.upstream = None
-        self._lose(upstream)
+    async def _passes_on_rest(
+        self, upstream: Upstream, in_flight: InFlight, unwritten: bytes
+    ) -> bool:
+        """Passes on what has come and what comes; of a stream that may go on in another process,
+        whole events.
+        """
+        while True:
+            events, unwritten, is_away = unwritten, b"", False
+            if in_flight.payload is not None:
+                if not upstream.is_between_chunks:
+                    whole, end, unwritten = events.rpartition(_END_OF_CHUNK)
+                    events = whole + end
+                error = _ERROR_EVENT.search(events)
+                if error and in_flight.is_retryable(error[1].decode(errors="replace")):
+                    events, is_away = events[: error.start()], True
+                in_flight.passed_on(events.count(b"\n\n"))
+            await self._write(events)
+            if is_away:
+                return False
+            if not (data := await upstream.read()):
+                break
+            unwritten += data
+        await self._write(unwritten)
+        self._is_last |= not upstream.keeps_alive
+        return True
 
     # What the client gets.
 
-    def _write_answer(self, data: bytes) -> None:
+    async def _write(self, data: bytes) -> None:
+        """Returns once the client has read enough of it."""
         if self._extra_headers:
             line, end, rest = data.partition(b"\r\n")
             if end:
                 data = b"".join((line, end, self._extra_headers, rest))
                 self._extra_headers = b""
         self._connection.transport.write(data)
+        await self._connection.has_room.wait()
 
-    def _end_stream(self, error: str) -> None:
-        event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
-        self._connection.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
-        self._end(is_last=True)
-
-    def _answer_refusal(self, refusal: RefusedError) -> None:
-        if self._has_begun:
-            self._end_stream(refusal.text)
+    def _write_refusal(self, refusal: RefusedError) -> None:
+        if self._has_begun:  # as events
+            self._is_last = True
+            event = b"data: %b\n\n" % json.dumps({"error": refusal.text}).encode()
+            self._connection.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
             return
         body = json.dumps({"error": refusal.text}).encode()
         headers = {"Content-Type": "application/json", **refusal.headers}
-        self._answer(refusal.status, body, headers, is_last=refusal.is_last)
+        self._write_whole(refusal.status, body, headers)
 
-    def _answer(
-        self, status: int, body: bytes, headers: Mapping[str, str], *, is_last: bool = False
-    ) -> None:
+    def _write_whole(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if status != HTTPStatus.NO_CONTENT:
             lines.append(f"Content-Length: {len(body)}")
-        lines.append(f"Connection: {'close' if self._closes(is_last) else 'keep-alive'}")
+        lines.append(f"Connection: {'close' if self._closes else 'keep-alive'}")
         head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
         self._connection.transport.write(b"".join((head, self._extra_headers, b"\r\n", body)))
-        self._end(is_last=is_last)
-
-    def _closes(self, is_last: bool) -> bool:
-        """Whether the connection ends with this request."""
-        return is_last or self._proxy.is_stopping or self._request.is_last
-
-    def _end(self, *, is_last: bool) -> None:
-        self._leave()
-        self._connection.end_exchange(is_last=self._closes(is_last))
-
-    def abandon(self) -> None:
-        """The client has gone: so does its request."""
-        if self._task:
-            self._task.cancel()
-        if self.upstream:
-            self._proxy.leave(self.upstream, self._request)
-        self._leave()
-
-    def _leave(self) -> None:
-        self._proxy.free(self._request)
-        in_flight, account = self._in_flight, self._account
-        self._in_flight = self._account = None
-        if in_flight:
-            in_flight.end()
-        if account:
-            account.leave()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
@@ -17,7 +15,7 @@ from hf_triton.ports.http.json_bodies import (
     checked_object,
 )
 from hf_triton.ports.http.request import ADMIN_HEADER, Request
-from hf_triton.ports.http.upstream import LeftAnswer, Pool, Upstream
+from hf_triton.ports.http.upstream import Pool, Upstream, read_left
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
 
@@ -31,8 +29,6 @@ _ADMIN_PATH = re.compile(
 )
 
 _LARGE_BYTES = 1 << 18  # take a millisecond and more to read
-# What goes on to tritonserver, or what finds it out.
-Payload = bytes | Callable[[], Awaitable[bytes]]
 
 
 class HttpProxy(Port):
@@ -63,33 +59,11 @@ class HttpProxy(Port):
         connections that are closed meanwhile are no good to Triton's threads.
         """
         if request.call_name and upstream.is_sent:
-            LeftAnswer(upstream, self.retries.abandoned, request.call_name)
+            self.run(read_left(upstream, self.retries.abandoned, request.call_name))
         else:
-            upstream.forget()
+            upstream.abort()
 
-    def take_body(self, request: Request, piece: bytes) -> None:
-        if request.method != b"POST":
-            return  # nobody reads it
-        self.bodies.take(len(piece), len(request.body) + len(piece))
-        request.num_buffered += len(piece)
-        request.take_body(piece)
-
-    def free(self, request: Request) -> None:
-        """Drops a request's body, and no longer counts its bytes."""
-        self.bodies.num_bytes -= request.num_buffered
-        request.num_buffered, request.body = 0, b""
-
-    def checked(self, request: Request) -> Payload:
-        """The request as it goes on to tritonserver; later where others would wait while it is
-        read. Raises RefusedError.
-        """
-        self._choose_model(request)
-        body, request.body = bytes(request.body), b""
-        if len(body) > _LARGE_BYTES or (body and request.encoding in ENCODINGS):
-            return partial(self._checked_aside, request, body)
-        return self._written(request, body)
-
-    def _choose_model(self, request: Request) -> None:
+    def choose_model(self, request: Request) -> None:
         """Notes which model is to answer, and how it knows the request."""
         model, endpoint = self.retries.model(request.model), request.endpoint
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
@@ -99,18 +73,18 @@ class HttpProxy(Port):
         elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
             request.awaited_model = request.model
 
-    async def _checked_aside(self, request: Request, body: bytes) -> bytes:
-        """Decompresses and checks a body on a thread: Triton gets the bytes that were checked.
-        Raises RefusedError.
+    async def checked(self, request: Request) -> bytes:
+        """The request as it goes on to tritonserver, which gets the bytes that were checked. Large
+        bodies are read on a thread, so that others need not wait. Raises RefusedError.
         """
-        if request.encoding in ENCODINGS:
-            most = self.bodies.max_bytes
-            body = await asyncio.to_thread(expanded, body, most, "body")
-            self.bodies.num_bytes -= request.num_buffered
-            request.num_buffered = 0
-            self.bodies.take(len(body), len(body))
-            request.num_buffered = len(body)
-        return await asyncio.to_thread(self._written, request, body)
+        body, request.body = bytes(request.body), bytearray()
+        if body and request.encoding in ENCODINGS:
+            body = await asyncio.to_thread(expanded, body, self.bodies.max_bytes, "body")
+            request.buffered.free()
+            request.buffered.take(len(body))
+        if len(body) > _LARGE_BYTES:
+            return await asyncio.to_thread(self._written, request, body)
+        return self._written(request, body)
 
     def _written(self, request: Request, body: bytes) -> bytes:
         """The request for tritonserver. Raises RefusedError."""

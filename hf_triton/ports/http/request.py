@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from hf_triton.ports.bodies import ENCODINGS
+from hf_triton.ports.bodies import ENCODINGS, Bodies, Buffered
 from hf_triton.ports.callers import Account
 from hf_triton.ports.http.json_bodies import model_and_endpoint
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
@@ -45,27 +45,21 @@ def is_host(value: bytes) -> bool:
 class Request:
     """Filled while its head and body come; ``refusal`` is why it does not go on."""
 
-    __slots__ = (
-        *("account", "awaited_model", "awaits_continue", "body", "call_name", "endpoint"),
-        *("is_last", "lines", "method", "model", "noted", "num_buffered"),
-        *("num_head_bytes", "path", "refusal", "streams", "target", "version"),
-    )
-
-    def __init__(self) -> None:
+    def __init__(self, bodies: Bodies) -> None:
         self.method = self.target = self.version = b""
         self.path = ""
         self.lines: list[bytes] = []
         self.noted: dict[bytes, bytes] = {}
-        self.body: bytes | bytearray = b""
+        self.body = bytearray()
+        self.buffered = Buffered(bodies)  # of the body what tritonserver does not have yet
         self.num_head_bytes = 0
-        self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
         self.awaits_continue = False  # the client sends its body only when it is told to
         self.account: Account | None = None
         self.model = self.endpoint = ""  # of its path
         self.awaited_model = ""  # which must be there to answer
         self.streams = False  # its answer
         self.call_name = ""  # by which its model, one of ours, knows it
-        self.is_last = False
+        self.is_last = False  # of its connection
         self.refusal: RefusedError | None = None
 
     def take_header(self, name: bytes, value: bytes) -> None:
@@ -125,12 +119,15 @@ class Request:
             self.refuse(400, WRONG_HOST)
 
     def take_body(self, piece: bytes) -> None:
-        if not self.body:
-            self.body = piece
-            return
-        if isinstance(self.body, bytes):
-            self.body = bytearray(self.body)
-        self.body += piece
+        """Raises RefusedError where it is too large."""
+        if self.method == b"POST":  # nobody reads another one's
+            self.buffered.take(len(piece))
+            self.body += piece
+
+    def free(self) -> None:
+        """Drops the body, and no longer counts its bytes."""
+        self.buffered.free()
+        self.body = bytearray()
 
     def text_of(self, name: bytes) -> str | None:
         """A header that was noted."""

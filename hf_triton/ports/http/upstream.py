@@ -9,24 +9,14 @@ from typing import Any
 import httptools
 
 from hf_triton.ports.call_files import LEFT_S, AbandonedRequests
+from hf_triton.ports.time_limit import timeout
 
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_MAX_UNREAD_BYTES = 1 << 16
 
 
-class Asker:
-    """A recipient of an answer, piece by piece."""
-
-    def end_request(self) -> None:
-        """All of the request has been sent."""
-
-    def take_answer(self, data: bytes) -> None:
-        """The next bytes of the answer, head and body alike."""
-
-    def end_answer(self, upstream: Upstream) -> None:
-        """The answer is complete."""
-
-    def lose_answer(self, upstream: Upstream) -> None:
-        """The connection was closed before."""
+class LostError(Exception):
+    """The connection was closed before the answer was complete."""
 
 
 class Upstream(asyncio.Protocol):
@@ -38,68 +28,82 @@ class Upstream(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._transport: Any = None
-        self._asker: Asker | None = None
-        self._is_complete = self.keeps_alive = self.is_between_chunks = False
+        self._change: asyncio.Future[None] | None = None
+        self._unread = b""
+        self._is_complete = True  # nothing is asked
+        self._is_lost = self.keeps_alive = self.is_between_chunks = False
         self.is_sent = True
         self.status = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def ask(self, asker: Asker, request: bytes) -> None:
-        """Sends a whole request; the answer goes to ``asker``."""
-        self._asker = asker
+    async def send(self, request: bytes) -> None:
+        """Sends a whole request; returns once Triton has it, or answers before that."""
         self._is_complete = self.is_between_chunks = False
         self.status = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
-        if self.is_sent:
-            asker.end_request()
+        while not (self.is_sent or self.status or self._is_lost):
+            await self._changed()
+
+    async def read(self) -> bytes:
+        """The next bytes of the answer, head and body alike; b"" at its end. Raises LostError."""
+        while not (self._unread or self._is_complete):
+            if self._is_lost:
+                raise LostError
+            await self._changed()
+        data, self._unread = self._unread, b""
+        self._transport.resume_reading()
+        return data
+
+    def release(self) -> None:
+        """Keeps the connection for the next request. Where the answer is not complete, it closes it
+        instead: Triton sees that, and cancels.
+        """
+        is_reusable = self._is_complete and self.keeps_alive and self.is_sent
+        if is_reusable and not self._transport.is_closing():
+            self._pool.give_back(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        self._pool.remove(self)
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def _changed(self) -> None:
+        self._change = asyncio.get_running_loop().create_future()
+        await self._change
+
+    def _wake(self) -> None:
+        if self._change and not self._change.done():
+            self._change.set_result(None)
+
+    # What asyncio and httptools call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_complete:  # nobody has asked for it
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abort()
+            return
+        self._unread += data
+        if len(self._unread) > _MAX_UNREAD_BYTES:
+            self._transport.pause_reading()
+        self._wake()
 
     def pause_writing(self) -> None:
         self.is_sent = False
 
     def resume_writing(self) -> None:
         self.is_sent = True
-        if self._asker:
-            self._asker.end_request()
-
-    def forget(self) -> None:
-        """Drops the answer: Triton sees the connection closed, and cancels."""
-        self._asker = None
-        self._transport.abort()
-
-    def pass_to(self, asker: Asker) -> None:
-        """The rest of the answer goes to another one."""
-        self._asker = asker
-        self._transport.resume_reading()
-
-    def pause(self) -> None:
-        self._transport.pause_reading()
-
-    def resume(self) -> None:
-        self._transport.resume_reading()
-
-    def data_received(self, data: bytes) -> None:
-        asker = self._asker
-        if asker is None:  # nothing was asked
-            self._pool.remove(self)
-            self._transport.abort()
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.abort()
-            return
-        asker.take_answer(data)
-        if self._is_complete and self._asker:  # who has not taken it for lost
-            self._asker = None
-            if self.keeps_alive and self.is_sent:
-                self._transport.resume_reading()  # for the next one, who may read faster
-                self._pool.give_back(self)
-            else:
-                self._transport.abort()
-            asker.end_answer(self)
+        self._wake()
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -115,13 +119,9 @@ class Upstream(asyncio.Protocol):
         self._is_complete = True
 
     def connection_lost(self, _error: Exception | None) -> None:
+        self._is_lost = True
         self._pool.remove(self)
-        asker, self._asker = self._asker, None
-        if asker:
-            asker.lose_answer(self)
-
-    def close(self) -> None:
-        self._transport.close()
+        self._wake()
 
 
 class Pool:
@@ -134,11 +134,10 @@ class Pool:
         self._idle: dict[Upstream, None] = {}  # in order, and one is removed at no cost
         self._is_closed = False
 
-    def take(self) -> Upstream | None:
-        return self._idle.popitem()[0] if self._idle else None
-
-    async def connect(self) -> Upstream:
-        """A new one. Raises OSError where tritonserver does not listen."""
+    async def take(self) -> Upstream:
+        """Raises OSError where tritonserver does not listen."""
+        if self._idle:
+            return self._idle.popitem()[0]
         loop = asyncio.get_running_loop()
         for pause_s in _PAUSES_S:
             with contextlib.suppress(BlockingIOError):  # too many come at once for its queue
@@ -165,24 +164,16 @@ class Pool:
         self._idle.clear()
 
 
-class LeftAnswer(Asker):
-    """The answer to a request that was left: nobody wants it, but it is read to its end, which
-    comes soon, for its model is told. One whose model has died never ends.
+async def read_left(upstream: Upstream, abandoned: AbandonedRequests, name: str) -> None:
+    """Reads the answer to a request that was left. Its end comes soon, for its model is told; the
+    answer of one that has died never ends.
     """
-
-    def __init__(self, upstream: Upstream, abandoned: AbandonedRequests, name: str) -> None:
-        self._abandoned, self._name = abandoned, name
-        abandoned.tell(name)
-        self._timer = asyncio.get_running_loop().call_later(LEFT_S, self._give_up, upstream)
-        upstream.pass_to(self)
-
-    def _give_up(self, upstream: Upstream) -> None:
-        self._abandoned.forget(self._name)
-        upstream.forget()
-
-    def end_answer(self, _upstream: Upstream) -> None:
-        self._timer.cancel()
-        self._abandoned.forget(self._name)
-
-    def lose_answer(self, upstream: Upstream) -> None:
-        self.end_answer(upstream)
+    abandoned.tell(name)
+    try:
+        with contextlib.suppress(asyncio.TimeoutError, LostError):
+            async with timeout(LEFT_S):
+                while await upstream.read():
+                    pass
+    finally:
+        abandoned.forget(name)
+        upstream.release()

@@ -35,7 +35,7 @@ def held_of(port: RetryCoordinator, timeout_s: float = 60.0) -> tuple[InFlight, 
         losses.append("lost")
         held.lost()
 
-    held = InFlight(port, "m", lose, lambda: timeout_s)
+    held = InFlight(port, "m", lose, lambda _payload: timeout_s)
     return held, losses
 
 
