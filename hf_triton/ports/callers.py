@@ -39,6 +39,11 @@ class Account:
         if most and self.num_running >= most:
             text = f"got more than {most} requests at once from one caller; send them one by one"
             raise RefusedError(429, text, {"Retry-After": "1"})
+        self.count(now)
+        self.num_running += 1
+
+    def count(self, now: float) -> None:
+        """Counts a request of a minute. Raises RefusedError (429) where it is one too many."""
         per_minute = self.limits.requests_per_minute
         if per_minute:
             gained = (now - self.filled_at_s) * per_minute / 60
@@ -48,7 +53,6 @@ class Account:
                 text = f"got more than {per_minute} requests in a minute from one caller"
                 raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
             self.tokens -= 1
-        self.num_running += 1
 
     def leave(self) -> None:
         self.num_running -= 1
@@ -90,6 +94,11 @@ class Callers:
     def enter(self, account: Account | None) -> None:
         if account:
             account.enter(self._clock())
+
+    def count_another(self, account: Account | None) -> None:
+        """Counts another request of a call that goes on. Raises RefusedError."""
+        if account:
+            account.count(self._clock())
 
     def _new_account(self, limits: Limits, alias: str = "") -> Account:
         return Account(limits, alias, 0, limits.requests_per_minute, self._clock())

@@ -205,7 +205,7 @@ class _Call:
                     message, reading = reading.result(), None
                     is_over = message is None
                     if message is not None:
-                        self._port.count_another(self._account)
+                        self._port.callers.count_another(self._account)
                         one = self._answer_one(message, tuple(running))
                         running.append(asyncio.create_task(one))
         finally:

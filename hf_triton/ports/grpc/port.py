@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,26 +16,14 @@ from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, RefusedError
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 from hf_triton.runtime.request.request_parameters import CALLER
 
-_HEALTH = "/grpc.health.v1.Health/Check"
-_READY, _MODEL_METADATA, _CONFIG, _INDEX, _LOAD, _UNLOAD, _LIVE, _SERVER_READY = (
-    f"{SERVICE}{name}"
-    for name in (
-        *("ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex"),
-        *("RepositoryModelLoad", "RepositoryModelUnload", "ServerLive", "ServerReady"),
-    )
-)
-# What changes a server or reaches into its memory.
-_ADMIN = {
-    *(_LOAD, _UNLOAD, f"{SERVICE}TraceSetting", f"{SERVICE}LogSettings"),
-    *(
-        f"{SERVICE}{kind}SharedMemory{what}"
-        for kind in ("System", "Cuda")
-        for what in ("Status", "Register", "Unregister")
-    ),
-}
 _METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-_METHODS = {f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON} | {_HEALTH}
-_OPEN = {_HEALTH, _LIVE, _SERVER_READY}
+_HEALTH = "/grpc.health.v1.Health/Check"
+_METHODS = {*(f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON), _HEALTH}
+# What changes a server or reaches into its memory.
+_ADMIN = {one for one in _METHODS if re.search("RepositoryModel|Setting|SharedMemory", one)}
+_OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
+_READY, _LOAD = f"{SERVICE}ModelReady", f"{SERVICE}RepositoryModelLoad"
+_TOLD_BY_LOADED = {f"{SERVICE}ModelMetadata", f"{SERVICE}ModelConfig"}
 _KEY = "authorization"
 # triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
 # is the connection's own.
@@ -100,7 +89,7 @@ class GrpcPort(Port):
             return model
         if method != _LOAD and len(message) > SMALL_BYTES:
             raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
-        name = model_of(message) if method in (_MODEL_METADATA, _CONFIG) else ""
+        name = model_of(message) if method in _TOLD_BY_LOADED else ""
         return name if self.retries.model(name).is_asleep else ""
 
     def own_answer(self, method: str, message: bytes) -> bytes | None:
@@ -111,13 +100,3 @@ class GrpcPort(Port):
             return None
         answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
         return answer
-
-    def count_another(self, account: Account | None) -> None:
-        """Counts another request of a stream. Raises RefusedError."""
-        if account:
-            account.leave()
-            try:
-                self.callers.enter(account)
-            except RefusedError:
-                account.num_running += 1  # the call itself goes on
-                raise
