@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from enum import Enum, auto
 from typing import Any
 
 import httptools
@@ -19,6 +20,18 @@ _MAX_WAITING = 64  # requests that a client sent before the one under way was an
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class Phase(Enum):
+    """What comes next of a client: a request, the rest of a head, of a body, or nothing to read."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    OVER = auto()
+
+
+_LIMITS_S = {Phase.IDLE: IDLE_S, Phase.HEAD: HEAD_S, Phase.OVER: LINGER_S}
+
+
 class HttpConnection(asyncio.Protocol):
     """A client's connection. It ``has_room`` while the client reads what was written."""
 
@@ -27,11 +40,10 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, proxy: HttpProxy) -> None:
         self._proxy = proxy
         self._parser = httptools.HttpRequestParser(self)
+        self._phase = Phase.IDLE
         self._num_head_bytes = 0  # or of what goes with chunks, since the last piece of a body
-        self._is_in_head = True
         self._ends_at_s = math.inf  # when the whole body must be there
-        self._incoming: Request | None = None  # the one that has begun to come
-        self._is_over = False  # what still comes is no request any more
+        self._incoming = Request(proxy.bodies)
         self._address = ""
         self._waiting: deque[Request] = deque()
         self._exchange: Exchange | None = None
@@ -49,17 +61,16 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._num_head_bytes += len(data)
-        while data and not self._is_over:
+        while data and self._phase is not Phase.OVER:
             data = self._parse(data)
         if self._num_head_bytes > MAX_HEAD_BYTES:
             self._refuse(RefusedError(431, f"got headers of more than {MAX_HEAD_BYTES} bytes"))
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._is_over = True
+        self._phase = Phase.OVER
         self._proxy.connections.remove(self)
         for request in (*self._waiting, self._incoming):
-            if request:
-                request.free()
+            request.free()
         self._waiting.clear()
         if self._exchange:
             self._exchange.abandon()
@@ -73,7 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self.has_room.set()
         self._set_deadline()
 
-    # Requests out of the client's bytes.
+    # Requests out of the client's bytes. What the parser calls may raise RefusedError.
 
     def _parse(self, data: bytes) -> bytes:
         """Returns what is left after a request that asks for another protocol, which nobody speaks
@@ -83,7 +94,7 @@ class HttpConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._parser = httptools.HttpRequestParser(self)
-            head = self._incoming.framing() if self._incoming else b""
+            head = self._incoming.framing() if self._phase is Phase.BODY else b""
             return head + data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             self._refuse(refusal_of(error.__context__ or error))
@@ -93,73 +104,56 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: RefusedError) -> None:
         """Refuses what is coming in, in its turn; the rest of the connection can't be read."""
-        if self._is_over:
-            return
-        request, self._incoming = self._incoming or Request(self._proxy.bodies), None
-        request.free()
-        request.refusal, request.is_last = refusal, True
-        self._is_over = True
-        self._take_request(request)
+        if self._phase is not Phase.OVER:
+            self._phase = Phase.OVER
+            self._incoming.free()
+            self._incoming.refusal = refusal.with_traceback(None)  # which holds the request
+            self._incoming.is_last = True
+            self._take_request()
 
     def on_message_begin(self) -> None:
-        if self._is_over or not self._is_in_head:  # or it is a head of our own
-            return
-        self._incoming = Request(self._proxy.bodies)
-        self._set_deadline()
+        if self._phase is Phase.IDLE:  # else it is a head of our own
+            self._phase = Phase.HEAD
+            self._set_deadline()
 
     def on_url(self, url: bytes) -> None:
-        if self._incoming and self._is_in_head:
+        if self._phase is Phase.HEAD:
             self._incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._incoming and self._is_in_head:  # else it comes after a body in chunks
+        if self._phase is Phase.HEAD:  # else it comes after a body in chunks
             self._incoming.take_header(name, value)
 
     def on_headers_complete(self) -> None:
-        request = self._incoming
-        if request is None or not self._is_in_head:
+        if self._phase is not Phase.HEAD:
             return
-        self._is_in_head, self._num_head_bytes = False, 0
-        parser = self._parser
+        request, parser = self._incoming, self._parser
         request.end_head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive())
         self._proxy.judge(request, self._address)
-        if request.refusal:
-            self._refuse(request.refusal)
-            return
+        self._phase, self._num_head_bytes = Phase.BODY, 0
         self._ends_at_s = self._proxy.now() + BODY_S
         self._set_deadline()
-        if request.awaits_continue:
-            self._let_continue()
+        self._let_continue()
 
     def on_body(self, piece: bytes) -> None:
         self._num_head_bytes = 0
-        request = self._incoming
-        if request is None or self._is_over:
-            return
-        try:
-            request.take_body(piece)
-        except RefusedError as refusal:
-            self._refuse(refusal)
-        else:
-            self._set_deadline()
+        self._incoming.take_body(piece)
+        self._set_deadline()
 
     def on_message_complete(self) -> None:
-        if self._incoming and self._incoming.has_body and self._parser.should_upgrade():
+        if self._incoming.has_body and self._parser.should_upgrade():
             return  # its body comes yet
-        request, self._incoming = self._incoming, None
-        self._is_in_head, self._num_head_bytes = True, 0
-        if request and not self._is_over:
-            self._take_request(request)
+        if len(self._waiting) >= _MAX_WAITING:
+            raise RefusedError(400, f"got more than {_MAX_WAITING} requests at once")
+        self._phase, self._num_head_bytes = Phase.IDLE, 0
+        self._take_request()
 
     # What becomes of a request.
 
-    def _take_request(self, request: Request) -> None:
+    def _take_request(self) -> None:
         """A whole one; or one with a ``refusal``, after which nothing is read."""
-        if len(self._waiting) >= _MAX_WAITING and not request.refusal:
-            request.free()
-            self._refuse(RefusedError(400, f"got more than {_MAX_WAITING} requests at once"))
-            return
-        self._waiting.append(request)
+        self._waiting.append(self._incoming)
+        self._incoming = Request(self._proxy.bodies)
         self._begin_next()
 
     def _begin_next(self) -> None:
@@ -176,7 +170,7 @@ class HttpConnection(asyncio.Protocol):
             self._set_deadline()
             self._begin_next()
             self._let_continue()
-        elif not self._is_over:
+        elif self._phase is not Phase.OVER:
             self.close()
         else:  # closes once the client has read it: what it still sends would reset it away
             self._set_deadline()
@@ -185,28 +179,21 @@ class HttpConnection(asyncio.Protocol):
 
     def _let_continue(self) -> None:
         """Tells a client to send the body that it asked about, once, when its turn has come."""
-        request = self._incoming
-        if not self.is_idle or request is None or self._is_over or request.body:
-            return
-        if request.awaits_continue:
-            request.awaits_continue = False
+        if self.is_idle and self._incoming.awaits_continue:
+            self._incoming.awaits_continue = False
             self.transport.write(_CONTINUE)
 
     def _set_deadline(self) -> None:
         """The client has sent something, or has been answered."""
-        now = self._proxy.now()
         if not self.has_room.is_set():
             return
+        now = self._proxy.now()
         if self._exchange:
             self.deadline = math.inf
-        elif self._is_over:
-            self.deadline = now + LINGER_S
-        elif self._incoming is None:
-            self.deadline = now + IDLE_S
-        elif self._is_in_head:
-            self.deadline = now + HEAD_S
-        else:
+        elif self._phase is Phase.BODY:
             self.deadline = min(now + PIECE_S, self._ends_at_s)
+        else:
+            self.deadline = now + _LIMITS_S[self._phase]
 
     # What the proxy calls.
 
@@ -217,7 +204,7 @@ class HttpConnection(asyncio.Protocol):
     def time_out(self, now: float) -> None:
         if now <= self.deadline:
             return
-        if self._incoming and not self._is_over and self._exchange is None:
+        if self._phase in (Phase.HEAD, Phase.BODY) and self._exchange is None:
             self._refuse(RefusedError(408, "the request did not come in time"))
         else:
             self.abort()
@@ -228,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Once the client has read what was written."""
-        self._is_over = True
+        self._phase = Phase.OVER
         self.deadline = self._proxy.now() + UNREAD_S
         self.transport.close()
 

@@ -39,20 +39,18 @@ class HttpProxy(Port):
         self.pool = Pool(socket_path)
 
     def judge(self, request: Request, address: str) -> None:
-        """Refuses a request by its head, before its body comes."""
+        """Judges a request by its head, before its body comes. Raises RefusedError."""
         if request.method == b"OPTIONS":
             if not cors.allows(self.access, request.text_of(b"origin")):
-                request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
+                text = "got OPTIONS, allowed: GET, POST"
+                raise RefusedError(405, text, {"Allow": "GET, POST"})
             return
-        try:
-            self.bodies.check_length(request.length)
-            if request.path in _OPEN_PATHS and request.method == b"GET":
-                return
-            request.account = self.callers.of(request.noted.get(b"authorization"), address)
-            if _ADMIN_PATH.match(request.path) and request.path != _INDEX_PATH:
-                self.check_admin_key(request.noted.get(ADMIN_HEADER, b""), HTTP_ADMIN_HEADER)
-        except RefusedError as refusal:
-            request.refusal = request.refusal or refusal
+        self.bodies.check_length(request.length)
+        if request.path in _OPEN_PATHS and request.method == b"GET":
+            return
+        request.account = self.callers.of(request.noted.get(b"authorization"), address)
+        if _ADMIN_PATH.match(request.path) and request.path != _INDEX_PATH:
+            self.check_admin_key(request.noted.get(ADMIN_HEADER, b""), HTTP_ADMIN_HEADER)
 
     def leave(self, upstream: Upstream, request: Request) -> None:
         """The client has gone. A model of ours is told, and what still comes of the answer is read:

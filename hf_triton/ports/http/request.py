@@ -43,7 +43,9 @@ def is_host(value: bytes) -> bool:
 
 
 class Request:
-    """Filled while its head and body come; ``refusal`` is why it does not go on."""
+    """Filled while its head and body come; ``refusal`` is why it does not go on. What takes them
+    raises RefusedError.
+    """
 
     def __init__(self, bodies: Bodies) -> None:
         self.method = self.target = self.version = b""
@@ -63,23 +65,18 @@ class Request:
         self.refusal: RefusedError | None = None
 
     def take_header(self, name: bytes, value: bytes) -> None:
-        """A header line: passed on, or noted for ourselves."""
+        """Takes a header line, which is passed on or noted for ourselves."""
         self.num_head_bytes += len(name) + len(value)
         if len(self.lines) > 4 * _MAX_HEADERS or self.num_head_bytes > MAX_HEAD_BYTES:
             text = f"got a head of more than {MAX_HEAD_BYTES} bytes or {_MAX_HEADERS} headers"
-            self.refuse(431, text)
-            return
+            raise RefusedError(431, text)
         lower = name.lower()
         if lower in _NOTED:
             if lower in self.noted:
-                self.refuse(400, f"got the header {lower.decode()} twice")
+                raise RefusedError(400, f"got the header {lower.decode()} twice")
             self.noted[lower] = value
         elif lower not in _DROPPED:
             self.lines += (name, b": ", value, b"\r\n")
-
-    def refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        """The first reason counts."""
-        self.refusal = self.refusal or RefusedError(status, text, headers)
 
     def end_head(self, method: bytes, version: str, keep_alive: bool) -> None:
         """Judges what can be judged before a body comes."""
@@ -90,36 +87,35 @@ class Request:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.model, self.endpoint = model_and_endpoint(self.path)
         if self.target[:1] != b"/" or not self.target.isascii():
-            self.refuse(400, "got a request target that is not a path in ASCII")
+            raise RefusedError(400, "got a request target that is not a path in ASCII")
         if len(self.target) > _MAX_TARGET_BYTES:
-            self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
+            raise RefusedError(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
         if version not in _VERSIONS:
-            self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
+            raise RefusedError(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
         if version == "1.0" and self.endpoint == "generate_stream":  # which knows no chunks
-            self.refuse(505, "got HTTP/1.0, but a stream needs HTTP/1.1")
+            raise RefusedError(505, "got HTTP/1.0, but a stream needs HTTP/1.1")
         if method not in _METHODS and method != b"OPTIONS":
             text = f"got {method.decode()[:20]}, allowed: GET, POST"
-            self.refuse(405, text, {"Allow": "GET, POST"})
+            raise RefusedError(405, text, {"Allow": "GET, POST"})
         if self.encoding not in (*_IDENTITY, *ENCODINGS):
             text = "got a body with another Content-Encoding; allowed: gzip, deflate, identity"
-            self.refuse(415, text, {"Accept-Encoding": "gzip, deflate, identity"})
+            raise RefusedError(415, text, {"Accept-Encoding": "gzip, deflate, identity"})
         if self.noted.get(b"expect", b"100-continue").lower() != b"100-continue":
-            self.refuse(417, "got an Expect header, allowed: 100-continue")
+            raise RefusedError(417, "got an Expect header, allowed: 100-continue")
 
     def _judge_host(self) -> None:
         """A target with a host in it counts, whatever the header says."""
         host = self.noted.get(b"host")
         if host is None and self.version == b"1.1":
-            self.refuse(400, "got no Host header")
+            raise RefusedError(400, "got no Host header")
         if absolute := _ABSOLUTE.fullmatch(self.target):
             path = absolute[2]
             self.target = path if path.startswith(b"/") else b"/" + path
             self.noted[b"host"] = absolute[1]
         if not (is_host(host or b"") and is_host(self.noted.get(b"host", b""))):
-            self.refuse(400, WRONG_HOST)
+            raise RefusedError(400, WRONG_HOST)
 
     def take_body(self, piece: bytes) -> None:
-        """Raises RefusedError where it is too large."""
         if self.method == b"POST":  # nobody reads another one's
             self.buffered.take(len(piece))
             self.body += piece
