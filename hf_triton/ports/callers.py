@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
@@ -21,6 +23,8 @@ from hf_triton.ports.settings import Access
 _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
+# Of one client's request: the calls to Triton that go on though nobody waits for them.
+LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 
 
 @dataclass
@@ -95,6 +99,22 @@ class Callers:
         if account:
             account.enter(self._clock())
 
+    @contextlib.contextmanager
+    def counted(self, account: Account | None) -> Iterator[None]:
+        """Counts a request while the block runs, and for a while what it has LEFT at Triton. Raises
+        RefusedError.
+        """
+        self.enter(account)
+        left = set[asyncio.Task[None]]()
+        LEFT.set(left)
+        try:
+            yield
+        finally:
+            if account and left:
+                asyncio.create_task(_leave_after(account, left))  # noqa: RUF006, those left hold it
+            elif account:
+                account.leave()
+
     def count_another(self, account: Account | None) -> None:
         """Counts another request of a call that goes on. Raises RefusedError."""
         if account:
@@ -131,16 +151,6 @@ def of_one_caller(address: str) -> str:
     return str(IPv6Network((int(found), 64), strict=False))
 
 
-def leave_after(account: Account | None, left: Collection[asyncio.Task[None]]) -> None:
-    """A request is answered, or its caller has gone; what it has ``left`` at Triton still counts
-    for a while.
-    """
-    if account and left:
-        asyncio.create_task(_leave_later(account, left))  # noqa: RUF006, those left hold it
-    elif account:
-        account.leave()
-
-
-async def _leave_later(account: Account, left: Collection[asyncio.Task[None]]) -> None:
+async def _leave_after(account: Account, left: Collection[asyncio.Task[None]]) -> None:
     await asyncio.wait(left, timeout=LEFT_S)
     account.leave()

@@ -12,7 +12,6 @@ import contextlib
 import math
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.call_files import new_name
+from hf_triton.ports.callers import LEFT
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
 from hf_triton.runtime.request.request_parameters import CALL
@@ -28,8 +28,6 @@ from hf_triton.runtime.request.request_parameters import CALL
 SERVICE = "/inference.GRPCInferenceService/"
 INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"
 Metadata = tuple[tuple[str, str | bytes], ...]
-# Of one client's request: the calls that go on though nobody waits for them.
-LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 QUESTION_TIMEOUT_S = 5.0
 
 _CHANNEL_OPTIONS = [

@@ -16,13 +16,12 @@ import grpc
 
 from generator.render import model_config
 from hf_triton.ports.bodies import Buffered
-from hf_triton.ports.callers import Account, leave_after
+from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.port import GRACE_S, Listener, Shared, tls_context
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.triton_calls import (
-    LEFT,
     STREAM,
     Asked,
     Metadata,
@@ -151,16 +150,9 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if connection is None:
             raise RefusedError(503, "the client has disconnected")
         account = account or self.port.account_of_address(method, connection.address)
-        self.port.callers.enter(account)
-        connection.count_call(1)
-        left = set[asyncio.Task[None]]()
-        LEFT.set(left)
         metadata = self.port.metadata_for_triton(given, account)
-        try:
+        with self.port.callers.counted(account), connection.busy():
             yield _Call(self.port, self.calls, method, context, connection, account, metadata)
-        finally:
-            connection.count_call(-1)
-            leave_after(account, left)
 
 
 @dataclass

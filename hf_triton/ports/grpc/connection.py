@@ -8,9 +8,10 @@ TLS and the number of connections of every other port.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hf_triton.ports.port import Port
@@ -127,10 +128,15 @@ class ClientConnection(_End):
         self._by_peer.pop(self._peer, None)
         self.take_message(self._num_unread)
 
-    def count_call(self, num: int) -> None:
-        """So many more calls are under way."""
-        self._num_calls += num
-        self.deadline = self._port.now()
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """A call is under way while the block runs."""
+        self._num_calls += 1
+        try:
+            yield
+        finally:
+            self._num_calls -= 1
+            self.deadline = self._port.now()
 
     @property
     def is_idle(self) -> bool:

@@ -68,15 +68,11 @@ class Exchange:
             wanted = request.text_of(b"access-control-request-headers")
             self._write_whole(204, b"", cors.preflight(wanted))
             return
-        proxy.callers.enter(request.account)
-        try:
+        with proxy.callers.counted(request.account):
             if request.endpoint == "ready" and proxy.retries.model(request.model).is_asleep:
                 self._write_whole(200, b"", {})  # its next request has it loaded
             else:
                 await self._ask()
-        finally:
-            if request.account:
-                request.account.leave()
 
     async def _ask(self) -> None:
         """Asks until there is an answer. Raises RefusedError."""

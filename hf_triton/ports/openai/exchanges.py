@@ -5,7 +5,6 @@ in its API's format.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from hf_triton.ports import cors
-from hf_triton.ports.callers import Account, leave_after
+from hf_triton.ports.callers import Account
 from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.connections import check_encoding
 from hf_triton.ports.openai.routes import messages
@@ -27,7 +26,6 @@ from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
 from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.triton_calls import LEFT
 from hf_triton.runtime.request.request_parameters import CALLER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,16 +82,12 @@ class AccessCheck:
         if request.method == "OPTIONS" and cors.allows(self._access, request.headers.get("Origin")):
             wanted = request.headers.get("Access-Control-Request-Headers")
             return web.Response(status=204, headers=cors.preflight(wanted))
-        account, left = self._account(request), set[asyncio.Task[None]]()
-        self._callers.enter(account)
+        account = self._account(request)
         if account:
             request[_ACCOUNT] = account
-        LEFT.set(left)
-        try:
+        with self._callers.counted(account):
             check_encoding(request)
             return await handler(request)
-        finally:
-            leave_after(account, left)
 
     def _account(self, request: web.Request) -> Account | None:
         if request.method in ("GET", "HEAD") and request.path in self._open_paths:
