@@ -68,9 +68,12 @@ async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listene
     tls = tls_context(shared.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])
+
+    def new() -> asyncio.Protocol:
+        return ClientConnection(port, server_socket, handlers.by_peer).protocol()
+
     await server.start()
     try:
-        new = partial(ClientConnection, port, server_socket, handlers.by_peer)
         yield Listener(port, new, listen.grpc_port, "--grpc-port", tls)
     finally:
         await server.stop(0)

@@ -9,124 +9,96 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from hf_triton.ports.port import Port
 
 # For each call, of what comes beside its messages: more than there is, so that nothing adds up.
 CALL_BYTES = 4096
+_PIECE_BYTES = 1 << 16
 
 
-class _End(asyncio.Protocol):
-    """Sends what comes at this end out at the ``other``; ``early`` came before that was there."""
-
-    other: _End
-
-    def __init__(self, on_closed: Callable[[], None]) -> None:
-        """``on_closed`` is called once both ends are closed."""
-        self._on_closed, self.is_closed = on_closed, False
-        self.transport: Any = None
-        self.early = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        if self.other.early:
-            self.transport.write(self.other.early)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other.transport is None:
-            self.early += data
-        elif not self.other.transport.is_closing():
-            self.other.transport.write(data)
-
-    def pause_writing(self) -> None:
-        self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self.other.transport.resume_reading()
-
-    def close(self) -> None:
-        """Once what was written has been read."""
-        self.transport.close()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.is_closed = True
-        if self.other.transport and not self.other.is_closed:
-            self.other.close()
-        else:
-            self._on_closed()
-
-
-class _ServerEnd(_End):
-    def close(self) -> None:
-        """At once: nobody waits for an answer."""
-        self.transport.abort()
-
-
-class ClientConnection(_End):
+class ClientConnection:
     """The client's end; ``address`` is the client's. ``by_peer`` has all, by the names that they
     have at the server.
     """
 
+    _writer: asyncio.StreamWriter
+
     def __init__(
         self, port: Port, server_socket: str, by_peer: dict[str, ClientConnection]
     ) -> None:
-        super().__init__(self._remove)
         self._port, self._server_socket, self._by_peer = port, server_socket, by_peer
-        self.other = _ServerEnd(self._remove)
-        self.other.other = self
         self.address = self._peer = ""
-        self.deadline = math.inf
+        self.deadline = port.now()
         self._num_calls = self._num_unread = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Reads no bytes before the server is reached."""
-        super().connection_made(transport)
-        self.address = (transport.get_extra_info("peername") or ("",))[0]
-        self.transport.pause_reading()
-        self.deadline = self._port.now()
-        self._port.connections.add(self)
-        self._port.run(self._connect())
+    def protocol(self) -> asyncio.Protocol:
+        """A protocol of asyncio's that serves this client."""
 
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        connecting = socket.socket(socket.AF_UNIX)
-        connecting.setblocking(False)
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._port.run(self._serve(reader, writer))
+
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer, self.address = writer, (writer.get_extra_info("peername") or ("",))[0]
+        self._port.connections.add(self)
         try:
+            with contextlib.suppress(OSError):
+                await self._relay(reader, writer)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        finally:
+            self._port.connections.remove(self)
+            self._by_peer.pop(self._peer, None)
+            self.take_message(self._num_unread)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Passes bytes on until one end is closed. Raises OSError."""
+        answers, server = await self._connect()
+        receiving = asyncio.create_task(self._receive(reader, server))
+        try:
+            while data := await answers.read(_PIECE_BYTES):
+                writer.write(data)
+                await writer.drain()
+        finally:
+            receiving.cancel()
+            server.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connecting = socket.socket(socket.AF_UNIX)
+        try:
+            connecting.setblocking(False)
             connecting.bind("")  # the kernel finds a name, by which calls tell whose they are
             self._peer = f"unix-abstract:{connecting.getsockname()[1:].decode()}"
             self._by_peer[self._peer] = self
-            await loop.sock_connect(connecting, self._server_socket)
-            await loop.create_unix_connection(lambda: self.other, sock=connecting)
+            await asyncio.get_running_loop().sock_connect(connecting, self._server_socket)
+            return await asyncio.open_unix_connection(sock=connecting)
         except OSError:
             connecting.close()
-            self.transport.abort()
-        if self.transport.is_closing():
-            self.connection_lost(None)
-        else:
-            self.transport.resume_reading()
+            raise
 
-    def data_received(self, data: bytes) -> None:
-        """Messages of which the last bytes are missing take up memory."""
-        self._num_unread += len(data)
-        self._port.bodies.num_bytes += len(data)
-        if self._port.bodies.has_room(0, self._num_unread):
-            super().data_received(data)
-        else:
-            self.abort()
+    async def _receive(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        """Passes on what the client sends. Messages whose last bytes are missing take up memory."""
+        bodies = self._port.bodies
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_PIECE_BYTES):
+                self._num_unread += len(data)
+                bodies.num_bytes += len(data)
+                if not bodies.has_room(0, self._num_unread):
+                    self.abort()
+                    break
+                server.write(data)
+                await server.drain()
+        server.transport.abort()  # nobody waits for an answer
 
     def take_message(self, num_bytes: int) -> None:
         num_read = min(self._num_unread, num_bytes + CALL_BYTES)
         self._num_unread -= num_read
         self._port.bodies.num_bytes -= num_read
-
-    def _remove(self) -> None:
-        self._port.connections.remove(self)
-        self._by_peer.pop(self._peer, None)
-        self.take_message(self._num_unread)
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
@@ -143,7 +115,7 @@ class ClientConnection(_End):
         return not self._num_calls
 
     def abort(self) -> None:
-        self.transport.abort()
+        self._writer.transport.abort()
 
     def time_out(self, now: float) -> None:
         """Leaves it to the server to end slow calls."""
