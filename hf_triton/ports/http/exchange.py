@@ -31,7 +31,7 @@ class Exchange:
     def __init__(self, connection: Any, proxy: HttpProxy, request: Request) -> None:
         self._connection, self._proxy, self._request = connection, proxy, request
         self._upstream: Upstream | None = None  # over which it is asked
-        self._has_begun = False  # to be answered
+        self._has_begun = False  # whether the client has some of the answer
         self._is_last = request.is_last  # of its connection
         self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
         self._task = proxy.run(self._run())
@@ -75,7 +75,7 @@ class Exchange:
                 await self._ask()
 
     async def _ask(self) -> None:
-        """Asks until there is an answer. Raises RefusedError."""
+        """Sends the request until it is answered. Raises RefusedError."""
         request, proxy = self._request, self._proxy
         proxy.choose_model(request)
         in_flight = InFlight(
@@ -87,13 +87,13 @@ class Exchange:
             await proxy.checked(request),
         )
         try:
-            while not await self._is_answered(in_flight):
+            while not await self._ask_once(in_flight):
                 pass
         finally:
             in_flight.end()
 
-    async def _is_answered(self, in_flight: InFlight) -> bool:
-        """Sends the request. Returns whether it was answered; its model was away otherwise. Raises
+    async def _ask_once(self, in_flight: InFlight) -> bool:
+        """Sends the request. Returns whether it was answered: its model was away otherwise. Raises
         RefusedError.
         """
         request, proxy = self._request, self._proxy
@@ -110,7 +110,7 @@ class Exchange:
             if not (in_flight.model and request.buffered.may_keep()):
                 in_flight.payload = None
                 request.free()
-            return await self._passes_on(upstream, in_flight)
+            return await self._pass_on(upstream, in_flight)
         except LostError:
             if in_flight.may_be_sent_again:
                 in_flight.lost()
@@ -136,7 +136,7 @@ class Exchange:
         if self._request.version != b"1.0":  # whose answers end so
             self._connection.abort()
 
-    async def _passes_on(self, upstream: Upstream, in_flight: InFlight) -> bool:
+    async def _pass_on(self, upstream: Upstream, in_flight: InFlight) -> bool:
         """Passes the answer on. Returns False where an error says that the model is away. Raises
         LostError, RefusedError.
         """
@@ -153,24 +153,19 @@ class Exchange:
                 return False
             if is_again:
                 raise RefusedError(503, error_in(error) or DIED)
-        self._begin_answer(in_flight)
-        if is_again:
-            answer = answer.partition(_END_OF_HEAD)[2]
-        return await self._passes_on_rest(upstream, in_flight, answer)
-
-    def _begin_answer(self, in_flight: InFlight) -> None:
-        """Only a stream that can go on in another process is asked again from here on; whole
-        answers are safe, other streams can be lost still.
-        """
-        self._has_begun = True
+        # Only a stream that can go on in another process is asked again from here on; whole answers
+        # are safe, other streams can be lost still.
         if self._request.streams:
             in_flight.passed_on(0)
         else:
             in_flight.end()
         if in_flight.payload is None:
             self._request.free()
+        if is_again:
+            answer = answer.partition(_END_OF_HEAD)[2]
+        return await self._pass_on_rest(upstream, in_flight, answer)
 
-    async def _passes_on_rest(
+    async def _pass_on_rest(
         self, upstream: Upstream, in_flight: InFlight, unwritten: bytes
     ) -> bool:
         """Passes on what has come and what comes; of a stream that may go on in another process,
@@ -205,6 +200,7 @@ class Exchange:
             if end:
                 data = b"".join((line, end, self._extra_headers, rest))
                 self._extra_headers = b""
+        self._has_begun |= bool(data)
         self._connection.transport.write(data)
         await self._connection.has_room.wait()
 
