@@ -55,11 +55,12 @@ class Upstream(asyncio.Protocol):
         return data
 
     def release(self) -> None:
-        """Keeps the connection for the next request. Where the answer is not complete, it closes it
-        instead: Triton sees that, and cancels.
+        """Keeps the connection for the next request, or closes it where not all of the answer was
+        read: Triton sees that, and cancels.
         """
-        is_reusable = self._is_complete and self.keeps_alive and self.is_sent
-        if is_reusable and not self._transport.is_closing():
+        is_read = self._is_complete and not self._unread
+        is_open = self.keeps_alive and not self._transport.is_closing()
+        if is_read and is_open and self.is_sent:
             self._pool.give_back(self)
         else:
             self.abort()
