@@ -32,23 +32,24 @@ class Account:
     """Use that a caller has made of ``limits``; ``alias`` is its opaque name, "" without a key."""
 
     limits: Limits
-    alias: str = ""
+    alias: str
+    clock: Callable[[], float]
+    tokens: float
+    filled_at_s: float
     num_running: int = 0
-    tokens: float = 0.0
-    filled_at_s: float = 0.0
 
-    def enter(self, now: float) -> None:
+    def enter(self) -> None:
         """Counts a request that begins. Raises RefusedError (429) where it is one too many."""
         most = self.limits.concurrent_requests
         if most and self.num_running >= most:
             text = f"got more than {most} requests at once from one caller; send them one by one"
             raise RefusedError(429, text, {"Retry-After": "1"})
-        self.count(now)
+        self.count()
         self.num_running += 1
 
-    def count(self, now: float) -> None:
+    def count(self) -> None:
         """Counts a request of a minute. Raises RefusedError (429) where it is one too many."""
-        per_minute = self.limits.requests_per_minute
+        now, per_minute = self.clock(), self.limits.requests_per_minute
         if per_minute:
             gained = (now - self.filled_at_s) * per_minute / 60
             self.tokens, self.filled_at_s = min(per_minute, self.tokens + gained), now
@@ -95,33 +96,8 @@ class Callers:
             raise RefusedError(401, text, {"WWW-Authenticate": "Bearer"})
         return found
 
-    def enter(self, account: Account | None) -> None:
-        if account:
-            account.enter(self._clock())
-
-    @contextlib.contextmanager
-    def counted(self, account: Account | None) -> Iterator[None]:
-        """Counts a request while the block runs, and for a while what it has LEFT at Triton. Raises
-        RefusedError.
-        """
-        self.enter(account)
-        left = set[asyncio.Task[None]]()
-        LEFT.set(left)
-        try:
-            yield
-        finally:
-            if account and left:
-                asyncio.create_task(_leave_after(account, left))  # noqa: RUF006, those left hold it
-            elif account:
-                account.leave()
-
-    def count_another(self, account: Account | None) -> None:
-        """Counts another request of a call that goes on. Raises RefusedError."""
-        if account:
-            account.count(self._clock())
-
     def _new_account(self, limits: Limits, alias: str = "") -> Account:
-        return Account(limits, alias, 0, limits.requests_per_minute, self._clock())
+        return Account(limits, alias, self._clock, limits.requests_per_minute, self._clock())
 
     def _of_address(self, address: str) -> Account:
         address = of_one_caller(address)
@@ -149,6 +125,24 @@ def of_one_caller(address: str) -> str:
     if found.version == 4 or found.ipv4_mapped:
         return str(found if found.version == 4 else found.ipv4_mapped)
     return str(IPv6Network((int(found), 64), strict=False))
+
+
+@contextlib.contextmanager
+def counted(account: Account | None) -> Iterator[None]:
+    """Counts a request while the block runs, and for a while what it has LEFT at Triton. Raises
+    RefusedError.
+    """
+    if account:
+        account.enter()
+    left = set[asyncio.Task[None]]()
+    LEFT.set(left)
+    try:
+        yield
+    finally:
+        if account and left:
+            asyncio.create_task(_leave_after(account, left))  # noqa: RUF006, those left hold it
+        elif account:
+            account.leave()
 
 
 async def _leave_after(account: Account, left: Collection[asyncio.Task[None]]) -> None:

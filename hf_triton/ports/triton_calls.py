@@ -132,7 +132,7 @@ class TritonCalls:
         try:
             while True:
                 call = self._stream(await tries.begin(), metadata=metadata)
-                answer, error = None, ""
+                answer = None
                 try:
                     while True:
                         answer = asyncio.ensure_future(call.read())
@@ -143,27 +143,22 @@ class TritonCalls:
                         # Its last response. (triton_grpc_error, with which it would be a gRPC
                         # status, is of no use: streams that are cancelled beside such errors kill
                         # 24.10.)
-                        error = error_in(response)
-                        if error and tries.in_flight.is_retryable(error):
+                        if (error := error_in(response)) and tries.in_flight.is_retryable(error):
                             break
                         tries.in_flight.passed_on()
                         yield response
                 except (grpc.aio.AioRpcError, _LostError) as failure:
                     tries.go_on_after(failure)
                 finally:
-                    if error:
-                        self._let_end(tries.name, call, answer)
-                    elif not call.done():
+                    if not call.done():
                         self._leave(tries.name, call, answer)
         finally:
             tries.in_flight.end()
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
+        """Tells the model that nobody waits for a call, and lets it end."""
         if name:
             self._retries.abandoned.tell(name)
-        self._let_end(name, call, answer)
-
-    def _let_end(self, name: str, call: Any, answer: Any) -> None:
         ending = asyncio.create_task(self._read_to_end(name, call, answer))
         for tasks in (self._ending, LEFT.get(set())):
             tasks.add(ending)

@@ -16,7 +16,7 @@ import grpc
 
 from generator.render import model_config
 from hf_triton.ports.bodies import Buffered
-from hf_triton.ports.callers import Account
+from hf_triton.ports.callers import Account, counted
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.port import GRACE_S, Listener, Shared, tls_context
@@ -154,7 +154,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise RefusedError(503, "the client has disconnected")
         account = account or self.port.account_of_address(method, connection.address)
         metadata = self.port.metadata_for_triton(given, account)
-        with self.port.callers.counted(account), connection.busy():
+        with counted(account), connection.busy():
             yield _Call(self.port, self.calls, method, context, connection, account, metadata)
 
 
@@ -200,7 +200,8 @@ class _Call:
                     message, reading = reading.result(), None
                     is_over = message is None
                     if message is not None:
-                        self._port.callers.count_another(self._account)
+                        if self._account:
+                            self._account.count()
                         one = self._answer_one(message, tuple(running))
                         running.append(asyncio.create_task(one))
         finally:

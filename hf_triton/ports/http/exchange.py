@@ -12,6 +12,7 @@ from http.client import responses
 from typing import Any
 
 from hf_triton.ports import cors
+from hf_triton.ports.callers import counted
 from hf_triton.ports.http.json_bodies import timeout_s_of
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.http.request import Request
@@ -68,7 +69,7 @@ class Exchange:
             wanted = request.text_of(b"access-control-request-headers")
             self._write_whole(204, b"", cors.preflight(wanted))
             return
-        with proxy.callers.counted(request.account):
+        with counted(request.account):
             if request.endpoint == "ready" and proxy.retries.model(request.model).is_asleep:
                 self._write_whole(200, b"", {})  # its next request has it loaded
             else:

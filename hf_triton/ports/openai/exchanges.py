@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from hf_triton.ports import cors
-from hf_triton.ports.callers import Account
+from hf_triton.ports.callers import Account, counted
 from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.connections import check_encoding
 from hf_triton.ports.openai.routes import messages
@@ -85,7 +85,7 @@ class AccessCheck:
         account = self._account(request)
         if account:
             request[_ACCOUNT] = account
-        with self._callers.counted(account):
+        with counted(account):
             check_encoding(request)
             return await handler(request)
 

@@ -79,13 +79,15 @@ def test_requests_at_once_are_counted_by_key() -> None:
     callers = Callers(Access(callers=KEYS))
     bob = callers.of(f"Bearer {BOB}".encode(), "")
     assert bob
-    callers.enter(bob)
+    bob.enter()
     with pytest.raises(RefusedError, match="more than 1 requests at once"):
-        callers.enter(bob)
+        bob.enter()
     for _ in range(100):
-        callers.enter(callers.of(f"Bearer {ALICE}".encode(), ""))
+        alice = callers.of(f"Bearer {ALICE}".encode(), "")
+        assert alice
+        alice.enter()
     bob.leave()
-    callers.enter(bob)
+    bob.enter()
 
 
 @pytest.mark.threat("caller-limits")
@@ -112,19 +114,21 @@ def test_all_addresses_of_a_network_of_ipv6_are_one_caller(
 def test_requests_in_a_minute_come_back_as_time_goes() -> None:
     clock = Clock()
     callers = Callers(Access(limits=Limits(requests_per_minute=60)), clock)
-    account = callers.of(None, "1.2.3.4")
+    account, other = (callers.of(None, one) for one in ("1.2.3.4", "5.6.7.8"))
+    assert account
+    assert other
     for _ in range(60):
-        callers.enter(account)
+        account.enter()
     with pytest.raises(RefusedError) as caught:
-        callers.enter(account)
+        account.enter()
     assert caught.value.status == 429
     assert caught.value.headers == {"Retry-After": "1"}
-    callers.enter(callers.of(None, "5.6.7.8"))
+    other.enter()
     clock.now_s += 2
-    callers.enter(account)
-    callers.enter(account)
+    account.enter()
+    account.enter()
     with pytest.raises(RefusedError):
-        callers.enter(account)
+        account.enter()
 
 
 def test_an_alias_tells_neither_the_key_nor_the_name() -> None:
