@@ -272,9 +272,10 @@ class InFlight:
             return call_text(name, 0, waited_s, "")
         return call_text(name, self.stream.num_responses, waited_s, self.stream.name)
 
-    def as_sent_again(self, payload: bytes, name: str) -> bytes:
-        """The payload of the first call of that name, with the text for this call."""
-        if self._deadline_s is None:  # the same
+    def payload_for(self, name: str) -> bytes:
+        """The payload, made for the first call of that name, with the text for this call."""
+        payload: bytes = self.payload
+        if not name or self._deadline_s is None:  # the same
             return payload
         first = first_text(name, streams=self.stream is not None)
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)

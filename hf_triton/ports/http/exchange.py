@@ -107,7 +107,7 @@ class Exchange:
                 return False
             raise RefusedError(503, STARTING, {"Retry-After": "1"}) from None
         try:
-            await upstream.send(in_flight.as_sent_again(in_flight.payload, request.call_name))
+            await upstream.send(in_flight.payload_for(request.call_name))
             if not (in_flight.model and request.buffered.may_keep()):
                 in_flight.payload = None
                 request.free()
