@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import gzip
 import json
 import zlib
@@ -258,6 +259,18 @@ async def test_a_bug_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> No
         assert got.error == "internal error of the proxy: KeyError"
         client.post(GENERATE, b"{}")
         assert (await client.answer()).status == 200
+
+
+async def test_a_large_body_that_cant_be_checked_tells_nothing_of_tritonserver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(HttpProxy, "_written", fail)
+    async with open_port() as port:
+        got = await port.post(GENERATE, b" " * 300_000)
+        assert (got.status, "the server lacks a resource" in got.error) == (503, True)
 
 
 async def test_requests_are_not_taken_without_end() -> None:

@@ -135,13 +135,13 @@ def events(data: bytes) -> list[object]:
 
 class Generating:
     """A model that streams six tokens, and that the supervisor sees die ``num_deaths`` times, each
-    behind two tokens and a half; it keeps a journal.
+    behind ``num_before`` tokens and a half; it keeps a journal.
     """
 
-    def __init__(self, num_deaths: int) -> None:
+    def __init__(self, num_deaths: int, num_before: int = 2) -> None:
         self.port: Port
         self.calls: list[str] = []
-        self._num_deaths = num_deaths
+        self._num_deaths, self._num_before = num_deaths, num_before
 
     async def __call__(self, request: Message, writer: asyncio.StreamWriter) -> None:
         self.calls.append(json.loads(request.body)[CALL])
@@ -151,8 +151,8 @@ class Generating:
         file.write_bytes(b"{}\n")
         dies = len(self.calls) <= self._num_deaths
         left = [numbered(number) for number in range(int(num_told), 6)]
-        whole = b"".join(left[:2]) if dies else b"".join(left)
-        writer.write(CHUNKED + whole + (left[2][:9] if dies else b"0\r\n\r\n"))
+        whole = b"".join(left[: self._num_before]) if dies else b"".join(left)
+        writer.write(CHUNKED + whole + (left[self._num_before][:9] if dies else b"0\r\n\r\n"))
         if dies:
             await asyncio.sleep(0.05)
             self.port.supervisor.kill()
@@ -180,6 +180,14 @@ async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
     told = [int(call.split("-")[1]) for call in model.calls]
     assert told == [*(2 * number for number in range(num_deaths + 1)), 0]
     assert len({call.split("-")[3] for call in model.calls}) == 2
+
+
+async def test_a_stream_that_is_lost_behind_its_head_has_one_all_the_same() -> None:
+    async with open_model(Generating(1, num_before=0)) as client:
+        client.post(STREAM, BODY)
+        data = await client.reader.readuntil(b"\r\n0\r\n\r\n")
+        assert events(data) == list(range(6))
+        assert data.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize(
