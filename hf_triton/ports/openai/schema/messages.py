@@ -83,7 +83,6 @@ class Tool(Struct, kw_only=True):
     type: str | None = None
     description: Any = None
     input_schema: Json | None = None
-    defer_loading: bool | None = None
 
     @property
     def is_own(self) -> bool:
@@ -313,14 +312,6 @@ def _part(where: str, block: Any) -> Json:
 
 def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
     listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
-    contents = (one.content for one in body.messages if isinstance(one.content, list))
-    results = (one.content for blocks in contents for one in blocks if isinstance(one, ToolResult))
-    found = {
-        one.text
-        for parts in results
-        for one in (parts if isinstance(parts, list) else ())
-        if isinstance(one, ToolReference)
-    }
     own = [(at, tool) for at, tool in listed if tool.is_own]
     for where, tool in listed:
         # A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none
@@ -329,8 +320,4 @@ def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
         if not tool.is_own and (is_chosen or (choice.type == "any" and not own)):
             got = f"the hosted tool {short(tool.type or '')}, which must be called"
             raise bad_field(f"{where}.type", got, "custom, or tool_choice auto")
-    return [
-        Placed(at, {"type": "function", "function": tool.function})
-        for at, tool in own
-        if not tool.defer_loading or tool.name == choice.name or tool.name in found
-    ]
+    return [Placed(at, {"type": "function", "function": tool.function}) for at, tool in own]
