@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.ports.openai.tool_calls.calls import Function, whole_calls
 from hf_triton.runtime.request.chat_formats import (
     REASONING_FORMS,
     TOOL_FORMS,
@@ -88,7 +87,7 @@ def read(reader: AnswerReader, pieces: list[str]) -> Any:
         found = reader.read(piece, ends=number == len(pieces))
         reasoning, text = reasoning + found.reasoning, text + found.text
         parts += found.calls
-    functions = [call.function for call in whole_calls(parts)]
+    functions = [call.function for call in parts]
     calls = [(one.name, json.loads(one.arguments)) for one in functions]
     return reasoning, text, calls, reader.finish_reason("stop")
 
@@ -231,27 +230,33 @@ def test_reasoning_may_be_absent_or_without_an_end(
         assert found[:2] == expected
 
 
+FORCED = Tools(LISTED, TOOLS.names, "", parallel=True)
+
+
+@pytest.mark.parametrize("family", ["json", "qwen3_coder", "pythonic"])
 @given(cuts=CUTS)
 @settings(max_examples=60, deadline=None)
-def test_calls_that_are_asked_for_come_as_they_are_written(cuts: list[int]) -> None:
-    forced = Tools(LISTED, TOOLS.names, "", parallel=True)
+def test_forced_calls_are_json_whatever_the_family(family: str, cuts: list[int]) -> None:
     written = f'[ {AS_JSON},\n  {{"name":"now","arguments" : {{"a": {{"}}": "\\\\"}}}}}} ]'
-    reader = AnswerReader(forced, ChatFormat())
     expected = [WEATHER, ("now", {"a": {"}": "\\"}})]
-    assert read(reader, pieces_of(written, cuts)) == ("", "", expected, "tool_calls")
+    for text in (written, f"I think</think>\n{written}"):
+        inside = text != written
+        reader = AnswerReader(FORCED, ChatFormat(family, "think" if inside else None, inside))
+        thought = "I think" if inside else ""
+        assert read(reader, pieces_of(text, cuts)) == (thought, "", expected, "tool_calls")
 
 
-def test_arguments_that_are_asked_for_stream() -> None:
-    forced = Tools(LISTED, TOOLS.names, "", parallel=True)
-    reader = AnswerReader(forced, ChatFormat("json", "think", inside=True))
-    assert reader.read("I thin", ends=False).reasoning == "I thin"
-    assert not reader.read('k</think>\n[{"name": "wea', ends=False).calls
-    assert len(reader.read('ther", "arguments":', ends=False).calls) == 1
-    assert not reader.read(" \n ", ends=False).calls, "white space alone is no JSON to parse"
-    first = reader.read('{"city": "Par', ends=False).calls
-    assert [part.function for part in first] == [Function(arguments='{"city": "Par')]
-    assert reader.read("i", ends=False).calls[0].function.arguments == "i"
-    assert reader.finish_reason("length") == "length"
+@pytest.mark.parametrize(
+    "written",
+    ['[{ "name": "weather", "', f"[{AS_JSON}, ", f'[{AS_JSON}, {{ "name": "wea', AS_JSON[:-1]],
+)
+@given(cuts=CUTS)
+@settings(max_examples=20, deadline=None)
+def test_a_forced_call_that_is_cut_off_is_left_out(written: str, cuts: list[int]) -> None:
+    for pieces in ([written], pieces_of(written, cuts)):
+        reader = AnswerReader(FORCED, ChatFormat())
+        assert read(reader, pieces)[:3] == ("", "", [])
+        assert reader.finish_reason("length") == "length"
 
 
 TEMPLATES = {

@@ -11,18 +11,10 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
-from msgspec import UNSET, convert, to_builtins
 
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
-from hf_triton.ports.openai.tool_calls import calls
 from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
-from hf_triton.ports.openai.tool_calls.calls import (
-    Call,
-    ListedCalls,
-    enough_after,
-    whole_calls,
-)
 from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
@@ -36,21 +28,6 @@ TOOLS = [
 WEATHER = '{"name": "weather", "arguments": {"city": "Pa} </tool_call> ris"}}'
 NOW = '{"name": "now", "parameters": {}}'
 BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
-
-
-@pytest.mark.threat("endless-tool-call")
-def test_what_waits_is_not_looked_at_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, text = ListedCalls(), '[{"name": "' + "a" * 30_000
-    looked_at = []
-
-    def noted(num_waiting: int) -> int:
-        looked_at.append(num_waiting)
-        return enough_after(num_waiting)
-
-    monkeypatch.setattr(calls, "enough_after", noted)
-    for at in range(0, len(text), 3):
-        reading.read(text[at : at + 3], ends=False)
-    assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
 
 
 @pytest.mark.threat("endless-tool-call")
@@ -214,15 +191,16 @@ def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
         choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
         parts = [part for one in choices for part in one["delta"].get("tool_calls", ())]
         assert len(parts) > 1
-        [call], reason = (
-            to_builtins(whole_calls(convert(parts, list[Call]))),
-            choices[-1]["finish_reason"],
-        )
+        assert [part["function"].get("name") for part in parts if "id" in part] == ["weather"]
+        arguments = "".join(part["function"]["arguments"] for part in parts)
+        ended = choices[-1]
     else:
-        [answer] = reply.body["choices"]
-        [call], reason = answer["message"]["tool_calls"], answer["finish_reason"]
-    assert call["function"] == {"name": "weather", "arguments": '{"city": "Par is"}'}
-    assert reason == "stop"  # as OpenAI has it
+        [ended] = reply.body["choices"]
+        [call] = ended["message"]["tool_calls"]
+        assert call["function"]["name"] == "weather"
+        arguments = call["function"]["arguments"]
+    assert arguments == '{"city": "Par is"}'
+    assert ended["finish_reason"] == "stop"  # as OpenAI has it
 
 
 def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
@@ -230,21 +208,6 @@ def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
     api.chat(**extra)
     asked = {"temperature": 1, "clamp_max_tokens": True, **extra}
     assert api.triton.seen[0]["sampling_parameters"] == asked
-
-
-@pytest.mark.parametrize(
-    "answer, num_calls",
-    [
-        ('[{ "name": "weather", "', 0),
-        ('[{"name": "time", "arguments": {}}, ', 1),
-        ('[{"name": "time", "arguments": {}}, { "name": "wea', 1),
-        ('{"name": "time", "arguments": {}}', 1),
-    ],
-)
-def test_what_is_cut_off_between_forced_calls_is_no_text(answer: str, num_calls: int) -> None:
-    read = ListedCalls().read(answer, ends=True)
-    assert read.text == ""
-    assert sum(call.id is not UNSET for call in read.calls) == num_calls
 
 
 def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:

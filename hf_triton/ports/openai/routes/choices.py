@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
@@ -36,7 +36,7 @@ from hf_triton.ports.openai.schema.request import (
     asked,
 )
 from hf_triton.ports.openai.schema.tools import read_tools
-from hf_triton.ports.openai.tool_calls.calls import Call, whole_calls
+from hf_triton.ports.openai.tool_calls.calls import Call
 
 _DONE = b"data: [DONE]\n\n"
 _USUAL_EFFORT = "medium"  # where nothing is said
@@ -220,7 +220,7 @@ class ChatWriter(ChoicesWriter):
         return list(map(self.chunk, choices))
 
     def write(self, choice: Choice) -> ChatChoice:
-        calls = whole_calls(choice.calls)
+        calls = [structs.replace(call, index=UNSET) for call in choice.calls]
         content = choice.text or (None if calls else "")
         parts = self._parts_of(choice, calls)
         message = Message(role="assistant", content=content, refusal=None, **parts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.ports.openai.schema.tools import Tools
-from hf_triton.ports.openai.tool_calls.calls import ListedCalls, NamedCall, Read, new_call
+from hf_triton.ports.openai.tool_calls.calls import NamedCall, Read, new_call
 from hf_triton.ports.openai.tool_calls.parameter_calls import ParameterCalls
 from hf_triton.ports.openai.tool_calls.written_values import (
     BEGIN_OF_PYTHON,
@@ -22,7 +22,14 @@ from hf_triton.ports.openai.tool_calls.written_values import (
     end_of_brackets,
     python_calls,
 )
-from hf_triton.runtime.request.chat_formats import MAX_HEAD, ChatFormat, ReasoningForm, ToolForm
+from hf_triton.runtime.request.chat_formats import (
+    JSON,
+    MAX_HEAD,
+    TOOL_FORMS,
+    ChatFormat,
+    ReasoningForm,
+    ToolForm,
+)
 
 # JSON that can't be a call, told by how it begins: its first name, or what a list holds.
 _NO_CALL = re.compile(
@@ -75,7 +82,8 @@ def _elements(text: str, begin: int) -> Iterator[tuple[Any, str]]:
 
 class FoundCalls:
     """Calls among an answer's text, which are told once the answer is whole: from what may begin
-    one, all waits for its end. Text that turns out to be none stays text, to the letter.
+    one, all waits for its end. Text that turns out to be none stays text, to the letter. Where
+    calls are forced, it can only be one that was cut off, and is left out.
     """
 
     def __init__(self, tools: Tools, form: ToolForm) -> None:
@@ -100,6 +108,8 @@ class FoundCalls:
             waiting = "".join(self._pieces)
             safe = self._num_text(waiting)
             read.text, self._pieces = waiting[:safe], [waiting[safe:]]
+        if self._tools.forced is not None:
+            read.text = ""
         return read
 
     def finish_reason(self, reason: str | None) -> str | None:
@@ -222,11 +232,13 @@ class AnswerReader:
     def __init__(self, tools: Tools | None, chat_format: ChatFormat) -> None:
         form = chat_format.reasoning_form
         self._reasoning = None if form is None else FoundReasoning(form, inside=chat_format.inside)
-        self._calls: FoundCalls | NamedCall | ListedCalls | None = None
-        if tools is not None and tools.forced is None:
-            self._calls = FoundCalls(tools, chat_format.tool_form)
+        self._calls: FoundCalls | NamedCall | None = None
+        if tools is not None and tools.forced:
+            self._calls = NamedCall(tools.forced)
         elif tools is not None:
-            self._calls = NamedCall(tools.forced) if tools.forced else ListedCalls()
+            # Forced ones are JSON, whatever the model's own form.
+            form_of_calls = chat_format.tool_form if tools.forced is None else TOOL_FORMS[JSON]
+            self._calls = FoundCalls(tools, form_of_calls)
 
     def read(self, text: str, *, ends: bool) -> Read:
         """Takes the next piece of the answer, the last where it ``ends``."""
