@@ -21,9 +21,9 @@ OWN = {"name": "weather", "description": "Looks.", "input_schema": SCHEMA}
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 HOSTED = [{"type": kind} for kind in ("web_search", "web_search_preview_2025_03_11", "mcp")]
 HOSTED.append({"type": "local_shell"})
-ALLOWED = {"type": "allowed_tools", "tools": [{"type": "code_interpreter"}], "mode": "required"}
+ALLOWED = {"type": "allowed_tools", "tools": [FLAT], "mode": "required"}
 SPACE = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [FLAT]}
-PATCH = {"type": "custom", "name": "patch", "format": "ebnf"}
+PATCH = {"type": "custom", "name": "patch"}
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "echo", "prompt": "a b c"},
@@ -103,6 +103,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [TOOL] * 129}, "tools: "),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice: "),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+            "tool_choice.allowed_tools: send those tools alone",
+        ),
         ({"functions": [FUNCTION]}, "functions: of older chats; send tools"),
         ({"function_call": "auto"}, "function_call: of older chats; send tool_choice"),
         (
@@ -129,17 +133,18 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content"),
         (
             {"tools": HOSTED[:1], "tool_choice": "required"},
-            "tool_choice: got a call of web_search, allowed: functions and custom tools",
+            "tool_choice: got a call of web_search, allowed: functions, which the client",
         ),
         ({"tools": HOSTED, "tool_choice": {"type": "mcp"}}, "tool_choice: got a call of mcp"),
-        ({"tools": HOSTED, "tool_choice": ALLOWED}, "tool_choice.tools: got a call of code_inter"),
+        ({"tools": [FLAT], "tool_choice": ALLOWED}, "tool_choice: got allowed_tools, allowed: "),
         ({"tools": [SPACE, SPACE]}, "tools: got one function's name twice"),
         (
             {"tools": [{**SPACE, "tools": [{"type": "function", "name": 5}]}]},
             "tools[0].tools[0].name: got 5",
         ),
         ({"tools": [*HOSTED, {**FLAT, "parameters": 5}]}, "tools[4].parameters: got 5"),
-        ({"tools": [PATCH]}, "tools[0].format: got a text, allowed: an object"),
+        ({"tools": [PATCH]}, "tools[0].type: got custom, allowed: function (for a custom tool"),
+        ({"input": [{"type": "custom_tool_call"}]}, "input[0].type: got custom_tool_call"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
         ({"truncation": "auto"}, "truncation: got another text, allowed: disabled"),
     ],

@@ -16,10 +16,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}]
 HOSTED = [{"type": kind} for kind in ("web_search", "web_search_preview_2025_03_11", "mcp")]
 HOSTED.append({"type": "local_shell"})
-ALLOWED = {"type": "allowed_tools", "tools": [{"type": "code_interpreter"}]}
 SPACE = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": TOOLS}
-RULES = {"type": "grammar", "syntax": "regex", "definition": "a+|b"}
-PATCH = {"type": "custom", "name": "patch", "description": "Edits files.", "format": RULES}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
@@ -197,7 +194,7 @@ def test_hosted_tools_are_left_out(api: Translator) -> None:
     body = ask(api, tools=[*HOSTED, *TOOLS], include=["web_search_call.results"]).body
     assert [tool["name"] for tool in body["tools"]] == ["weather"], "what was offered is told"
     assert len(Reply(200, {}, api.triton.seen[-1]["tools"]).body) == 1
-    assert ask(api, tools=HOSTED, tool_choice=ALLOWED | {"mode": "auto"}).status == 200
+    assert ask(api, tools=HOSTED, tool_choice="auto").status == 200
     assert "tools" not in api.triton.seen[-1]
 
 
@@ -219,28 +216,6 @@ def test_a_call_of_a_namespace_is_told_under_it(api: Translator) -> None:
     [call, _] = Reply(200, {}, seen["messages"]).body
     assert call["tool_calls"][0]["function"]["name"] == "agents__weather"
     assert ask(api, input=CALL, tools=[SPACE]).body["output"][0]["namespace"] == "agents"
-
-
-def test_a_custom_tool_takes_a_text(api: Translator) -> None:
-    call = CALL.replace("weather", "patch").replace("city", "input")
-    events = events_of(ask(api, input=call, tools=[PATCH], stream=True))
-    [item] = Response.model_validate(events[-1]["response"]).output
-    assert item.type == "custom_tool_call"
-    assert (item.name, item.input) == ("patch", "Rome")
-    kinds = [event["type"] for event in events if "custom_tool_call" in event["type"]]
-    assert kinds == [f"response.custom_tool_call_input.{kind}" for kind in ("delta", "done")]
-    output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "done"}
-    earlier = events[-1]["response"]["output"]
-    choice = {"type": "custom", "name": "patch"}
-    ask(api, input=[*earlier, output], tools=[PATCH], tool_choice=choice)
-    seen = api.triton.seen[-1]
-    [said, told] = Reply(200, {}, seen["messages"]).body
-    function = said["tool_calls"][0]["function"]
-    assert function == {"name": "patch", "arguments": '{"input": "Rome"}'}
-    assert (told["role"], told["content"]) == ("tool", "done")
-    schema = Reply(200, {}, seen["sampling_parameters"]["json_schema"]).body
-    assert schema["properties"] == {"input": {"type": "string"}}
-    assert RULES["definition"] in Reply(200, {}, seen["tools"]).body[0]["function"]["description"]
 
 
 def test_tokens_of_items_are_counted(api: Translator) -> None:

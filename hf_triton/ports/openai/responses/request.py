@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from hf_triton.ports.openai.responses.kept import EarlierResponses
-from hf_triton.ports.openai.responses.tools import CUSTOM_INPUT, ResponseTools, read_tools
+from hf_triton.ports.openai.responses.tools import ResponseTools, read_tools
 from hf_triton.ports.openai.schema.body import (
     Integer,
     Json,
@@ -134,20 +133,9 @@ class FunctionCall(Struct, tag="function_call", kw_only=True):
     namespace: Any = None
 
 
-class CustomToolCall(Struct, tag="custom_tool_call", kw_only=True):
-    call_id: str
-    name: str
-    input: str
-    namespace: Any = None
-
-
 class CallOutput(Struct, tag="function_call_output"):
     call_id: str
     output: str | list[Part]
-
-
-class CustomCallOutput(CallOutput, tag="custom_tool_call_output"):
-    """The output of a custom tool."""
 
 
 class ReasoningText(Struct):
@@ -164,13 +152,12 @@ class ReasoningItem(Struct, tag="reasoning"):
             self.content = "\n".join(part.text for part in self.content)
 
 
-_Item = Message | FunctionCall | CustomToolCall | CallOutput | CustomCallOutput | ReasoningItem
+_Item = Message | FunctionCall | CallOutput | ReasoningItem
 
 # Chat's names in its errors, and what they are here.
 NAMES = {
     "instructions.content": "instructions",
     **dict.fromkeys(("messages", "input.content"), "input"),
-    "tool_choice.allowed_tools": "tool_choice",
     **dict.fromkeys(("response_format", "response_format.json_schema"), "text.format"),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
     "logprobs": "include",
@@ -276,10 +263,8 @@ def _add(messages: list[Json], where: str, item: Any, tools: ResponseTools) -> N
             begun = {"role": "assistant", "content": None, "reasoning_content": item.content}
             messages.append(Placed(where, begun))
     else:  # a call, to the assistant's message before it
-        is_custom = isinstance(item, CustomToolCall)
-        text = json.dumps({CUSTOM_INPUT: item.input}, ensure_ascii=False) if is_custom else ""
-        arguments = text or item.arguments
-        function = {"name": tools.name_of(item.namespace, item.name), "arguments": arguments}
+        name = tools.name_of(item.namespace, item.name)
+        function = {"name": name, "arguments": item.arguments}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append(Placed(where, {"role": "assistant", "content": None}))
         call = Placed(where, {"id": item.call_id, "type": "function", "function": function})

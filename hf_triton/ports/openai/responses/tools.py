@@ -1,31 +1,26 @@
 """Tools of ``/v1/responses`` as functions of chat, and what a call of each is told as.
 
-The functions of a namespace are offered beside the others; a custom tool, whose input is any text,
-as a function of one argument. Tools that OpenAI runs itself are left out: nobody runs them here.
+The functions of a namespace are offered beside the others. Tools that OpenAI runs itself are left
+out: nobody runs them here.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
-
 from hf_triton.ports.openai.schema.body import Json, JsonList, convert, kind_of, short
 from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
-from hf_triton.ports.openai.schema.tools import Allowed, AllowedTools, ToolChoice
+from hf_triton.ports.openai.schema.tools import ToolChoice
 
 # Of each there are releases, with a date behind the name.
 _HOSTED = re.compile(
     "(web_search|file_search|code_interpreter|image_generation|mcp|computer|local_shell|shell"
     "|apply_patch|tool_search|programmatic_tool_calling)(_(use_)?preview)?(_[0-9_]+)?"
 )
-_OWN = ("function", "custom")
-CUSTOM_INPUT = "input"  # the argument of a custom tool
 
 
 @dataclass(frozen=True)
@@ -38,19 +33,13 @@ class Tool:
     sent: Json
 
     @property
-    def is_custom(self) -> bool:
-        return bool(self.sent["type"] == "custom")
-
-    @property
     def head(self) -> Json:
-        kind = "custom_tool_call" if self.is_custom else "function_call"
         inner = {"namespace": self.namespace} if self.namespace else {}
-        return {"type": kind, "name": self.sent["name"], **inner}
+        return {"type": "function_call", "name": self.sent["name"], **inner}
 
     def function(self) -> Json:
-        sent = _as_function(self.place, self.sent) if self.is_custom else self.sent
         names = ("description", "parameters", "strict")
-        known = {name: sent[name] for name in names if sent.get(name) is not None}
+        known = {name: self.sent[name] for name in names if self.sent.get(name) is not None}
         return Placed(self.place, {"type": "function", "function": {"name": self.name, **known}})
 
 
@@ -73,35 +62,16 @@ class ResponseTools:
         """Chat's form of a ``tool_choice``. Raises ApiError, 400, where it forces a hosted tool."""
         kind = choice.get("type") if isinstance(choice, dict) else choice
         if kind == "required" and self.hosted and not self.own:
-            raise _hosted("tool_choice", *self.hosted)
-        if isinstance(choice, dict) and kind == "allowed_tools":
-            return self._allowed(choice)
+            raise _hosted(*self.hosted)
         if isinstance(choice, dict) and _is_hosted(kind):
-            raise _hosted("tool_choice", str(kind))
-        sent = self._chosen(choice) if isinstance(choice, dict) and kind in _OWN else choice
-        found: ToolChoice | None = convert(ToolChoice | None, sent, "tool_choice")
+            raise _hosted(str(kind))
+        if isinstance(choice, dict) and kind == "allowed_tools":
+            raise bad_field("tool_choice", "allowed_tools", "a choice among all; send those alone")
+        if isinstance(choice, dict) and kind == "function":
+            name = self.name_of(choice.get("namespace"), choice.get("name"))
+            choice = {"type": "function", "function": {"name": name}}
+        found: ToolChoice | None = convert(ToolChoice | None, choice, "tool_choice")
         return found
-
-    def _chosen(self, choice: Json) -> Json:
-        name = self.name_of(choice.get("namespace"), choice.get("name"))
-        return {"type": "function", "function": {"name": name}}
-
-    def _allowed(self, choice: Json) -> ToolChoice:
-        where = "tool_choice.tools"
-        given = convert(JsonList, choice.get("tools"), where)
-        own = [tool for tool in given if not _is_hosted(tool.get("type"))]
-        if choice.get("mode") == "auto" and not own:
-            return "none"
-        if not own:
-            raise _hosted(where, *(tool["type"] for tool in given))
-        listed = [self._chosen(tool) if tool.get("type") in _OWN else tool for tool in own]
-        allowed = {"mode": choice.get("mode"), "tools": listed}
-        return Allowed(convert(AllowedTools, allowed, "tool_choice"))
-
-
-class _Custom(Struct, kw_only=True):
-    format: Json | None = None
-    description: str | None = None
 
 
 def read_tools(given: Sequence[Json]) -> ResponseTools:
@@ -124,19 +94,6 @@ def read_tools(given: Sequence[Json]) -> ResponseTools:
     )
 
 
-def custom_input(arguments: str) -> str:
-    """The text in a call's arguments; empty where the answer was cut off within it."""
-    try:
-        found = json.loads(arguments)
-    except ValueError:  # also a number of more than 4300 digits
-        return ""
-    text = found
-    if isinstance(found, dict):
-        # The model may have called its only argument something else.
-        text = found.get(CUSTOM_INPUT, next(iter(found.values()), ""))
-    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-
-
 def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
     """A tool, or those of a namespace, each with its place and its namespace."""
     kind = tool.get("type")
@@ -147,9 +104,10 @@ def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
         return [(place, space, one) for found in nested for place, _, one in found]
     if _is_hosted(kind):
         return []
-    if kind not in _OWN:
+    if kind != "function":
         got = short(kind) if isinstance(kind, str) else kind_of(kind)
-        raise bad_field(f"{where}.type", got, "function, custom, namespace or a hosted tool's")
+        allowed = "function (for a custom tool one of one text), namespace or a hosted tool's"
+        raise bad_field(f"{where}.type", got, allowed)
     convert(str, tool.get("name"), f"{where}.name")
     return [(where, "", tool)]
 
@@ -158,21 +116,7 @@ def _is_hosted(kind: Any) -> bool:
     return isinstance(kind, str) and _HOSTED.fullmatch(kind) is not None
 
 
-def _hosted(where: str, *kinds: str) -> ApiError:
+def _hosted(*kinds: str) -> ApiError:
     got = ", ".join(sorted({*kinds}))
-    allowed = "functions and custom tools, which the client runs; hosted tools are not run here"
-    return bad_field(where, f"a call of {got}", allowed)
-
-
-def _as_function(where: str, tool: Json) -> Json:
-    """A custom tool as a function of one text; a grammar is described in words alone."""
-    custom = convert(_Custom, tool, where)
-    description, form = custom.description or "", custom.format or {}
-    if grammar := form.get("definition"):
-        description += f"\n\nThe text follows this grammar ({form.get('syntax')}):\n{grammar}"
-    parameters = {
-        "type": "object",
-        "properties": {CUSTOM_INPUT: {"type": "string"}},
-        "required": [CUSTOM_INPUT],
-    }
-    return {"description": description.strip(), "parameters": parameters}
+    allowed = "functions, which the client runs; hosted tools are not run here"
+    return bad_field("tool_choice", f"a call of {got}", allowed)

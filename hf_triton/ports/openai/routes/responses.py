@@ -15,7 +15,7 @@ from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, PREFIX, EarlierResponses, item_id
 from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
-from hf_triton.ports.openai.responses.tools import Tool, custom_input
+from hf_triton.ports.openai.responses.tools import Tool
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
 from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
@@ -106,7 +106,6 @@ class ResponseWriter(Writer):
         self._output: list[Json] = []
         self._num_events = 0
         self._is_open = False
-        self._arguments = ""  # of the last call
         self._logprobs: list[Token] = []  # of tokens whose text is not written yet
         self._status: Status = "in_progress"
 
@@ -211,17 +210,13 @@ class ResponseWriter(Writer):
         return [*found, self._of_item(f"response.{part['type']}.delta", **delta)]
 
     def _add_call(self, call: Call) -> list[Json]:
-        """A custom tool's input is sent whole, at the end of its call."""
         found, arguments = [], call.function.arguments
         if call.id is not UNSET:
             tool: Tool = self.asked.told["tools"][call.function.name]
-            kind, text = ("ctc", "input") if tool.is_custom else ("fc", "arguments")
-            ids = {"id": self._item_id(kind), "call_id": call.id}
-            self._arguments = ""
-            found = self._open({**ids, "status": "in_progress", **tool.head, text: ""})
-        self._arguments += arguments
-        if arguments and self._is_open_as("function_call"):
-            self._output[-1]["arguments"] = self._arguments
+            head = {"id": self._item_id("fc"), "call_id": call.id, "status": "in_progress"}
+            found = self._open({**head, **tool.head, "arguments": ""})
+        self._output[-1]["arguments"] += arguments
+        if arguments:
             kind = "response.function_call_arguments.delta"
             found.append(self._of_item(kind, delta=arguments))
         return found
@@ -239,14 +234,9 @@ class ResponseWriter(Writer):
                 self._of_item(f"response.{part['type']}.done", content_index=0, **told),
                 self._of_item("response.content_part.done", content_index=0, part=part),
             ]
-        elif item["type"] == "function_call":
+        else:
             told = {"name": item["name"], "arguments": item["arguments"]}
             found = [self._of_item("response.function_call_arguments.done", **told)]
-        else:
-            text = item["input"] = custom_input(self._arguments)
-            kind = "response.custom_tool_call_input"
-            found = [self._of_item(f"{kind}.delta", delta=text)] if text else []
-            found.append(self._of_item(f"{kind}.done", input=text))
         index = len(self._output) - 1
         return [*found, self._event("response.output_item.done", output_index=index, item=item)]
 

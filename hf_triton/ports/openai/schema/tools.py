@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hf_triton.ports.openai.schema.body import Filled, Json, JsonList, convert
+from hf_triton.ports.openai.schema.body import Filled, Json, convert, refused
 from hf_triton.ports.openai.schema.errors import bad_field
 
 MAX_TOOLS = 128
@@ -41,20 +41,13 @@ class _Tool(Struct):
     function: _Function
 
 
-class Chosen(Struct, tag="function"):
+class Chosen(Struct):
     function: Named
+    type: Literal["function"] = "function"
+    allowed_tools: refused("send those tools alone") = None  # type: ignore[valid-type]
 
 
-class AllowedTools(Struct):
-    mode: Literal["auto", "required"]
-    tools: JsonList
-
-
-class Allowed(Struct, tag="allowed_tools"):
-    allowed_tools: AllowedTools
-
-
-ToolChoice = Literal["none", "auto", "required"] | Chosen | Allowed
+ToolChoice = Literal["none", "auto", "required"] | Chosen
 
 
 @dataclass(frozen=True)
@@ -87,16 +80,10 @@ def read_tools(
     """The tools that a request's model is to know of; None without. Raises ApiError."""
     if len(listed) > MAX_TOOLS:
         raise bad_field("tools", f"a list of {len(listed)}", f"at most {MAX_TOOLS}")
-    names = _names("tools", listed)
+    functions = (convert(_Tool, tool, f"tools[{n}]").function for n, tool in enumerate(listed))
+    names = [function.name for function in functions]
     if len(set(names)) < len(names):
         raise bad_field("tools", "one function's name twice", "different names")
-    allowed = names
-    if isinstance(choice, Allowed):
-        where = "tool_choice.allowed_tools.tools"
-        allowed = _names(where, choice.allowed_tools.tools)
-        if not set(allowed) <= set(names):
-            raise bad_field(where, "a function that is none of tools", "some of tools")
-        choice = choice.allowed_tools.mode
     forced = choice.function.name if isinstance(choice, Chosen) else None
     forced = "" if choice == "required" else forced
     if forced is not None and (not names or forced not in ("", *names)):
@@ -104,13 +91,7 @@ def read_tools(
         raise bad_field("tool_choice", got, "one of tools")
     if not listed or choice == "none":
         return None
-    listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
-    return Tools(listed, frozenset(allowed), forced, parallel)
-
-
-def _names(where: str, tools: Sequence[Json]) -> list[str]:
-    found = (convert(_Tool, tool, f"{where}[{number}]") for number, tool in enumerate(tools))
-    return [tool.function.name for tool in found]
+    return Tools(listed, frozenset(names), forced, parallel)
 
 
 def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import openai
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage
-from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings, custom_tool
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 from tried import SAID, joined, raises, tried
 
 chat = ChatOpenAI(model="chat", max_tokens=200)
-
-
-@custom_tool
-def note(text: str) -> str:
-    """Notes it."""
-    return text
 
 
 class Answer(BaseModel, extra="forbid"):
@@ -52,11 +46,10 @@ with tried("use_previous_response_id"):
     second = model.invoke([*said, first, HumanMessage(SAID)])
     used = [one.usage_metadata["input_tokens"] for one in (first, second)]
     assert used[1] > used[0], used
-with tried("custom_tool, beside a hosted tool"):
-    tools, choice = [{"type": "web_search"}, note], {"type": "custom", "name": "note"}
+with tried("bind_tools() beside a hosted tool"):
     asked = ChatOpenAI(model="chat", max_tokens=200, use_responses_api=True)
-    found = asked.bind_tools(tools, tool_choice=choice).invoke(SAID)
-    assert found.content[0]["type"] == "custom_tool_call", found
+    found = asked.bind_tools([{"type": "web_search"}, Answer], tool_choice="Answer").invoke(SAID)
+    assert found.tool_calls[0]["name"] == "Answer", found
 with tried("OpenAI, the completions"):
     assert OpenAI(model="chat", max_tokens=12).invoke(SAID)
 with tried("OpenAIEmbeddings"):
