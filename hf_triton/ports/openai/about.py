@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from hf_triton.ports.openai.exchanges import Handler, json_response
-from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document, page
+from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
@@ -29,13 +29,6 @@ from hf_triton.ports.openai.triton.tensors import ServedModel
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.time_limit import timeout
 from hf_triton.ports.triton_calls import QUESTION_TIMEOUT_S
-
-_HTML = "text/html"
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-_PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
 
 
 class Health(Struct):
@@ -245,17 +238,10 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
 
     async def schema(_request: web.Request) -> web.Response:
         # The first takes 0.3 s, which neither the start of the port nor another request waits for.
-        return json_response(await asyncio.to_thread(described), headers=_PAGE_HEADERS)
+        return json_response(await asyncio.to_thread(described))
 
-    async def docs(_request: web.Request) -> web.Response:
-        text = page(await asyncio.to_thread(described))
-        return web.Response(text=text, content_type=_HTML, headers=_PAGE_HEADERS)
-
-    every = [
-        *routes,
-        Route("/openapi.json", schema, Operation("This port's OpenAPI schema", Document)),
-        Route("/docs", docs, Operation("The same as a page", also=(_HTML,))),
-    ]
+    operation = Operation("This port's OpenAPI schema", Document)
+    every = [*routes, Route("/openapi.json", schema, operation)]
     return every
 
 

@@ -44,7 +44,7 @@ _NAMES = ("traceparent", "tracestate")
 _VALUE = re.compile(r"[ -~]{1,512}")
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
 # What tells nothing of models or callers.
-_OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
+_OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json")
 
 
 def id_of(request: web.Request, own: str = "") -> str:

@@ -1,11 +1,10 @@
-"""OpenAPI 3.1 of routes, and a page of it (https://spec.openapis.org/oas/v3.1.0)."""
+"""OpenAPI 3.1 of routes (https://spec.openapis.org/oas/v3.1.0)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import msgspec
@@ -101,23 +100,3 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
         content = {operation.takes: {"schema": schema}}
         found["requestBody"] = {"required": True, "content": content}
     return found
-
-
-_HEAD = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>hf-triton</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>body { font: 16px/1.5 system-ui; margin: 2rem; color-scheme: light dark; }</style>
-<h1>hf-triton: OpenAI's API</h1>
-<p>Fields and answers are in <a href="openapi.json">openapi.json</a>. Where keys are needed they are
-sent as <code>Authorization: Bearer KEY</code>; the models are at
-<a href="v1/models">/v1/models</a>.</p>
-"""
-
-
-def page(document: Json) -> str:
-    rows = [
-        f"<dt><code>{method.upper()} {escape(path)}</code></dt><dd>{escape(one['summary'])}</dd>"
-        for path, methods in document["paths"].items()
-        for method, one in methods.items()
-    ]
-    return "\n".join((_HEAD, "<dl>", *rows, "</dl></html>"))

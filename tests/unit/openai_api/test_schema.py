@@ -1,4 +1,4 @@
-"""The served OpenAPI schema, its page, and the metrics of Triton's port."""
+"""The served OpenAPI schema, and the metrics of Triton's port."""
 
 from __future__ import annotations
 
@@ -28,18 +28,6 @@ def test_every_route_has_a_schema(api: Translator) -> None:
     }
     paths = api.get("/openapi.json").body["paths"]
     assert routed == {(path, method) for path, methods in paths.items() for method in methods}
-
-
-def test_the_page_tells_of_every_path_and_loads_nothing(api: Translator) -> None:
-    reply = api.get("/docs")
-    assert reply.headers["Content-Type"].startswith("text/html")
-    for page in (reply, api.get("/openapi.json")):
-        assert page.headers["X-Content-Type-Options"] == "nosniff"
-        assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
-    for path in api.get("/openapi.json").body["paths"]:
-        assert f" {path}</code>" in reply.text
-    assert "<script" not in reply.text
-    assert "http" not in reply.text.replace("<!doctype html>", "").partition("</style>")[2]
 
 
 METRICS = '# TYPE nv_inference_count counter\nnv_inference_count{model="demo"} 3\n'
