@@ -4,10 +4,14 @@ at /models/NAME.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from hf_triton.ports.openai.routes.answers import Answer, Choice
+from hf_triton.ports.openai.routes.tgi import GenerationWriter, read_generate
+from hf_triton.ports.openai.schema.logprobs import Offsets, read_positions
 from tests.unit.openai_api.conftest import Reply, Translator
 
 WORDS = [("a", -1.5), (" b", -1.5), (" c", -1.5)]
@@ -54,6 +58,20 @@ def test_a_stream_ends_with_the_whole_text(api: Translator) -> None:
             "input_length": 6,
         },
     }
+
+
+def test_a_chunk_of_several_tokens_has_its_text_once() -> None:
+    asked = read_generate({"inputs": "x", "stream": True})
+    writer = GenerationWriter(Answer(asked, "cmpl-1", "text-generation"))
+    tokens = [
+        {str(number): {"logprob": -1.5, "rank": 1, "decoded_token": text}}
+        for number, text in enumerate(("a", "b", "</s>"))
+    ]
+    positions = read_positions(json.dumps(tokens), Offsets())
+    events = writer.add(Choice(0, "a b", positions, finish_reason="stop"))
+    told = [(one.token.id, one.token.text, one.token.special) for one in events]
+    assert told == [(0, "", False), (1, "a b", False), (2, "", True)]
+    assert events[-1].generated_text == "a b"
 
 
 def test_without_a_path_of_its_own_the_answer_is_a_list_with_the_prompt(api: Translator) -> None:

@@ -30,7 +30,6 @@ from hf_triton.ports.openai.schema.body import (
     refused,
 )
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, Names, bad_field, renamed
-from hf_triton.ports.openai.schema.logprobs import Entry
 from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")
@@ -67,7 +66,7 @@ class GenerateRequest(Struct, kw_only=True):
 
 
 class GeneratedToken(Struct):
-    """A special one adds nothing to the text."""
+    """A special one adds nothing to the text; ``text`` is its own, or its part of a stream's."""
 
     id: int
     text: str
@@ -179,14 +178,20 @@ class GenerationWriter(Writer):
         repeats = repeats if told["full_text"] is None else told["full_text"]
         self._prefix = told["inputs"] if repeats else ""
         self._text, self._reason = "", ""
-        self._num_events = self._last_id = 0
-        self._tokens: list[TokenEvent] = []
+        self._next_index, self._last_id = 1, 0
+        self._tokens: list[GeneratedToken] = []
 
     def add(self, new: Choice) -> list[TokenEvent]:
-        found = self._events_of(new)
-        for event in found:
-            self._num_events += 1
-            event.index = self._num_events
+        """The events of a chunk's tokens; the last one that is not special has all its text."""
+        rest = GeneratedToken(self._last_id, "", None, special=False)  # of a text, without tokens
+        tokens = self._tokens_of(new) or [rest]
+        self._last_id = tokens[-1].id
+        for token in tokens:
+            token.text = ""
+        adding = [token for token in tokens if not token.special] or tokens
+        adding[-1].text = new.text
+        found = [TokenEvent(token=one, index=n) for n, one in enumerate(tokens, self._next_index)]
+        self._next_index += len(found)
         if self._reason:
             last = found[-1]
             last.generated_text = self._prefix + self._text
@@ -197,14 +202,14 @@ class GenerationWriter(Writer):
 
     def take(self, added: Sequence[Choice]) -> None:
         for new in added:
-            self._tokens += self._events_of(new)
+            self._tokens += self._tokens_of(new)
 
     def result(self) -> Generated | list[Generated]:
         found = Generated(self._prefix + self._text)
         if self.asked.told["details"]:
             found.details = self._details()
             found.details.prefill = []
-            found.details.tokens = [one.token for one in self._tokens]
+            found.details.tokens = self._tokens
         return [found] if self._is_hubs else found
 
     def failed(self, error: ApiError) -> bytes:
@@ -217,8 +222,8 @@ class GenerationWriter(Writer):
             seed=self.asked.told["seed"],
         )
 
-    def _events_of(self, new: Choice) -> list[TokenEvent]:
-        """The tokens of a chunk with their texts; one that ends it and adds none is special."""
+    def _tokens_of(self, new: Choice) -> list[GeneratedToken]:
+        """The tokens of a chunk; one that ends the answer and adds nothing to it is special."""
         self._text += new.text
         if new.finish_reason == "stop":
             stops = tuple(filter(None, self.asked.told["stop"]))
@@ -226,30 +231,10 @@ class GenerationWriter(Writer):
         elif new.finish_reason:
             self._reason = "length"
         entries = [one.sampled for one in new.positions or []]
-        if not entries and self.asked.stream:  # a rest of the text
-            entries = [Entry(new.text, None, 1, id=self._last_id)]
-        self._last_id = entries[-1].id if entries else 0
-        adds_nothing = entries and not new.text.endswith(entries[-1].text)
-        adds_nothing = adds_nothing and not (len(entries) == 1 and new.text)
-        is_special = self._reason == "eos_token" and bool(adds_nothing)
-        pieces = _pieces(new.text, entries[:-1] if is_special else entries)
-        texts = [*pieces, ""] if is_special else pieces
-        last = len(entries) - 1
-        return [
-            TokenEvent(token=GeneratedToken(one.id, text, one.logprob, is_special and at == last))
-            for at, (one, text) in enumerate(zip(entries, texts, strict=False))
-        ]
-
-
-def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
-    """Each token's part of a text, with the space before it; the rest is the last one's."""
-    pieces = []
-    for entry in entries[:-1]:
-        at = text.find(entry.text, 0, len(entry.text) + 1)
-        end = at + len(entry.text) if at >= 0 else 0
-        pieces.append(text[:end])
-        text = text[end:]
-    return [*pieces, text]
+        found = [GeneratedToken(one.id, one.text, one.logprob, special=False) for one in entries]
+        if found and self._reason == "eos_token" and not new.text.endswith(found[-1].text):
+            found[-1].special = len(found) > 1 or not new.text
+        return found
 
 
 def _endpoint(path: str, summary: str, answer: Any, stream: bool | None = None) -> Endpoint:
