@@ -63,8 +63,8 @@ _ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")
 Item = TypeVar("Item")
 GENERATING = (
-    *(choices.COMPLETIONS, choices.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
-    *(*RESPONSES, *TOKENS, *tgi.GENERATE),
+    *(choices.COMPLETIONS, choices.CHAT, RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
+    *(*TOKENS, *tgi.GENERATE),
 )
 # Enough that no source waits for the others, few enough that a slow reader holds them back.
 _NUM_WAITING = 64

@@ -33,7 +33,6 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a", "max_tokens": 9},
     "/v1/chat/completions": {"messages": CHAT},
     "/v1/responses": {"input": "a"},
-    "/v1/responses/input_tokens": {"input": "a"},
     "/v1/messages": {"messages": CHAT, "max_tokens": 9},
     "/v1/messages/count_tokens": {"messages": CHAT},
     "/tokenize": {"messages": CHAT},
@@ -52,7 +51,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "/v1/completions stream_options": {"stream": True},
     "/v1/chat/completions top_logprobs": {"logprobs": True},
     "/v1/responses top_logprobs": {"include": ["message.output_text.logprobs"]},
-    "/v1/responses/input_tokens top_logprobs": {"include": ["message.output_text.logprobs"]},
     "/tokenize prompt": {"messages": None},
 }
 MOST = 2000  # tokens of the context

@@ -216,8 +216,3 @@ def test_a_call_of_a_namespace_is_told_under_it(api: Translator) -> None:
     [call, _] = Reply(200, {}, seen["messages"]).body
     assert call["tool_calls"][0]["function"]["name"] == "agents__weather"
     assert ask(api, input=CALL, tools=[SPACE]).body["output"][0]["namespace"] == "agents"
-
-
-def test_tokens_of_items_are_counted(api: Translator) -> None:
-    counted = api.post("/v1/responses/input_tokens", model="echo", input="a b c", tools=TOOLS)
-    assert counted.body == {"object": "response.input_tokens", "input_tokens": 3}

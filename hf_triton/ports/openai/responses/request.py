@@ -89,11 +89,6 @@ class ResponsesRequest(ChatOptions, kw_only=True):
     metadata: Json | None = None
 
 
-class InputTokensRequest(ResponsesRequest, kw_only=True):
-    model: str | None = None  # type: ignore[assignment]
-    stream: Annotated[Any, only(False)] = None
-
-
 class InputText(Struct, tag="input_text"):
     text: str
 

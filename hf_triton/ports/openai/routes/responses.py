@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, structs, to_builtins
@@ -14,11 +13,10 @@ from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, PREFIX, EarlierResponses, item_id
-from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
+from hf_triton.ports.openai.responses.request import ResponsesRequest
 from hf_triton.ports.openai.responses.tools import Tool
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
 from hf_triton.ports.openai.routes.choices import ask_as
-from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLogprobs
@@ -71,27 +69,10 @@ class Response(Struct, kw_only=True):
     user: Any
 
 
-class InputTokens(Struct):
-    input_tokens: int
-    object: Literal["response.input_tokens"] = "response.input_tokens"
-
-
 def read_response(
     given: Mapping[str, Any], earlier: EarlierResponses = NOTHING
 ) -> GenerationRequest:
-    return _ask(read(ResponsesRequest, given), earlier)
-
-
-def read_count(given: Mapping[str, Any], earlier: EarlierResponses = NOTHING) -> GenerationRequest:
-    body = read(InputTokensRequest, given)
-    choice = "none" if body.tool_choice == "none" else None
-    # Which model it is, may be chosen later.
-    prompt = structs.replace(body, model=body.model or "any", tool_choice=choice, text=None)
-    return replace(of_chat(_ask(prompt, earlier)), model=body.model or "")
-
-
-def _ask(body: ResponsesRequest, earlier: EarlierResponses) -> GenerationRequest:
-    chat, told = responses.as_chat(body, earlier)
+    chat, told = responses.as_chat(read(ResponsesRequest, given), earlier)
     return replace(ask_as(chat, responses.NAMES, responses.PARTS), told=told)
 
 
@@ -248,17 +229,9 @@ def _with_bytes(token: Token) -> Token:
     return structs.replace(token, bytes=token.bytes or [], **more)
 
 
-RESPONSES = (
-    Endpoint(
-        *(("/v1/responses",), CHAT_TASKS, PREFIX, read_response),
-        Operation("Answer items", Response, ResponsesRequest, also=(EVENTS,)),
-        ResponseWriter,
-        refers=True,
-    ),
-    Endpoint(
-        *(("/v1/responses/input_tokens",), CHAT_TASKS, PREFIX, read_count),
-        Operation("Count the tokens of items", InputTokens, InputTokensRequest),
-        partial(TokenizerWriter, write=lambda told: InputTokens(told["count"])),
-        refers=True,
-    ),
+RESPONSES = Endpoint(
+    *(("/v1/responses",), CHAT_TASKS, PREFIX, read_response),
+    Operation("Answer items", Response, ResponsesRequest, also=(EVENTS,)),
+    ResponseWriter,
+    refers=True,
 )
