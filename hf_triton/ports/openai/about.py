@@ -23,7 +23,7 @@ from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
 from hf_triton.ports.openai.schema.errors import OF_MODEL, ApiError, HubError
-from hf_triton.ports.openai.triton.catalog import ALL_TASKS, KINDS, Catalog
+from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel
 from hf_triton.ports.retries import RetryCoordinator
@@ -53,7 +53,7 @@ class Model(Struct, kw_only=True):
     owned_by: str = "hf-triton"
     root: str  # the own name of a model that has others
     task: str
-    type: str  # Together's, or Anthropic's where its clients ask
+    type: Literal["model"] = "model"  # Anthropic's
     parent: str | UnsetType = UNSET  # the model of an adapter
     max_model_len: int | UnsetType = UNSET  # tokens; vLLM's name
     max_input_tokens: int | UnsetType = UNSET  # Anthropic's name
@@ -169,17 +169,16 @@ class About:
         else:
             models = await self._catalog.models()
             found = [models[name] for name in sorted(models)]
-        described = await self._described(request, *found)
+        described = await self._described(*found)
         first, last = (described[at].id if described else None for at in (0, -1))
         return json_response(Models(data=described, first_id=first, last_id=last))
 
     async def _model(self, request: web.Request) -> web.Response:
         model = await self._catalog.find(request.match_info["name"])
-        return json_response((await self._described(request, model))[0])
+        return json_response((await self._described(model))[0])
 
-    async def _described(self, request: web.Request, *models: ServedModel) -> list[Model]:
+    async def _described(self, *models: ServedModel) -> list[Model]:
         lengths = await self._lengths.of(models)
-        is_anthropics = "anthropic-version" in request.headers
         started = datetime.fromtimestamp(self._started, timezone.utc).isoformat()
 
         def described(model: ServedModel) -> Model:
@@ -189,7 +188,6 @@ class About:
                 created=self._started,
                 root=model.alias_of or model.name,
                 task=model.task,
-                type="model" if is_anthropics else KINDS[model.task],
                 display_name=model.name,
                 created_at=started,
                 parent=model.name.partition(":")[0] if model.adapter else UNSET,

@@ -21,7 +21,6 @@ from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE
 from generator.render.model_data import newest_json
 from generator.repository import served_record
 from generator.spec.task_sets import (
-    CHAT_TASKS,
     CLASSIFIER_TASKS,
     COMPLETION_TASKS,
     EMBEDDING_TASKS,
@@ -40,14 +39,6 @@ from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordin
 from hf_triton.tritonserver.model_state import State
 
 SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
-# Together's words for what models are for.
-KINDS = {
-    **dict.fromkeys(COMPLETION_TASKS, "language"),
-    **dict.fromkeys(CHAT_TASKS, "chat"),
-    **dict.fromkeys(EMBEDDING_TASKS, "embedding"),
-    **dict.fromkeys(CLASSIFIER_TASKS, "rerank"),
-    **dict.fromkeys(SPEECH_TASKS, "transcribe"),
-}
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
 
 
