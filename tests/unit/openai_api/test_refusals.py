@@ -280,7 +280,6 @@ BODIES: dict[str, tuple[bytes, str]] = {
     "no UTF-8": (b'{"a": "\xff"}', "Invalid UTF-8"),
     "NaN": (b'{"a": NaN}', "invalid character (byte 6)"),
     "a surrogate": (b'{"prompt": "\\ud800 and more"}', "surrogate pair"),
-    "twice": (b'{"n": 1, "n": 2}', "n: given twice"),
     "digits": (b'{"n": ' + b"9" * 5000 + b"}", "Integer value out of range"),
     "an integer": (b'{"model": "m", "prompt": "a", "seed": ' + b"9" * 4000 + b"}", "64 bits"),
     "deep": (b"[" * 200_000, "nested too deeply"),
