@@ -17,7 +17,6 @@ from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
 from generator.repository.writing import is_locked
 from hf_triton.ports.retries import Model, demand_of, line_of
-from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.model_loader import ModelLoader
@@ -25,7 +24,7 @@ from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.public_ports import PublicPorts, counted, say
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_answers import ServerAnswers
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.serving.supervision.stub_deaths import StubDeaths, are_too_many, left_behind
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.serving.supervision.dead_process_memory import are_too_many, left_behind
+from hf_triton.serving.supervision.stub_deaths import are_too_many, left_behind
 
 
 @pytest.fixture

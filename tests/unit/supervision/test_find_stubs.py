@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from generator.render import model_config
-from hf_triton.serving.supervision.dead_process_memory import left_behind
+from hf_triton.serving.supervision.stub_deaths import left_behind
 from hf_triton.tritonserver import stubs
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.stubs import End, Stub, StubEnds, find_stubs, started_s
