@@ -5,19 +5,18 @@ appears only when all of its files are complete and verified.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from generator.errors import RepositoryError
 from generator.fetch.hub_client import HubFile, disk_error
 from generator.render.manifest import WEIGHTS_FOLDER
-from generator.repository.writing import has_locked
+from generator.repository.writing import locked_file
 from generator.spec.model_spec import ModelSpec
 from hf_triton.runtime.weights.locked_files import (
     FileHashes,
@@ -167,19 +166,14 @@ class ModelCache:
         """Creates and locks the folder. If another process holds the lock, calls ``on_busy`` with
         a message, then waits. Raises RepositoryError.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self.folder / LOCK_FILE, flags, 0o666)
-        except OSError as error:
-            raise RepositoryError(f"{self.folder}: can't be written: {error.strerror}") from None
-        try:
-            if not has_locked(descriptor):
-                on_busy(f"{self.folder}: another hf-triton is fetching {self.name}")
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        busy = f"{self.folder}: another hf-triton is fetching {self.name}"
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked_file(self.folder / LOCK_FILE, partial(on_busy, busy)))
+            except OSError as error:
+                why = f"{self.folder}: can't be written: {error.strerror}"
+                raise RepositoryError(why) from None
             yield
-        finally:
-            os.close(descriptor)
 
 
 def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:

@@ -7,7 +7,7 @@ import fcntl
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -50,6 +50,23 @@ def locked_model(folder: Path, timeout_s: float = math.inf) -> AbstractContextMa
     """Keeps others from loading or changing a model of a running server. Raises RepositoryError."""
     busy = f"{folder.name} is still being loaded or changed by another hf-triton"
     return _locked(folder, timeout_s, busy, ": try again later")
+
+
+@contextlib.contextmanager
+def locked_file(file: Path, on_busy: Callable[[], None]) -> Iterator[int]:
+    """Makes a file and locks it: only one process at a time is in the block. ``on_busy`` is called
+    before another one is waited for. A child that is given the descriptor holds the lock even when
+    it outlives this process. Raises OSError.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if not has_locked(descriptor):
+            on_busy()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(folder: Path) -> bool:

@@ -9,19 +9,20 @@ package index is the one that pip or uv is configured with; a password in its UR
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from generator.errors import mask_tokens
+from generator.repository.staging import write
+from generator.repository.writing import locked_file
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
 from generator.spec.task_folders import Task, find_tasks
@@ -157,7 +158,8 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
     was_there = env.folder is not None or is_built(folder)
     try:
         if not was_there:
-            with _locked(folder, on_busy) as lock:
+            lock_file = folder.with_name(f".{folder.name}.lock")
+            with locked_file(lock_file, partial(on_busy, folder)) as lock:
                 was_there = is_built(folder)
                 if not was_there:
                     _build(env, folder, numpy_below, show, lock)
@@ -170,25 +172,9 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
             why = f"{error.filename or folder}: {error.strerror}"
         if env.folder is None and not is_built(folder):  # its models say so when they are loaded
             with contextlib.suppress(OSError):
-                _write(failure_file(folder), " ".join(why.split()))
+                write(str(failure_file(folder)), " ".join(why.split()).encode())
         raise BuildError(why) from None
     return not was_there
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, on_busy: Callable[[Path], None]) -> Iterator[int]:
-    """One process at a time builds what is in ``folder``; a child that is given the descriptor
-    keeps others out even when it outlives us. Raises OSError.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
-        with contextlib.suppress(OSError):  # a file system without locks, such as some NFS mounts
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_busy(folder)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
 
 
 def _build(env: PythonEnv, folder: Path, numpy_below: str, show: Show, lock: int) -> None:
@@ -205,7 +191,7 @@ def _build(env: PythonEnv, folder: Path, numpy_below: str, show: Show, lock: int
             if file is not None:
                 _install([*command, *flags, "-r", str(file)], file.parent, show, lock)
         marker = {"written": env.written, "digest": env.digest, "python": sys.version.split()[0]}
-        _write(folder / MARKER, json.dumps(marker, indent=2) + "\n")
+        write(str(folder / MARKER), f"{json.dumps(marker, indent=2)}\n".encode())
         failure_file(folder).unlink(missing_ok=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # half of gigabytes is of no use
@@ -282,9 +268,3 @@ def reason(lines: Sequence[str]) -> str:
 def run_quietly(command: Sequence[str]) -> str:
     """Returns what it printed. Raises CalledProcessError with that, OSError."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
