@@ -36,6 +36,7 @@ from hf_triton.python_env.find_environment import (
     look_inside,
 )
 from hf_triton.tritonserver import binary
+from hf_triton.tritonserver.log import say
 
 Show = Callable[[str], object]  # gets lines of pip's or uv's progress
 # What every task's model.py imports; a task's engines may need more, which a load then names.
@@ -75,7 +76,7 @@ def ensure_environments(specs: Iterable[ModelSpec]) -> dict[str, str]:
             progress.end()
         if built:
             seconds = time.monotonic() - began
-            _say(f"{progress.title}: built in {seconds:.0f} s, {folder_of(env)}")
+            say(f"{progress.title}: built in {seconds:.0f} s, {folder_of(env)}")
         for spec in users:
             missing = _missing_packages(env, find_tasks()[spec.task])
             if missing:
@@ -127,17 +128,13 @@ class _Progress:
         if self._erase:
             print(f"{self._erase}  {line}", end="", file=sys.stderr, flush=True)
         elif line.startswith("Installing") or "MB)" in line or "GB)" in line:
-            _say(f"{self.title}: {line}")
+            say(f"{self.title}: {line}")
 
     def busy(self, folder: Path) -> None:
-        _say(f"{self.title}: another hf-triton is building it ({folder}); waiting for that one")
+        say(f"{self.title}: another hf-triton is building it ({folder}); waiting for that one")
 
     def end(self) -> None:
         print(self._erase, end="", file=sys.stderr, flush=True)
-
-
-def _say(line: str) -> None:
-    print(f"hf-triton: {line}", file=sys.stderr, flush=True)
 
 
 def folder_of(env: PythonEnv) -> Path:

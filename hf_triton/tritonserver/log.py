@@ -1,5 +1,5 @@
 """Chooses which lines of tritonserver's output to show, and masks secrets in them: the admin key,
-and tokens of the Hub. Knows nothing of the process.
+and tokens of the Hub. Prints messages of our own beside them. Knows nothing of the process.
 
 Shown: warnings, errors, and everything that models log or print. Hidden: the server's own info
 lines, its tables, warnings about a missing GPU, and the several copies of each load failure, which
@@ -9,7 +9,9 @@ again and again, the first ones and their number.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +40,14 @@ _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}")
 # ECMA-48's control sequences: libraries colour their lines, also for files.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _SHORTEST = 8  # a shorter one would take words out of the log
+
+
+def say(text: str) -> None:
+    """Prints a message in one piece, for other threads write too; ignores that nobody can read it:
+    models are served on.
+    """
+    with contextlib.suppress(OSError):
+        print(f"hf-triton: {text}\n", end="", file=sys.stderr, flush=True)
 
 
 class LogFilter:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -31,6 +30,7 @@ from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import adapters
 from hf_triton.tritonserver.http_api import NUM_LOADERS
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.system_calls import start_threads
 
 _Job = Callable[[], Outcome]  # a model's change or removal
@@ -64,11 +64,6 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def warn(line: str) -> None:
-    sys.stderr.write(f"hf-triton: {line}\n")  # in one piece: other threads write too
-    sys.stderr.flush()
-
-
 class Session:
     """One apply of a server. Prints a line for each model that is done or failed."""
 
@@ -86,7 +81,7 @@ class Session:
             # It takes minutes: others may generate meanwhile. A model whose environment can't be
             # built fails to load later, and its old version goes on serving.
             for name, reason in ensure_environments(load(config)).items():
-                warn(f"{name}: {reason}")
+                say(f"{name}: {reason}")
             writer.finish_interrupted(repository)
         with writer.locked(repository, math.inf if options.wait else 0.0):
             plan = make_plan(config, repository, keep_edits=not options.force)
@@ -100,13 +95,13 @@ class Session:
 
             def place(model: str) -> None:
                 for note in place_models([specs[model]], repository):
-                    warn(note)
+                    say(note)
 
             settings = UpdateSettings(options.drain_timeout_s, options.force, place, tell)
             self._carry_out(wanted, settings)
             for orphan in plan.orphans:
                 message = "is no longer in models.yaml; hf-triton prune removes it"
-                warn(f"{orphan.folder}: {message}")
+                say(f"{orphan.folder}: {message}")
         return self._end(wanted)
 
     def stop(self) -> None:
@@ -178,7 +173,7 @@ class Session:
             self._collect(threads, done)
         except KeyboardInterrupt:
             self.stop()
-            warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
+            say("interrupted: finishing the models under way; Ctrl-C again leaves them")
             self._collect(threads, done)
 
     def _collect(
@@ -191,7 +186,7 @@ class Session:
             except queue.Empty:
                 if time.monotonic() > remind_at:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
-                    warn("still working: models load, or answer their last requests")
+                    say("still working: models load, or answer their last requests")
                 continue
             if isinstance(outcome, Exception):
                 self.stop()
@@ -206,7 +201,7 @@ class Session:
 
     def _fail(self, model: str, reason: str) -> None:
         self._failures[model] = reason
-        warn(f"model '{model}' failed: {reason}")
+        say(f"model '{model}' failed: {reason}")
 
     def _write_rest(self, group: GroupChange) -> None:
         """Writes files that need no load: a routing.json or adapters.json, which the running model
@@ -272,7 +267,7 @@ class Session:
         try:
             served_record.write(self._repository, models)
         except GeneratorError as error:  # such as a full disk
-            warn(f"what is served could not be noted: {error}")
+            say(f"what is served could not be noted: {error}")
 
     def _served_now(self, plan: ApplyPlan) -> set[str]:
         loaded = {name for outcome in self._outcomes for name in outcome.loaded}

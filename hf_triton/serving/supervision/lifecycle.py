@@ -19,9 +19,10 @@ from typing import NoReturn
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from hf_triton.serving.supervision.health import Health, health_port
 from hf_triton.serving.supervision.loop import ServeOptions, Supervisor
-from hf_triton.serving.supervision.public_ports import PublicPorts, say
+from hf_triton.serving.supervision.public_ports import PublicPorts
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.model_state import State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state

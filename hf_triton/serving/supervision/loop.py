@@ -21,10 +21,11 @@ from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
-from hf_triton.serving.supervision.public_ports import PublicPorts, counted, say
+from hf_triton.serving.supervision.public_ports import PublicPorts, counted
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, are_too_many, left_behind
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times

@@ -5,7 +5,6 @@ lines, which are the result of ``serve``, go to stdout; everything else to stder
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass
 
 from generator.render import model_config
@@ -14,14 +13,8 @@ from hf_triton.ports.openai.curl_lines import OpenAiApi
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.process import TritonServer
-
-
-def say(text: str) -> None:
-    """Prints a message in one piece; models are served on where nobody can read it."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"hf-triton: {text}\n")
-        sys.stderr.flush()
 
 
 @dataclass(frozen=True)
