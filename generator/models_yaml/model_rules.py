@@ -116,7 +116,7 @@ def _instances(entry: Entry) -> Iterator[tuple[Node, str]]:
     groups = entry.keys.instance_group or ()
     on_gpu = [group for group in groups if group.kind in ("KIND_GPU", "KIND_AUTO")]
     everywhere = any(group.kind == "KIND_GPU" and not group.gpus for group in on_gpu)
-    if everywhere or sum(group.count * max(1, len(group.gpus)) for group in on_gpu) > 1:
+    if everywhere or sum(group.num_instances for group in on_gpu) > 1:
         spread = f"device_map {entry.keys.device_map} spreads one copy over all GPUs"
         expected = "expected [{count: 1, kind: KIND_MODEL}]"
         yield entry.given["instance_group"], f"{spread}, and this asks for several; {expected}"

@@ -84,6 +84,11 @@ class InstanceGroup(Keys):
             only = "only KIND_GPU and KIND_AUTO do"
             yield Mistake(f"{self.kind} takes no gpus; {only}", SAID, ("gpus",))
 
+    @property
+    def num_instances(self) -> int:
+        """The number of instances; without ``gpus`` those of each GPU that Triton finds."""
+        return self.count * max(1, len(self.gpus))
+
 
 @dataclass(frozen=True)
 class DynamicBatching(Keys):
