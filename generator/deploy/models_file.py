@@ -1,5 +1,4 @@
-"""The models.yaml that a server elsewhere is given: of some models, with paths that are right
-there.
+"""The models.yaml that a server elsewhere is given, with paths that are right there.
 
 Files that it names come along under flat names, as a ConfigMap holds them. GPUs are numbered from
 0, as a container sees those it has been given. The digest of a Python environment is the same
@@ -10,18 +9,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from generator.deploy.options import Options
-from generator.deploy.servers import Server
+from generator.deploy.server import Server
 from generator.errors import SpecError, UsageError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
+from generator.yaml_file import nodes
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
@@ -41,22 +40,21 @@ _ADVICE = (
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
-def files_of(server: Server, root: Node, lock: models_lock.Lock | None = None) -> dict[str, str]:
-    """The server's models.yaml, out of the one that ``root`` is on this machine, and what it needs
-    beside it. Raises UsageError for a file that is not UTF-8: a ConfigMap holds texts.
+def files_of(server: Server) -> dict[str, str]:
+    """The server's models.yaml, and what it needs beside it. Raises UsageError for a file that is
+    not UTF-8, since a ConfigMap holds texts, and SpecError for what pods would not find.
     """
-    names = [spec.name for spec in server.specs]
-    tree: dict[str, Any] = _changed(root, dict(_changes(server)))
-    tree["models"] = [entry for entry in tree.pop("models") if entry["name"] in names]
+    refuse_local(server)
+    config = Path(server.asked.config)
+    tree = _changed(nodes.read(config), dict(_changes(server)))
     files = {"models.yaml": yaml_text(tree).encode()}
     for spec in server.specs:
         if spec.hooks is not None:
             files[_hooks_name(spec)] = spec.hooks.content
         for path in spec.python_env.files if spec.python_env else ():
             files[path.name] = path.read_bytes()
-    if lock is not None and server.hub_parts:
-        keys = set(map(models_lock.lock_key, server.hub_parts))
-        files["models.lock"] = models_lock.to_bytes({key: lock[key] for key in sorted(keys)})
+    if server.hub_parts and (lock := models_lock.lock_path(config)).exists():
+        files["models.lock"] = lock.read_bytes()
     try:
         return {name: content.decode() for name, content in sorted(files.items())}
     except UnicodeDecodeError as error:
@@ -113,28 +111,20 @@ def written_files(spec: ModelSpec) -> list[Node]:
     return [one for one in named if one is not None] or [node]
 
 
-def refuse_local(specs: Sequence[ModelSpec], asked: Options) -> None:
+def refuse_local(server: Server) -> None:
     """Raises SpecError for every local model or environment that pods would not find."""
-    report, names = Report(), dict[str, Path]()
-    for spec in specs:
+    asked, report, names = server.asked, Report(), dict[str, Path]()
+    for spec in server.specs:
         for place, _ in spec.local_folders:
-            if message := _local_reason(str(place.value), asked.local_models, asked.local_claim):
+            if asked.local_models is None:
+                report.add(place, f"'{place.value}' {_ADVICE}")
+            elif str(place.value).startswith("~"):
+                message = f"'{place.value}' starts at a home folder, which pods don't have"
                 report.add(place, message)
         for message in _environment_reasons(spec.python_env, names) if spec.python_env else ():
             report.add(spec.places["python_env"], message)
     if report.problems:
         raise SpecError(asked.config, report.problems)
-
-
-def _local_reason(written: str, base: str | None, claim: str | None) -> str:
-    if base is None:
-        return f"'{written}' {_ADVICE}"
-    if written.startswith("~"):
-        return f"'{written}' starts at a home folder, which pods don't have"
-    path = posixpath.normpath(posixpath.join(base, written))
-    if claim and posixpath.commonpath([path, base]) != base:
-        return f"'{written}' lies outside of --local-models {base}, where the claim is"
-    return ""
 
 
 def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str]:
@@ -156,12 +146,6 @@ def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str
 
 class _Dumper(yaml.SafeDumper):
     """Quotes what our own reader, which is YAML 1.2's, would not read back as text."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:  # noqa: ARG002
-        return super().increase_indent(flow, False)
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

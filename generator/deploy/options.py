@@ -1,6 +1,6 @@
 """The options of ``hf-triton deploy``: each field of Options is a flag, and a value for templates.
 
-What values mean together is for targets.py and servers.py.
+What values mean together is for targets.py and server.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from generator.flag_values import whole
 
 TARGETS = {
     "compose": "Triton, Prometheus and Grafana with our dashboard and alert rules",
-    "kubernetes": "a Deployment for all models, or one for each, ready for `kubectl apply -k`",
-    "kserve": "an InferenceService for all models, or one for each, for `kubectl apply -k`",
+    "kubernetes": "a Deployment and what belongs to it, ready for `kubectl apply -k`",
+    "kserve": "an InferenceService and what belongs to it, for `kubectl apply -k`",
 }
 _EXAMPLES = """\
 examples:
   hf-triton deploy compose --device cpu      # Triton, Prometheus, Grafana on this machine
   hf-triton deploy kubernetes --image my-registry/hf-triton:gpu --max-replicas 8
-  hf-triton deploy kubernetes --per-model --storage-class fast --namespace models
+  hf-triton deploy kubernetes --config chat.yaml --name chat --output deploy/chat
   hf-triton deploy kserve --image my-registry/hf-triton:gpu
   hf-triton deploy kubernetes --diff         # exit 1 when the folder is stale
 
@@ -31,7 +31,6 @@ Files edited by hand are never overwritten without --force. No file holds a secr
 come by environment (Compose) or as Secrets (Kubernetes); the commands to make those are printed.
 """
 _DEFAULT_MAX_REPLICAS = 4
-MAX_NAME = 32  # with a model's name it is 53, the most that KServe takes
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
 
 
@@ -53,8 +52,8 @@ _object = _text(  # of Kubernetes, or a host
 )
 _name = _text(
     "[a-z]([a-z0-9-]*[a-z0-9])?",
-    f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first",
-    MAX_NAME,
+    "lower-case letters, digits and -, at most 32, a letter first",
+    32,
 )
 _folder = _text(  # in a container
     r"(?!.*/\.\.(/|$))/.*", "an absolute path", 4096, lambda text: text.rstrip("/") or "/"
@@ -66,7 +65,7 @@ _size = _text(  # in mebibytes
     lambda text: int(text[:-2]) * _MEBIBYTES[text[-2:]],
 )
 _cores = _text(r"(?=.*[1-9])[0-9]{1,4}(\.[0-9]{1,3})?", "cores, such as 4 or 0.5", 8)
-_count, _gpus = whole(1, 10_000), whole(0, 64)
+_count, _gpus = whole(1, 10_000), whole(1, 64)
 
 
 def quantity(mib: int) -> str:
@@ -111,19 +110,13 @@ class Options:
         choices=("gpu", "cpu"),
     )
     gpus: int | None = _flag(
-        None, "GPUs of each server (default: as many as its instance groups name, else 1)", _gpus
+        None, "GPUs of each server (default: as many as instance groups name, else 1)", _gpus
     )
     cpu: str = _flag("2", "cores of each server", _cores)
     memory: int | None = _flag(
         None,
         "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
         "where models.lock has their size; caches of keys and values come on top)",
-        _size,
-    )
-    shm_size: int | None = _flag(
-        None,
-        "shared memory, through which tensors pass, such as 1Gi (default: by the number of Python "
-        "processes, and the weights of models with several copies on a CPU)",
         _size,
     )
     openai: bool = _flag(False, "also serve OpenAI's API, on port 9000")
@@ -133,9 +126,6 @@ class Options:
     )
 
     namespace: str | None = _cluster(None, "default: that of kubectl's context", _object)
-    per_model: bool = _cluster(
-        False, "give each model its own servers; models that share a canary stay together"
-    )
 
     replicas: int = _cluster(1, "", _count)
     max_replicas: int = _cluster(
@@ -157,12 +147,9 @@ class Options:
     )
     local_models: str | None = _cluster(
         None,
-        "folder in the image, or in --local-claim, that relative `model:` paths start from: "
-        "folders of this machine are not copied",
+        "folder in the image that relative `model:` paths start from: folders of this machine are "
+        "not copied",
         _folder,
-    )
-    local_claim: str | None = _cluster(
-        None, "a PersistentVolumeClaim to mount at --local-models, read-only", _object
     )
 
     host: str | None = _cluster(None, "make an Ingress for this host name (default: none)", _object)
@@ -173,14 +160,6 @@ class Options:
         "Prometheus' own configuration and rules",
         choices=("files", "operator"),
     )
-
-    drain_s: int = 10
-    # Triton has 65 s to end what is in flight, OpenAI's API 5 more; some for the rest.
-    stop_s: int = 80
-
-    @property
-    def grace_s(self) -> int:
-        return self.drain_s + self.stop_s
 
     @property
     def scales(self) -> bool:

@@ -1,4 +1,4 @@
-"""Renders the templates of a deployment, and reads back what came out.
+"""Renders the templates of a deployment.
 
 Every text passes a filter that quotes it, or printing it is refused: nothing that a flag or a
 models.yaml says can end a string early. Knows YAML; knows nothing of what is deployed.
@@ -15,15 +15,18 @@ import yaml
 from markupsafe import Markup
 
 from generator.deploy.options import quantity
+from generator.deploy.server import Server
 from generator.render.strict_jinja import Filter, rendered, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _INDENT = 2  # of PyYAML's blocks
 
 
-def render(name: str, **values: object) -> bytes:
-    """The text of a template. Raises TemplateError where it is broken."""
-    return rendered(_environment(), name, **values).encode()
+def render(name: str, server: Server, **values: object) -> bytes:
+    """The text of a template, to which ``s`` are the server's options. Raises TemplateError where
+    it is broken.
+    """
+    return rendered(_environment(), name, server=server, s=server.asked, **values).encode()
 
 
 def read(name: str) -> str:

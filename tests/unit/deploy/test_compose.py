@@ -21,7 +21,7 @@ VARIANTS = {
     "cpu": ("--config", "local.yaml", "--device", "cpu"),
     "everything": (
         *("--openai", "--listen", "::", "--gpus", "4", "--cpu", "4", "--memory", "32Gi"),
-        *("--shm-size", "2Gi", "--image", "hub/hf-triton:1", "--name", "mine"),
+        *("--image", "hub/hf-triton:1", "--name", "mine"),
     ),
 }
 

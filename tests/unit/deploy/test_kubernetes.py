@@ -11,21 +11,20 @@ import pytest
 from hf_triton.cli.main import make_parser
 from hf_triton.tritonserver import child_process, process
 from tests.unit.deploy.conftest import Deploy
-from tests.unit.deploy.workspace import LOCAL, Rendered, read_yaml, write_lock
+from tests.unit.deploy.workspace import LOCAL, Rendered, keep_models, read_yaml, write_lock
 
 VERSIONS = ("1.25", "1.37")  # the oldest and the newest that the package knows
 EVERYTHING = (
     *("--openai", "--namespace", "models", "--replicas", "2", "--max-replicas", "5"),
     *("--storage-class", "fast", "--storage-size", "50Gi", "--gpus", "4", "--cpu", "7.5"),
-    *("--memory", "64Gi", "--shm-size", "1Gi", "--image", "hub/hf-triton:1"),
+    *("--memory", "64Gi", "--image", "hub/hf-triton:1"),
     *("--host", "models.example.org", "--tls-secret", "certificate"),
 )
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "everything": EVERYTHING,
-    "per model": ("--per-model", *EVERYTHING),
-    "shared claim": ("--shared-claim", "--per-model"),
-    "local": ("--config", "local.yaml", "--local-models", "/srv/m", "--local-claim", "weights"),
+    "shared claim": ("--shared-claim",),
+    "local": ("--config", "local.yaml", "--local-models", "/srv/m"),
 }
 
 
@@ -72,7 +71,7 @@ def check_deployment(entry: Any, names: set[tuple[str, str]], rendered: Rendered
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values()
               if "persistentVolumeClaim" in volume]  # fmt: skip
     for claim in claims:
-        assert claim == "weights" or ("PersistentVolumeClaim", claim) in names
+        assert ("PersistentVolumeClaim", claim) in names
     probed = {template["spec"]["containers"][0][probe]["httpGet"]["port"]
               for probe in ("startupProbe", "livenessProbe", "readinessProbe")}  # fmt: skip
     assert probed == {"health"}
@@ -94,39 +93,37 @@ def test_commands_are_ones_that_the_command_line_takes(deploy: Deploy, work: Pat
         assert make_parser().parse_args(arguments).given_config == "/etc/hf-triton/models.yaml"
 
 
-def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) -> None:
-    rendered = deploy("kubernetes", "--per-model")
-    found = {
-        entry["metadata"]["name"]: rendered.server(entry["metadata"]["name"])["resources"]["limits"]
-        for entry in rendered.objects()
-        if entry["kind"] == "Deployment"
-    }
-    gpus = {name: limits.get("nvidia.com/gpu", 0) for name, limits in found.items()}
-    assert gpus == {"hf-triton-chat-7b-4268": 2, "hf-triton-embedding": 0, "hf-triton-picture": 1}
+@pytest.mark.parametrize("name, gpus", [("Chat_7B", 2), ("embedding", 0), ("picture", 1)])
+def test_a_gpu_is_asked_for_only_where_a_model_uses_one(
+    deploy: Deploy, work: Path, name: str, gpus: int
+) -> None:
+    keep_models(work, name)
+    limits = deploy("kubernetes").server()["resources"]["limits"]
+    assert limits.get("nvidia.com/gpu", 0) == gpus
 
 
-def test_each_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:
-    files = deploy("kubernetes", "--per-model").object("ConfigMap", "hf-triton-embedding")["data"]
+def test_the_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:
+    files = deploy("kubernetes").object("ConfigMap")["data"]
     assert set(files) == {"models.yaml", "embedding.py"}
     served = read_yaml(files["models.yaml"])
-    assert [model["name"] for model in served["models"]] == ["embedding"]
-    assert served["models"][0]["hooks"] == "embedding.py"
+    assert [model["name"] for model in served["models"]] == ["Chat_7B", "embedding", "picture"]
+    assert served["models"][1]["hooks"] == "embedding.py"
     assert served["defaults"] == {"dtype": "bfloat16"}
 
 
 def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Path) -> None:
     write_lock(work)
-    rendered = deploy("kubernetes", "--per-model")
+    keep_models(work, "picture")
+    rendered = deploy("kubernetes")
     assert rendered.err == ""
-    pod = rendered.pod("hf-triton-picture")
+    pod = rendered.pod()
     assert pod["initContainers"][0]["args"][-1] == "--locked"
     (models,) = [volume for volume in pod["volumes"] if volume["name"] == "models"]
     claim = models["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert claim["resources"]["requests"]["storage"] == "4Gi"
     assert pod["containers"][0]["resources"]["limits"]["memory"] == "6Gi"
-    lock = rendered.object("ConfigMap", "hf-triton-picture")["data"]["models.lock"]
-    assert "org/picture" in lock
-    assert "org/chat" not in lock
+    lock = rendered.object("ConfigMap")["data"]["models.lock"]
+    assert lock == (work / "models.lock").read_text()
 
 
 def test_each_copy_of_an_ensembles_model_has_memory(deploy: Deploy, work: Path) -> None:
@@ -144,25 +141,26 @@ def test_a_shared_claim_holds_all_weights_and_every_pod_mounts_it(
     deploy: Deploy, work: Path
 ) -> None:
     write_lock(work)
-    rendered = deploy("kubernetes", "--per-model", "--shared-claim", "--namespace", "models")
+    rendered = deploy("kubernetes", "--shared-claim", "--namespace", "models")
     assert rendered.yaml("kustomization.yaml")["namespace"] == "models"
     claim = rendered.object("PersistentVolumeClaim", "hf-triton-weights")["spec"]
     assert claim["accessModes"] == ["ReadWriteMany"]
-    assert claim["resources"]["requests"]["storage"] == "29Gi"  # half as much again of each
-    for name in ("chat-7b-4268", "embedding", "picture"):
-        pod = rendered.pod(f"hf-triton-{name}")
-        assert {"claimName": "hf-triton-weights"} in [
-            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
-        ]
-        for container in (pod["initContainers"][-1], *pod["containers"]):
-            assert "weights" in {mount["name"] for mount in container["volumeMounts"]}
+    assert claim["resources"]["requests"]["storage"] == "27Gi"  # half as much again
+    pod = rendered.pod()
+    assert {"claimName": "hf-triton-weights"} in [
+        volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+    ]
+    for container in (pod["initContainers"][-1], *pod["containers"]):
+        assert "weights" in {mount["name"] for mount in container["volumeMounts"]}
 
 
-def test_without_gpus_computations_have_as_many_threads_as_cores(deploy: Deploy) -> None:
-    rendered = deploy("kubernetes", "--per-model", "--cpu", "2.5")
-    variables = {"name": "OMP_NUM_THREADS", "value": "2"}
-    assert variables in rendered.server("hf-triton-embedding")["env"]
-    assert variables not in rendered.server("hf-triton-picture")["env"]
+@pytest.mark.parametrize("name, is_limited", [("embedding", True), ("picture", False)])
+def test_without_gpus_computations_have_as_many_threads_as_cores(
+    deploy: Deploy, work: Path, name: str, is_limited: bool
+) -> None:
+    keep_models(work, name)
+    variable = {"name": "OMP_NUM_THREADS", "value": "2"}
+    assert (variable in deploy("kubernetes", "--cpu", "2.5").server()["env"]) is is_limited
 
 
 def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:
@@ -170,20 +168,20 @@ def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:
     assert told in deploy("kubernetes").err
 
 
-def test_the_autoscaler_reads_what_the_models_publish(deploy: Deploy) -> None:
-    rendered = deploy("kubernetes", "--per-model")
-    metrics = {
-        entry["metadata"]["name"]: [
-            metric["pods"]["metric"]["name"] for metric in entry["spec"]["metrics"]
-        ]
-        for entry in rendered.objects()
-        if entry["kind"] == "HorizontalPodAutoscaler"
-    }
-    assert metrics == {
-        "hf-triton-chat-7b-4268": ["hf_triton_waiting"],
-        "hf-triton-embedding": ["hf_triton_open_requests"],
-        "hf-triton-picture": ["hf_triton_waiting"],
-    }
+@pytest.mark.parametrize(
+    "names, metrics",
+    [
+        (("Chat_7B",), ["hf_triton_waiting"]),
+        (("embedding",), ["hf_triton_open_requests"]),
+        (("embedding", "picture"), ["hf_triton_waiting", "hf_triton_open_requests"]),
+    ],
+)
+def test_the_autoscaler_reads_what_the_models_publish(
+    deploy: Deploy, work: Path, names: tuple[str, ...], metrics: list[str]
+) -> None:
+    keep_models(work, *names)
+    scaling = deploy("kubernetes").object("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert [metric["pods"]["metric"]["name"] for metric in scaling] == metrics
 
 
 def test_what_scales_says_nothing_of_replicas(deploy: Deploy) -> None:
@@ -218,25 +216,22 @@ models:
            instance_group: [{gpus: [7]}]}
         - {name: other, weight: 5, to: b}
   - {name: b, task: text-generation, model: org/b}
-  - {name: c, task: text-generation, model: org/c}
 """
 
 
-def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work: Path) -> None:
+def test_a_pod_has_the_arms_files_and_numbers_its_gpus_from_0(deploy: Deploy, work: Path) -> None:
     (work / "models.yaml").write_text(CANARY)
-    rendered = deploy("kubernetes", "--per-model", "--local-models", "/srv/m", "--host", "x.y")
+    rendered = deploy("kubernetes", "--local-models", "/srv/m", "--host", "x.y")
     assert rendered.code == 0, rendered.err
-    served = read_yaml(rendered.object("ConfigMap", "hf-triton-a")["data"]["models.yaml"])
-    assert [model["name"] for model in served["models"]] == ["a", "b"]
+    served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
     arm = served["models"][0]["canary"]["arms"][1]
     assert (arm["model"], arm["hooks"]) == ("/srv/m/weights/demo", "a_new.py")
     assert served["defaults"]["instance_group"][0]["gpus"] == [0]
     assert arm["instance_group"][0]["gpus"] == [1]
-    assert rendered.server("hf-triton-a")["resources"]["limits"]["nvidia.com/gpu"] == 2
-    assert rendered.server("hf-triton-c")["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert rendered.server()["resources"]["limits"]["nvidia.com/gpu"] == 2
     rules = rendered.object("Ingress")["spec"]["rules"][0]["http"]["paths"]
     assert [rule["path"] for rule in rules] == [
-        f"/v2/models/{name}{part}" for name in "abc" for part in ("", "_stream")
+        f"/v2/models/{name}{part}" for name in "ab" for part in ("", "_stream")
     ]
 
 
@@ -247,9 +242,6 @@ def test_local_models_are_found_where_the_flag_says(deploy: Deploy, work: Path) 
     served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
     assert served["models"][0]["model"] == "/srv/m/weights/demo"
     assert served["models"][0]["adapters_from"] == ["org/*", "/srv/m/adapters"]
-    assert {"name": "local", "mountPath": "/srv/m", "readOnly": True} in (
-        rendered.server()["volumeMounts"]
-    )
     assert "initContainers" not in rendered.pod()
 
 

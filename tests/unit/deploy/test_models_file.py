@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from generator.deploy.models_file import files_of, yaml_text
 from generator.deploy.options import Options
 from generator.deploy.rendering import block, quote
-from generator.deploy.servers import Server, slug
+from generator.deploy.server import Server
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import parse as parse_marks
-from generator.yaml_file.nodes import read
 from tests.support.triton import ROOT
 
 OPTIONS = Options(target="kubernetes", config="models.yaml", output="out")
@@ -59,8 +58,8 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
         "  python_env: {requirements: below/all.txt, system_site_packages: true}}]\n"
     )
     (spec,) = load(here / "models.yaml")
-    server = Server("hf-triton", None, (spec,), OPTIONS, "cpu")
-    for name, content in files_of(server, read(here / "models.yaml")).items():
+    server = Server((spec,), dataclasses.replace(OPTIONS, config=str(here / "models.yaml")))
+    for name, content in files_of(server).items():
         (there / name).write_text(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
     (again,) = load(there / "models.yaml")
@@ -72,9 +71,8 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
 def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         specs = load(path)
-        asked = dataclasses.replace(OPTIONS, local_models=str(path.parent))
-        server = Server("hf-triton", None, tuple(specs), asked, "cpu")
-        for name, content in files_of(server, read(path)).items():
+        asked = dataclasses.replace(OPTIONS, config=str(path), local_models=str(path.parent))
+        for name, content in files_of(Server(tuple(specs), asked)).items():
             (tmp_path / name).write_text(content)
         again = load(tmp_path / "models.yaml")
         for one, other in zip(specs, again, strict=True):
@@ -89,11 +87,3 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
 def _digest(spec: ModelSpec) -> str | None:
     """What its Python environment is made of, wherever the files lie."""
     return spec.python_env.digest if spec.python_env else None
-
-
-def test_names_become_ones_that_kubernetes_takes_and_stay_apart() -> None:
-    names = ["demo", "Demo", "de.mo", "de-mo", "de_mo", "x" * 128, "x" * 127, "a-b"]
-    slugs = list(map(slug, names))
-    assert slugs[0] == "demo"
-    assert len(set(slugs)) == len(names)
-    assert all(len(slug) <= 20 and slug.strip("-") == slug for slug in slugs)

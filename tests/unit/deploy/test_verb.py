@@ -8,7 +8,6 @@ import pytest
 
 from hf_triton.cli import main as cli
 from tests.unit.deploy.conftest import Deploy
-from tests.unit.deploy.workspace import LOCAL
 
 TARGETS = ("compose", "kubernetes", "kserve")
 
@@ -70,9 +69,8 @@ def test_a_folder_of_somebody_elses_is_not_taken(deploy: Deploy, work: Path) -> 
 
 
 def test_what_is_no_longer_needed_goes(deploy: Deploy) -> None:
-    assert "hf-triton-embedding/deployment.yaml" in deploy("kubernetes", "--per-model").files
-    files = deploy("kubernetes").files
-    assert not any(path.startswith("hf-triton-") for path in files)
+    assert "ingress.yaml" in deploy("kubernetes", "--host", "models.example.org").files
+    assert "ingress.yaml" not in deploy("kubernetes").files
 
 
 def test_the_commands_that_follow_are_printed(deploy: Deploy) -> None:
@@ -110,11 +108,6 @@ REFUSALS = {
         "1 mistake in nowhere.yaml\nnowhere.yaml: no such file",
         1,
     ),
-    "claim alone": (
-        ("kubernetes", "--local-claim", "weights"),
-        "--local-claim needs --local-models",
-        2,
-    ),
     "certificate alone": (("kubernetes", "--tls-secret", "c"), "--tls-secret needs --host", 2),
     "fewer than replicas": (
         ("kubernetes", "--replicas", "3", "--max-replicas", "2"),
@@ -124,8 +117,8 @@ REFUSALS = {
     "no gpu": (
         ("kubernetes", "--device", "cpu"),
         (
-            "without GPUs (--device cpu, or --gpus 0), but instance groups of 'Chat_7B' are "
-            "KIND_GPU: leave the flag out, or change them"
+            "--device cpu, but instance groups of 'Chat_7B' are KIND_GPU: leave it out, or change "
+            "them"
         ),
         2,
     ),
@@ -170,9 +163,9 @@ WRONG_VALUES = {
     ("--name", "Mine"): "lower-case letters, digits and -, at most 32, a letter first",
     ("--name", "a" * 33): "lower-case letters, digits and -, at most 32, a letter first",
     ("--memory", "8GB"): "a whole number of Mi, Gi or Ti, such as 16Gi",
-    ("--shm-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
+    ("--storage-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--cpu", "0"): "cores, such as 4 or 0.5",
-    ("--gpus", "-1"): "a whole number from 0 to 64",
+    ("--gpus", "0"): "a whole number from 1 to 64",
     ("--storage-class", "a_b"): "a name of lower-case letters, digits, - and .",
     ("--local-models", "weights"): "an absolute path",
     ("--replicas", "0"): "a whole number from 1 to 10000",
@@ -194,6 +187,7 @@ def test_a_wrong_value_is_told_with_what_is_expected(deploy: Deploy, flag: str, 
         (("--network-policy",), "--network-policy is gone: set it by a kustomization of your own"),
         (("--node-selector", "pool=gpu"), "--node-selector is gone: set it by a kustomization"),
         (("--grafana-image=a:1",), "--grafana-image is gone: set it in a compose.override.yaml"),
+        (("--per-model",), "--per-model is gone: give each model a models.yaml, as by --config"),
     ],
 )
 def test_flags_that_are_gone_say_what_to_use(
@@ -202,14 +196,3 @@ def test_flags_that_are_gone_say_what_to_use(
     refused = deploy("kubernetes", *flags)
     assert refused.code == 2
     assert told in refused.err
-
-
-def test_a_claim_holds_only_what_lies_in_its_folder(deploy: Deploy, work: Path) -> None:
-    (work / "configs").mkdir()
-    text = LOCAL.replace("./weights", "../weights")
-    (work / "configs/models.yaml").write_text(text)
-    flags = ("--config", "configs/models.yaml", "--local-models", "/srv/m", "--local-claim", "c")
-    refused = deploy("kubernetes", *flags)
-    assert refused.err.endswith(
-        "'../weights/demo' lies outside of --local-models /srv/m, where the claim is\n"
-    )

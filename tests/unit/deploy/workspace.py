@@ -102,6 +102,13 @@ def write_workspace(folder: Path) -> None:
     (folder / "weights/demo/config.json").write_text("{}")
 
 
+def keep_models(folder: Path, *names: str) -> None:
+    """Leaves only these models in models.yaml."""
+    tree = read_yaml(MODELS)
+    models = [model for model in tree["models"] if model["name"] in names]
+    (folder / "models.yaml").write_text(json.dumps({**tree, "models": models}))
+
+
 def write_lock(folder: Path) -> None:
     (folder / "models.lock").write_text(json.dumps(LOCK))
 
