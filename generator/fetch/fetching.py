@@ -21,14 +21,7 @@ from generator.fetch.hub_client import InterruptedFetchError, Listing
 from generator.fetch.model_cache import caches_of
 from generator.fetch.plan import ModelFetch, downloads, free_space, hub_models, share
 from generator.fetch.progress import Progress, size
-from generator.models_yaml.models_lock import (
-    Key,
-    Lock,
-    lock_key,
-    lock_path,
-    read_lock,
-    to_bytes,
-)
+from generator.models_yaml.models_lock import Key, Lock, lock_key, lock_path, read_lock, to_bytes
 from generator.repository.staging import write
 from generator.repository.writing import locked
 from generator.spec.model_spec import LockedSnapshot, ModelSpec

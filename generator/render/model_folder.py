@@ -21,12 +21,7 @@ from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
 from generator.render.model_data import NATIVE_FILES, data_files, fingerprint
 from generator.render.strict_jinja import Filter, rendered, strict_environment
-from generator.spec.model_spec import (
-    DynamicBatching,
-    Ensemble,
-    InstanceGroup,
-    VersionPolicy,
-)
+from generator.spec.model_spec import DynamicBatching, Ensemble, InstanceGroup, VersionPolicy
 from generator.spec.python_env import PythonEnv
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
@@ -37,10 +32,7 @@ from generator.spec.task_folders import (
     Task,
     library_version,
 )
-from generator.spec.triton_models import (
-    LOCAL_FILES_PARAMETER,
-    TritonModel,
-)
+from generator.spec.triton_models import LOCAL_FILES_PARAMETER, TritonModel
 from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.version import LIBRARY_PARAMETER
 

@@ -10,12 +10,7 @@ from pathlib import Path
 from generator.errors import RepositoryError
 from generator.render import manifest
 from generator.render.manifest import CONFIG_FILE, ROUTING_FILE
-from generator.repository.compare import (
-    ModelPlan,
-    NotAFileError,
-    read_file,
-    read_manifest,
-)
+from generator.repository.compare import ModelPlan, NotAFileError, read_file, read_manifest
 from generator.repository.staging import finish, install
 from generator.repository.versions import (
     RENDERED_VERSION,

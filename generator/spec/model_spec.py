@@ -327,10 +327,6 @@ class Adapter(Keys):
     model: AdapterSource
     revision: Revision | None = None
 
-    @property
-    def source(self) -> Source:
-        return self.model
-
     def mistakes(self) -> Iterator[Mistake]:
         if self.revision is not None and (kind := self.model.without_revisions):
             message = f"only an adapter on the Hub has revisions, and 'model' is {kind}"
