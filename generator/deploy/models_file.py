@@ -103,7 +103,7 @@ def _hooks_name(spec: ModelSpec) -> str:
 
 
 def written_files(spec: ModelSpec) -> list[Node]:
-    """Where models.yaml names a requirements file for the model."""
+    """The nodes of models.yaml that name a requirements file for the model."""
     node = spec.places.get("python_env")
     if node is None or spec.python_env is None or spec.python_env.folder is not None:
         return []

@@ -41,7 +41,7 @@ def quote(text: str) -> Markup:
 
 
 def quote_for_compose(text: str) -> Markup:
-    """Like ``quote``, with each dollar written twice, because Compose replaces ``$NAME``."""
+    """Quotes with each dollar written twice, because Compose replaces ``$NAME``."""
     return quote(text.replace("$", "$$"))
 
 

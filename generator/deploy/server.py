@@ -55,7 +55,7 @@ class Server:
 
     @property
     def is_locked(self) -> bool:
-        """Whether models.lock has all that it takes from the Hub."""
+        """True if models.lock has all that it takes from the Hub."""
         return all(part.locked for part in self.hub_parts)
 
     @property
@@ -69,17 +69,17 @@ class Server:
 
     @property
     def has_environments(self) -> bool:
-        """Whether any of its models has a Python environment that hf-triton builds."""
+        """True if a model has a Python environment that hf-triton builds."""
         return any(spec.python_env and spec.python_env.files for spec in self.specs)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any of its models counts the requests that wait."""
+        """True if a model counts the requests that wait."""
         return any(spec.task in _WAITING_TASKS for spec in self.specs)
 
     @property
     def has_open(self) -> bool:
-        """Whether any of its models counts the requests that it works on: encoders."""
+        """True if a model counts the requests that it works on: encoders."""
         return any(spec.task not in _WAITING_TASKS for spec in self.specs)
 
     @cached_property

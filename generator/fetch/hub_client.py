@@ -72,7 +72,7 @@ class Listing:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether a retry may help: no connection, a cut connection, or a busy Hub."""
+    """Returns whether a retry may help: no connection, a cut connection, or a busy Hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, UnreachableStoreError):

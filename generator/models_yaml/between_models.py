@@ -139,7 +139,7 @@ def _why_not(
 
 
 def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
-    """Why one model can't take the other one's requests."""
+    """Yields the reasons why ``other`` can't take the requests of ``owner``."""
     if other.load != "always":
         waits = "requests that are routed do not wait for it; expected load: always"
         yield f"'{other.name}' has load: {other.load}, and {waits}"

@@ -61,7 +61,7 @@ def _messages() -> Any:
 
 
 def as_dict(config: Message) -> dict[str, Any]:
-    """As Triton hands it to a model."""
+    """Converts it to what Triton hands to a model."""
     from google.protobuf import json_format
 
     found: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
@@ -91,7 +91,7 @@ def engine_of(config_file: Path) -> str | None:
 
 
 def is_ours(config_file: Path) -> bool:
-    """Whether it runs our library: other models of a repository are not of models.yaml."""
+    """Returns whether it runs our library: other models of a repository do not."""
     return ROLE_PARAMETER in parameters(_read(config_file))
 
 
@@ -123,7 +123,7 @@ def output_types(config_file: Path) -> dict[str, str]:
 
 
 def answers_once(config_file: Path) -> bool:
-    """Whether a model has one answer for each request; False where its config can't be read."""
+    """Returns whether a model has one answer for each request; False for an unreadable config."""
     config = _read(config_file)
     return bool(config.ListFields()) and not config.model_transaction_policy.decoupled
 

@@ -245,7 +245,7 @@ def temporary(path: str) -> str:
 
 
 def _not_a_folder(path: Path | str) -> str:
-    """Why files can't be written below ``path``; empty where they can."""
+    """The reason why files can't be written below ``path``; empty where they can."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -168,7 +168,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """Empty where there is none, or half of one."""
+    """The manifest; empty where there is none, or half of one."""
     with contextlib.suppress(RepositoryError):
         return read_manifest(folder)
     return {}

@@ -56,7 +56,7 @@ def older_files(known: Manifest, version: int) -> dict[str, str]:
 
 
 def needs_launcher(paths: Iterable[str]) -> bool:
-    """Whether a version that one of the paths is in has a Python environment of its own."""
+    """Returns whether a version that has one of the paths has its own Python environment."""
     return any(path.endswith(f"/{ENVIRONMENT_FILE}") for path in paths)
 
 

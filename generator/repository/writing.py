@@ -70,7 +70,7 @@ def locked_file(file: Path, on_busy: Callable[[], None]) -> Iterator[int]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another hf-triton, or another thread, loads or changes a model."""
+    """Returns whether another hf-triton, or another thread, loads or changes a model."""
     try:
         descriptor = os.open(folder, _AS_FOLDER)
     except OSError:  # such as one that was removed, which stays so
@@ -193,7 +193,7 @@ def remove(removal: Removal) -> None:
 
 
 def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:
-    """Why pruning leaves a file of ours: None to remove it, empty where there is none."""
+    """The reason why pruning keeps a file of ours; None to remove it, empty if it is gone."""
     try:
         content = read_file(f"{folder}/{path}")
     except NotAFileError as error:
@@ -204,7 +204,7 @@ def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> st
 
 
 def lock_holder(descriptor: int) -> str:
-    """Such as `` (process 4711)``, to be put into a sentence."""
+    """Names the process that holds the lock: `` (process 4711)``, or an empty text."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         info = os.fstat(descriptor)
         device = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"

@@ -81,7 +81,7 @@ def find_source(value: str, base: Path) -> Source:
 
 
 def find_model(value: str, base: Path) -> Source:
-    """Like ``find_source``, but also takes a .gguf file on this machine. Raises Refused."""
+    """The source of a model: also a .gguf file on this machine. Raises Refused."""
     if not names_gguf(value):
         return find_source(value, base)
     path = os.path.expanduser(value)
@@ -95,7 +95,7 @@ def find_model(value: str, base: Path) -> Source:
 
 
 def find_adapters_source(value: str, base: Path) -> Source:
-    """Like ``find_source``, but also takes all models of an owner on the Hub. Raises Refused."""
+    """The source of adapters: also all models of an owner on the Hub. Raises Refused."""
     if _OF_ORG.fullmatch(value):
         return Source(value, None)
     if is_stored(value):
@@ -104,7 +104,7 @@ def find_adapters_source(value: str, base: Path) -> Source:
 
 
 def names_gguf(value: str) -> bool:
-    """Whether ``model:`` names a file, not a folder or a repository."""
+    """Returns whether ``model:`` names a file, not a folder or a repository."""
     return value.endswith(GGUF_SUFFIX) and "://" not in value
 
 

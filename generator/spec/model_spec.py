@@ -614,7 +614,7 @@ class ModelSpec(ModelKeys):
 
     @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
-        """Where a device map spreads one copy, Triton must not make one on each GPU."""
+        """Without the key: one instance for all GPUs if a device map or vLLM spreads the model."""
         if self.instance_group is not None:
             return self.instance_group
         is_spread = self.device_map or num_gpus(self.options) > 1

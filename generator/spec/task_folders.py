@@ -35,7 +35,9 @@ _FOLDER = Path(str(hf_triton.__file__)).parent
 
 @lru_cache
 def library_version(packages: tuple[str, ...]) -> str:
-    """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages. Raises TemplateError."""
+    """The version for models that run these packages: ``0.1.0-1a2b3c4d5e6f``. Raises
+    TemplateError.
+    """
     digest = hashlib.sha256()
     for name in ("", *_SHARED, *sorted(packages)):
         digest.update(_digest(name))

@@ -45,7 +45,7 @@ class TritonModel:
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether one request may have many responses."""
+        """True if one request may have many responses."""
         return self.role == "engine"
 
     @property

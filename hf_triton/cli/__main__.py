@@ -1,6 +1,4 @@
-"""Where the command begins: a Ctrl-C while the command line itself is being imported ends as any
-other.
-"""
+"""The command's entry: handles a Ctrl-C also while the command line itself is being imported."""
 
 from __future__ import annotations
 

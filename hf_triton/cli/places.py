@@ -1,4 +1,4 @@
-"""Where models.yaml and the model repository are, as the command line says or does not say."""
+"""Finds models.yaml and the model repository, by the command line or the running server."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Inside(NamedTuple):
 
 
 def environments_folders() -> list[Path]:
-    """Where the environments that hf-triton builds lie; new ones go to the first."""
+    """The folders of the environments that hf-triton builds; new ones go to the first."""
     given = [path for path in os.environ.get(FOLDER_VARIABLE, "").split(os.pathsep) if path]
     if given:
         return [Path(path).absolute() for path in given]
@@ -63,9 +63,9 @@ def environments_folders() -> list[Path]:
 
 
 def built_folder(digest: str, below: str) -> Path:
-    """Where the environment of these requirements lies, or would be built, for this Python and
-    machine. One that sees the packages ``below`` it, those of the interpreter at that prefix, is
-    for that one alone.
+    """The folder in which the environment of these requirements is, or would be built, for this
+    Python and machine. One that sees the packages ``below`` it, those of the interpreter at that
+    prefix, is for that one alone.
     """
     version = f"{platform.python_implementation().lower()}-{sys.version_info[0]}"
     tag = f"{version}.{sys.version_info[1]}-{sys.platform}-{platform.machine()}"
@@ -76,12 +76,12 @@ def built_folder(digest: str, below: str) -> Path:
 
 
 def is_built(folder: Path) -> bool:
-    """Whether an environment of hf-triton's is there, whole."""
+    """Returns whether an environment of hf-triton's is there, whole."""
     return (folder / MARKER).is_file()
 
 
 def failure_file(folder: Path) -> Path:
-    """Where one line says why the environment could not be built there."""
+    """The file with the line that says why the environment could not be built there."""
     return folder.with_name(f"{folder.name}.failed")
 
 

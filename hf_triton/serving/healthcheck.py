@@ -13,7 +13,7 @@ TIMEOUT_S = 4.0
 
 
 def why_unready(port: str) -> str:
-    """Empty where the server is ready for requests."""
+    """The reason why the server is not ready for requests, or an empty text."""
     url = f"http://127.0.0.1:{port}/ready"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it asks this machine
     try:

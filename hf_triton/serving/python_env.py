@@ -138,7 +138,7 @@ class _Progress:
 
 
 def folder_of(env: PythonEnv) -> Path:
-    """Where the environment is, or will be once it is built."""
+    """The folder of the environment, also before it is built."""
     if env.folder is not None:
         return env.folder
     return built_folder(env.digest, sys.prefix if env.system_site_packages else "")
@@ -251,7 +251,7 @@ def _install(command: Sequence[str], folder: Path, show: Show, lock: int) -> Non
 
 
 def reason(lines: Sequence[str]) -> str:
-    """Why pip or uv failed, out of what it printed."""
+    """The reason why pip or uv failed, from what it printed."""
     if any(_FULL.search(line) for line in lines):
         return "no space is left on the disk"
     errors = [line.partition(": ")[2] for line in lines if line.lower().startswith("error: ")]

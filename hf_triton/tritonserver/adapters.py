@@ -40,7 +40,7 @@ class AdaptersRefusedError(ServerError):
 
 
 def changes_adapters(plan: ModelPlan) -> bool:
-    """Whether the folder's adapters.json is to be another; not where it is missing on disk only."""
+    """Returns whether the plan changes adapters.json, other than writing one that is missing."""
     path = renumbered_path(ADAPTERS_FILE, plan.version)
     found = (change for change in plan.changes if change.path == path)
     return any(change.action not in (Action.IDENTICAL, Action.CREATE) for change in found)

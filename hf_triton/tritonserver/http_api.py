@@ -57,8 +57,8 @@ class ServerApi:
         return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model, or one version of it, is loaded and, from 26.03 on, says that it is
-        ready; one that does not say is not.
+        """Returns whether a model, or one version of it, is loaded and, from 26.03 on, says that it
+        is ready; one that does not say is not.
         """
         path = f"{_model_path(name, version)}/ready"
         return self._call("GET", path, timeout_s=_READY_TIMEOUT_S)[0] == 200

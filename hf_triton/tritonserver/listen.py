@@ -1,4 +1,4 @@
-"""Where a server listens, and whether it can; knows no process."""
+"""The addresses at which a server listens, and checks that it can. Knows no process."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class LogFilter:
         return NOISE.search(line) is None
 
     def _is_repeated(self, line: str) -> bool:
-        """Whether enough lines like this one have come within the last seconds; lines of Triton's
-        logger may differ in digits.
+        """Returns whether enough lines like this one have come within the last seconds; lines of
+        Triton's logger may differ in digits.
         """
         match = _TRITON_LINE.match(line)
         kind = _DIGITS.sub("0", match["message"]) if match else line

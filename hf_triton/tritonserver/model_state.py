@@ -38,7 +38,7 @@ class Event(enum.Enum):
 
 
 class Cause(str, enum.Enum):
-    """Why a model is not ready."""
+    """The cause for which a model is not ready."""
 
     NONE = ""
     CRASHED = "crashed"  # by a signal that it raised itself, or with an exit code
@@ -129,17 +129,17 @@ class ModelState:
 
     @property
     def is_coming_back(self) -> bool:
-        """Whether requests to it wait until it is ready."""
+        """True if requests to it wait until it is ready."""
         return self.state is State.HEALING or (self.state is State.LOADING and self.was_ready)
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody loads it before it is asked for anew."""
+        """True if it is not loaded before somebody asks for that."""
         return self.state in (State.FAILED, State.GIVEN_UP)
 
     @property
     def told(self) -> str:
-        """Why it is not ready, and what is done about it: a sentence for people, "" if it is."""
+        """A sentence for people: why it is not ready, and what is done about it; "" if it is."""
         return f"{self._what}{self.reason}{self._retry}"
 
     def tell_retry(self, delay_s: float) -> str:
@@ -295,7 +295,9 @@ class ModelStates:
                     model.see(seen.get(folder, _NOT_SEEN))
 
     def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:
-        """Like a model's ``load_failed``, for an entry's ``folders``, the public one last."""
+        """Notes a failed load of an entry's ``folders``, the public one last, as a model's
+        ``load_failed``.
+        """
         with self._lock:
             delay_s = self[folders[-1]].load_failed(cause, reason)
             for model in self.of(folders[:-1]) if delay_s is None else ():

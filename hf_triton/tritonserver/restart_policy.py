@@ -72,5 +72,5 @@ class Restarts:
 
 
 def times(num: int, what: str) -> str:
-    """Such as ``2 deaths``."""
+    """Writes a number with its noun: ``2 deaths``."""
     return f"{num} {what}{'s' * (num != 1)}"

@@ -39,7 +39,7 @@ class ServerState:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there; one of another user counts."""
+        """True if its process is there; one of another user counts."""
         with contextlib.suppress(PermissionError):
             try:
                 os.kill(self.pid, 0)

@@ -80,7 +80,7 @@ class End:
 
 
 def started_s(pid: int) -> float:
-    """When a process began, on the machine's clock (CLOCK_BOOTTIME), in hundredths."""
+    """The time at which a process began, on the machine's clock (CLOCK_BOOTTIME)."""
     with contextlib.suppress(*_HAS_ENDED, IndexError, ValueError):
         return int(stat_fields(Path(f"/proc/{pid}"))[19]) / os.sysconf("SC_CLK_TCK")
     return -math.inf
@@ -94,7 +94,7 @@ def stat_fields(folder: Path) -> list[str]:
 
 
 def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
-    """Whether a tritonserver has a living process beside those of its models."""
+    """Returns whether a tritonserver has a living process beside those of its models."""
     with contextlib.suppress(psutil.Error):
         others = (c for c in psutil.Process(tritonserver).children() if c.pid not in stubs)
         return any(child.status() != psutil.STATUS_ZOMBIE for child in others)
@@ -163,8 +163,8 @@ def _processes(group: int) -> Iterator[psutil.Process]:
 
 
 def how_it_ended(pid: int, is_memory: bool | None) -> End:
-    """Such as ``killed by SIGKILL: out of memory``; ``is_memory`` says whether the kernel has
-    killed for lack of memory just now, None where nobody knows.
+    """Describes the end of a process, as in ``killed by SIGKILL: out of memory``. ``is_memory``
+    says whether the kernel has just killed for lack of memory, None if that is unknown.
     """
     try:
         # psutil has no exit status of a process that is not our child.

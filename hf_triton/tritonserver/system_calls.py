@@ -34,7 +34,7 @@ def start_threads(work: Callable[[], object], most: int) -> list[threading.Threa
 
 
 def signal_name(number: int) -> str:
-    """Such as ``SIGKILL``."""
+    """The name of a signal, as ``SIGKILL``."""
     try:
         return signal.Signals(number).name
     except ValueError:  # one of the real-time signals

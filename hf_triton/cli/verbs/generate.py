@@ -113,8 +113,8 @@ def _describe(model: ModelPlan) -> str:
 
 
 def _stays(model: ModelPlan) -> bool:
-    """Whether a read-only folder differs only by the timestamps of a local model's files. Copying
-    an image may change those, and the files are loaded in any case.
+    """Returns whether a read-only folder differs only by the timestamps of a local model's files.
+    Copying an image may change those, and the files are loaded in any case.
     """
     changed = [change for change in model.changes if change.action is not Action.IDENTICAL]
     return (

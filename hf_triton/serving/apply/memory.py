@@ -1,4 +1,4 @@
-"""Whether a second copy of each model that is to be replaced fits beside the one that runs.
+"""Checks that a second copy of each model that is to be replaced fits beside the running one.
 
 The copies that run publish what they took when they were loaded and what is free on their devices
 (hf_triton/runtime/engine/triton_model.py). A copy of unknown size counts as one that fits. Reads

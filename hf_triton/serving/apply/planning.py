@@ -101,9 +101,9 @@ class GroupChange:
 
     @property
     def needs_gap(self) -> bool:
-        """Whether several folders change of which no request may meet old and new ones: steps of an
-        ensemble, which take different times to load, or a front and an engine that speak different
-        versions of the link's protocol.
+        """True if several folders change and no request may meet both old and new ones: steps of
+        an ensemble, which take different times to load, or a front and an engine that speak
+        different versions of the link's protocol.
         """
         whole, *parts = self.folders
         replaced = [part for part in parts if part.is_new_version]
@@ -116,12 +116,12 @@ class GroupChange:
 
     @property
     def is_loaded_later(self) -> bool:
-        """Whether the model is loaded on demand or by hand."""
+        """True if the model is loaded on demand or by hand."""
         return bool(_LOADED_LATER.search(self.folders[0].config))
 
     @property
     def is_addition(self) -> bool:
-        """Whether the model was not served before."""
+        """True if the model was not served before."""
         return self.folders[0].action is FolderAction.LOAD
 
     @property

@@ -105,7 +105,7 @@ class Health:
             self._answered_at_s = None
 
     def set_server_up(self, is_up: bool) -> None:
-        """Whether tritonserver has answered just now."""
+        """Notes whether tritonserver has answered just now."""
         self._is_server_up = is_up
         if is_up or self._answered_at_s is None:
             self._answered_at_s = self.clock()

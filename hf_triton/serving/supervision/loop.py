@@ -228,7 +228,7 @@ class Supervisor:
             )
 
     def _is_changed(self, folder: str) -> bool:
-        """Whether an apply has unloaded it, to load it anew."""
+        """Returns whether an apply has unloaded it, to load it anew."""
         state = self.states[folder]
         if state.state is not State.ASLEEP or not state.was_ready:
             return False
@@ -253,7 +253,7 @@ class Supervisor:
             say(f"still loading after {now - self._began_s:.0f} s: {', '.join(self._loading)}")
 
     def _is_awaited(self, model: str) -> bool:
-        """Whether its load is under way, and did not fail after it had been ready."""
+        """Returns whether its load is under way, and did not fail after it had been ready."""
         states = self._states_of(model)
         return any(one.state is State.LOADING or one.cause is Cause.SERVER_ENDED for one in states)
 

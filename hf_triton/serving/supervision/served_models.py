@@ -79,8 +79,8 @@ class ServedModels:
         return self._entry(model).is_ours
 
     def load(self, model: str) -> str:
-        """When an entry is loaded: ``always``, ``on_demand`` or ``manual``. Arms of another one are
-        loaded with that.
+        """The entry's ``load``: ``always``, ``on_demand`` or ``manual``. An arm is loaded with the
+        entry whose arm it is.
         """
         entry = self._entry(model)
         return self._entry(entry.owner).load if entry.owner else entry.load

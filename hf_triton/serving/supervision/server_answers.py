@@ -29,7 +29,7 @@ class ServerAnswers:
 
     @property
     def is_up(self) -> bool:
-        """Whether it has said lately what it serves."""
+        """True if it has said lately what it serves."""
         return self._clock() - self._answered_at_s < _NOT_UP_AFTER_S
 
     @property

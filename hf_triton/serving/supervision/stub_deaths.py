@@ -86,14 +86,14 @@ class StubDeaths:
         return deaths
 
     def is_dead(self, death: Death) -> bool:
-        """Whether nobody has reloaded or unloaded it. Raises OSError or ServerError."""
+        """Returns whether it was neither reloaded nor unloaded. Raises OSError or ServerError."""
         key = death.folder, death.version
         living = _by_version(self._find()).get(key, frozenset())
         return living <= death.survivors and key in self._ready()
 
     def of_load(self, failure: str, folders: Collection[str], since_s: float) -> tuple[Cause, str]:
-        """Why a load of these models failed that began then, and what to say of it: where its
-        process died, how that ended.
+        """The cause of a failed load of these models, which began then, and its text; if its
+        process died, the text says how.
         """
         if failure != PROCESS_DIED:
             return Cause.LOAD_FAILED, failure
@@ -171,6 +171,6 @@ def left_behind(prefix: str, living: Iterable[int]) -> tuple[int, float]:
 
 
 def are_too_many(num_processes: int, part_of_shared_memory: float) -> bool:
-    """Whether a server with such leftovers will soon lack threads or shared memory."""
+    """Returns whether a server with such leftovers will soon lack threads or shared memory."""
     is_memory_short = num_processes > 0 and part_of_shared_memory > _MOST_OF_SHARED_MEMORY
     return num_processes >= _MOST_PROCESSES or is_memory_short

@@ -179,7 +179,7 @@ class OnDemandModels:
         self._unloaded.put((name, pid))
 
     def _is_there(self, folder: str) -> bool:
-        """Whether the server or a process still has it."""
+        """Returns whether the server or a process still has it."""
         try:
             states = {one.state for one in self._server.api.index() if one.model == folder}
         except (OSError, GeneratorError):

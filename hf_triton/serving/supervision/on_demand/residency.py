@@ -60,7 +60,7 @@ class Resident:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for it or is computed."""
+        """True if a request waits for it or is computed."""
         return bool(self.demand.waiting or self.demand.running)
 
 
