@@ -46,7 +46,7 @@ def quote_for_compose(text: str) -> Markup:
 
 
 def block(text: str, indent: int) -> Markup:
-    """``text`` as a literal YAML block with this ``indent``, or quoted where none can hold it."""
+    """``text`` as a literal YAML block with this ``indent``; quoted if a block can't hold it."""
     if text[:1].isspace() or not text.endswith("\n") or text.endswith("\n\n"):
         return quote(text)
     head, *lines = _dumped(text, "|")

@@ -136,7 +136,7 @@ class FetchRun:
         began = time.monotonic()
         for fetch in [one for one in self._good if not one.missing]:
             self._complete(fetch)
-        while wanted := downloads(self._good):  # again where a model failed that others share with
+        while wanted := downloads(self._good):  # again for models that shared with a failed one
             lacking = [fetch for fetch in self._good if fetch.missing]
             try:
                 run_all(wanted, self._download, self._num_workers, self._stop)

@@ -79,7 +79,7 @@ class ModelFetch:
                 self.commit, self.is_locked = locked.commit, True
                 self.files = {name: known[name] for name in names}
                 return
-            # Other files than were served of it until now, of the commit that stays locked.
+            # models.yaml asks for other files than before: take them from the locked commit.
             revision = locked.commit
         listing = list_files(repository, revision)
         update = f"hf-triton fetch --update {self.spec.name} looks for newer ones"

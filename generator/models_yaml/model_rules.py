@@ -24,8 +24,9 @@ _NOT_QUANTIZING = {
 
 
 class Entry(NamedTuple):
-    """``given`` has the nodes of its keys, the defaults' among them, ``own`` the entry without
-    these. Keys that are ``wrong`` have their defaults in ``keys``; wrong ``options`` are empty.
+    """An entry of models.yaml. ``given`` are the nodes of its keys with those from ``defaults:``,
+    ``own`` is the entry without them. In ``keys`` each ``wrong`` key has its default; wrong
+    ``options`` are empty.
     """
 
     given: Mapping[str, Node]

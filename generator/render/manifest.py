@@ -50,7 +50,7 @@ def to_bytes(known: Manifest) -> bytes:
 
 
 def parse(raw: bytes) -> Manifest:
-    """The manifest that ``raw`` holds. Raises ValueError for anything that we would not write."""
+    """Reads a manifest. Raises ValueError for a form that hf-triton does not write."""
     try:
         files = msgspec.json.decode(raw, type=_File).files
     except RecursionError as error:

@@ -43,7 +43,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """One file; ``new`` is None where it is to go, ``old`` where there is none or it is no file."""
+    """One file; ``new`` is None if it is to be removed, ``old`` if there is no regular file yet."""
 
     path: str
     action: Action
@@ -55,8 +55,8 @@ class Change:
 @dataclass(frozen=True)
 class ModelPlan:
     """Plans one model; ``blocked`` says why its folder can't be used. ``version`` is the one that
-    is compared and written. ``kept`` has the hashes of what was written of files with the user's
-    edits.
+    is compared and written. ``kept`` are files that the user has edited, with the hashes of their
+    generated text.
     """
 
     folder: Path
@@ -287,7 +287,7 @@ def parents(paths: Iterable[str]) -> set[str]:
 
 
 def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
-    """The folder's manifest, why the folder isn't ours where it isn't, and if a run broke off."""
+    """The folder's manifest, the reason why the folder isn't ours, and whether a run broke off."""
     try:
         raw = read_file(f"{folder}/{MANIFEST_FILE}")
         if raw is not None:
@@ -308,8 +308,8 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
 def _change(
     folder: Path, path: str, new: bytes | None, known: Manifest, is_edited: bool
 ) -> Change | None:
-    """Plans one file; ``new`` is None of a file that is no longer generated. Returns None where
-    there is neither.
+    """Plans one file; ``new`` is None if it is no longer generated. Returns None if it is not on
+    disk either.
     """
     gone = "" if new is not None else "no longer generated, but "
     try:

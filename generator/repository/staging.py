@@ -106,8 +106,9 @@ def remove_tree(path: Path) -> None:
 def install(
     folder: Path, new: Mapping[str, bytes], files: Mapping[str, str], carried: int | None = None
 ) -> None:
-    """Makes ``new`` a part of the folder, and ``files`` its manifest: other files of ours go. A new
-    version takes the user's own files along from the version ``carried``. Raises RepositoryError.
+    """Writes ``new`` into the folder, and ``files`` as its manifest: other generated files are
+    removed. A new version gets the user's own files of the version ``carried``. Raises
+    RepositoryError.
     """
     is_new = not os.path.lexists(folder)
     stage = folder.with_name(f".{folder.name}{TEMPORARY_SUFFIX}") if is_new else folder / STAGE
@@ -140,7 +141,7 @@ def finish(folder: Path) -> None:
 
 
 def _place(folder: Path, stage: Path, old: Manifest, staged: Manifest) -> None:
-    """Older versions first, config.pbtxt last: Triton goes by it."""
+    """Moves older versions first and config.pbtxt last: Triton goes by it."""
     current = current_version(staged)
     gone = [path for path in old if path not in staged]
     for version in {of for path in gone if (of := version_of(path)) and of > current}:
@@ -175,7 +176,7 @@ def _manifest(folder: Path) -> Manifest:
 
 
 def _move(stage: Path, folder: Path, name: str) -> None:
-    """A file, or the files of a version that is served, one by one."""
+    """Moves a file, or the files of a version that is served, one by one."""
     if not (stage / name).is_dir():
         (stage / name).replace(folder / name)
         return
@@ -185,7 +186,7 @@ def _move(stage: Path, folder: Path, name: str) -> None:
 
 
 def _exchange(stage: Path, folder: Path, name: str, staged: Manifest) -> None:
-    """The current version, in one step, unless that was done before the process was killed."""
+    """Replaces the current version in one step, unless a killed process has done that already."""
     files = [(path, hash_) for path, hash_ in staged.items() if path.startswith(f"{name}/")]
     if not (folder / name).exists():
         (stage / name).rename(folder / name)
@@ -253,7 +254,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def _remove(folder: Path, paths: list[str]) -> None:
-    """Removes files of ours, and what was carried on from older versions to a later one."""
+    """Removes generated files, and the user's files of a version that a later one has too."""
     remove_files(folder, paths)
     versions = [int(entry.name) for entry in folder.iterdir() if is_version(entry.name)]
     for version in sorted({of for path in paths if (of := version_of(path))}):

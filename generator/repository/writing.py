@@ -83,7 +83,7 @@ def is_locked(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float, *busy: str) -> Iterator[None]:
-    """Between the parts of ``busy`` stands who has it."""
+    """Locks a folder; the error names the holder between the parts of ``busy``."""
     descriptor = _opened(folder)
     try:
         deadline = time.monotonic() + timeout_s
@@ -128,7 +128,7 @@ def _opened(folder: Path) -> int:
 
 
 def apply(plan: ModelPlan) -> None:
-    """Carries out a plan, its conflicts included: who wants those kept does not call it."""
+    """Carries out a plan, and overwrites files that are in conflict."""
     changed = (change for change in plan.changes if change.action is not Action.IDENTICAL)
     new = {change.path: change.new for change in changed if change.new is not None}
     install(plan.folder, new, plan.final)

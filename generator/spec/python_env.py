@@ -119,8 +119,9 @@ PythonEnvironment = Annotated[
 
 @dataclass
 class Requirements:
-    """``content`` tells two environments apart; ``mistakes`` name their file and line, and quote no
-    line: a path that was meant otherwise may lead to a file of secrets.
+    """A requirements file and those that it includes. ``content`` differs between environments
+    that differ. ``mistakes`` name a file and line, and never quote it: a wrong path may lead to a
+    file with secrets.
     """
 
     content: list[str] = field(default_factory=list)

@@ -118,7 +118,8 @@ class ModelState:
         self.state, self.cause, self.reason = State.ASLEEP, Cause.NONE, NOT_LOADED
         self.generation = self.num_changes = self.num_deaths = self.num_restarts = 0
         self.last_death = LastDeath()
-        self.in_hand = self._is_counted = False  # a death: others that are told may be none
+        self.in_hand = False
+        self._is_counted = False  # its last death: one that was only suspected is not
         self.restarts = restarts
         self._lock, self._numbers, self._changed = lock, numbers, changed
         self._what = self._retry = ""  # said before and after the reason

@@ -23,7 +23,7 @@ from hf_triton.tritonserver.system_calls import signal_name, start_thread
 
 _STUB = "triton_python_backend_stub"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-# Of any other error, such as one for lack of file descriptors, nobody is to take it for dead.
+# After any other error, such as a lack of file descriptors, the process may still live.
 _HAS_ENDED = (FileNotFoundError, ProcessLookupError, psutil.Error)
 _VMSTAT = Path("/proc/vmstat")
 # No process sends itself one of these.

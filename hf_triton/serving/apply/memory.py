@@ -44,8 +44,8 @@ class RunningCopy:
 
 
 def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
-    """The plan, with the models that can't be loaded beside their running copies, and those that
-    can if no other is loaded at the same time. ``metrics`` is the server's /metrics.
+    """Adds to the plan the models that can't be loaded beside their running copies, and those
+    that can while no other is loaded. ``metrics`` is the text of the server's /metrics.
     """
     shortages: dict[str, str] = {}
     one_by_one: set[str] = set()
@@ -87,8 +87,8 @@ def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[
 
 
 def _needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
-    """At least the weights, by their files, where it is computed elsewhere, by more instances or
-    by another engine; at least the cache where the weights' size is not known.
+    """The bytes of a second copy, by device. If it is placed otherwise (other devices, instances
+    or engine), at least its weights, by their files; if their size is unknown, at least the cache.
     """
     old, new = _values(folder, old=True), _values(folder, old=False)
     gpus = [device for device in copy.loaded if device != CPU]

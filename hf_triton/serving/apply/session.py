@@ -255,13 +255,13 @@ class Session:
 
     @cached_property
     def _models_before(self) -> set[str]:
-        """Those of the record as this apply has found it."""
+        """The models in the record when this apply began."""
         found = served_record.read(self._repository)
         return set(found.models if found else ())
 
     def _record(self, plan: ApplyPlan, removed: Collection[str]) -> None:
-        """Writes what is served now. ``removed``: models that go, or have gone; an interrupt leaves
-        others of the plan's loaded.
+        """Records the models that are served now, without those that are being or were
+        ``removed``: after an interrupt others of ``plan.removed`` stay loaded.
         """
         models = self._served_now(plan) - set(removed)
         try:

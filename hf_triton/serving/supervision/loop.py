@@ -151,7 +151,7 @@ class Supervisor:
             hung = self._hangs.hung_load(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
-        # A process that is loading is to be known before it dies: how it does is its load's cause.
+        # A loading process must be known before it dies: its end is the cause of the failed load.
         self.loader.look(sweep=is_due and self._answers.answered_last, find=is_loading)
         if is_due:
             self.server.keep_memory_private()
@@ -161,7 +161,7 @@ class Supervisor:
             num_dead, part = left_behind(self.server.shared_memory_prefix, living)
             if are_too_many(num_dead, part):
                 self._renew_server(f"it keeps what {num_dead} processes that died have left behind")
-        # What is free is known once those are loaded that always are.
+        # Free memory is known once the models that are always loaded are there.
         demand = demand_of(self.ports.process.said)
         self._on_demand.look(demand, may_begin=not self._loading)
         self._report_states()

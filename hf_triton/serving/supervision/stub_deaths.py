@@ -67,8 +67,8 @@ class StubDeaths:
         self._asked: dict[Version, frozenset[int]] = {}
 
     def look(self, sweep: bool = False, find: bool = False) -> list[Death]:
-        """The versions that lost a process; a sweep reports known ones again, ``find`` only looks
-        for new processes too. Empty if the server does not answer.
+        """The versions that lost a process; none if the server does not answer. A ``sweep``
+        reports known ones again; ``find`` also looks for new processes.
         """
         if sweep or find or frozenset(self._alive(self.known)) != self.known:
             self.known = frozenset(self._find())

@@ -80,7 +80,7 @@ class Sizes:
         self._published[name] = {one: size for one, size in loaded.items() if one != CPU}
 
     def note_unloaded(self, name: str) -> None:
-        """An entry goes: what it took at last is what it takes."""
+        """An entry is being unloaded: its last measured size stays its size."""
         self._running.pop(name, None)
 
     def _last(self, name: str) -> dict[str, float] | None:
@@ -103,9 +103,10 @@ class Sizes:
         return found
 
     def cache_budgets(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
-        """The bytes of each GPU that each entry may take for keys and values, unless it has a size
-        of its own: a share of what the weights of all leave, by its own weights, and where they
-        leave too little, a part of its weights. So it takes as much whichever others are loaded.
+        """The bytes of each GPU that each entry may take for keys and values, unless models.yaml
+        sets kv_cache_gib: a share, by its weights, of the memory that the weights of all entries
+        leave; if they leave too little, a part of its weights. The share does not depend on which
+        others are loaded.
         """
         weights = {
             name: {device: size for device, size in self._estimate(name).items() if device != CPU}
