@@ -178,9 +178,7 @@ class ChildProcess:
         self._end_process()
         delay_s = self._restarts.died()
         self._start_at_s = time.monotonic() + delay_s
-        when = f" in {delay_s:g} s" if delay_s else ""
-        again = f"is started again{when} ({self._restarts.count})"
-        self.why_not_up = f"{self.name} {why} and {again}"
+        self.why_not_up = f"{self.name} {why} and is started {self._restarts.again(delay_s)}"
         return self.why_not_up
 
     def begin_stop(self) -> None:

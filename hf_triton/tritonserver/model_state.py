@@ -145,8 +145,7 @@ class ModelState:
 
     def tell_retry(self, delay_s: float) -> str:
         with self._lock:
-            when = f" in {delay_s:g} s" if delay_s else ""
-            self._retry = f"; it is loaded again{when} ({self.restarts.count})"
+            self._retry = f"; it is loaded {self.restarts.again(delay_s)}"
             return self.told
 
     def load(self, *, in_hand: bool = True) -> None:

@@ -30,12 +30,13 @@ class Restarts:
         self._num_in_a_row = 0
         self._living_since_s: float | None = None
 
-    @property
-    def count(self) -> str:
-        """The failed starts in a row, else the deaths in a row; for messages."""
+    def again(self, delay_s: float) -> str:
+        """Says when it is started, and after how many failed starts or deaths in a row."""
+        count = f"{times(self._num_in_a_row, 'death')} in a row"
         if self.num_failed:
-            return f"{self.num_failed} of at most {self._max_failed}"
-        return f"{times(self._num_in_a_row, 'death')} in a row"
+            count = f"{self.num_failed} of at most {self._max_failed}"
+        when = f" in {delay_s:g} s" if delay_s else ""
+        return f"again{when} ({count})"
 
     def lives(self) -> None:
         """Notes that the process is ready; may be called again and again."""

@@ -21,7 +21,7 @@ from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
-from hf_triton.serving.supervision.public_ports import PublicPorts, counted
+from hf_triton.serving.supervision.public_ports import PublicPorts
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, are_too_many, left_behind
@@ -125,7 +125,7 @@ class Supervisor:
             if load == "always" or (load == "manual" and self.states[name].is_coming_back):
                 models.append(name)
         what = "is up again, loading" if self.has_served else "is up, loading"
-        say(f"tritonserver {what} {counted(len(models))}: {', '.join(models) or 'none'}")
+        say(f"tritonserver {what} {times(len(models), 'model')}: {', '.join(models) or 'none'}")
         self._begun, self._loading = models, list(models)
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
@@ -342,8 +342,7 @@ class Supervisor:
                 f"{words}\ngiven up: tritonserver died {tried} in a row before it had loaded all "
                 "models. Correct what the lines above report, and start serve again"
             )
-        when = f" in {delay_s:g} s" if delay_s else ""
-        again = f"is started again{when} ({self._restarts.count})"
+        again = f"is started {self._restarts.again(delay_s)}"
         say(words)
         say(f"tritonserver {again}")
         self.health.enter("restarting", f"{words.partition(';')[0]} and {again}")

@@ -15,6 +15,7 @@ from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.restart_policy import times
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,11 @@ class PublicPorts:
         num_models, num_on_demand = len(served.always()), len(served.on_demand())
         counts = []
         if num_models:
-            counts.append(f"{num_ready} of {counted(num_models)}")
+            counts.append(f"{num_ready} of {times(num_models, 'model')}")
         if num_on_demand:
-            counts.append(f"{num_on_demand if counts else counted(num_on_demand)} on demand")
+            counts.append(f"{num_on_demand if counts else times(num_on_demand, 'model')} on demand")
         say(f"serving {' and '.join(counts)} on {where}; Ctrl-C stops{hint}")
 
     @property
     def _scheme(self) -> str:
         return "https" if self.access.tls else "http"
-
-
-def counted(num_models: int) -> str:
-    return f"{num_models} model{'s' * (num_models != 1)}"

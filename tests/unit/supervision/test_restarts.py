@@ -42,7 +42,7 @@ def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
 def test_too_many_failed_starts_in_a_row_are_the_end() -> None:
     restarts = Restarts(2, Clock())
     assert [restarts.died(), restarts.failed(), restarts.failed()] == [0, 1, 2]
-    assert restarts.count == "2 of at most 2"
+    assert restarts.again(1.0) == "again in 1 s (2 of at most 2)"
     assert restarts.failed() is None
     assert restarts.num_failed == 3
 
