@@ -17,9 +17,9 @@ Loads no weights and imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from generator.errors import ModelError, SpecError
 from generator.models_yaml.reading import load_unpinned, named
@@ -29,11 +29,22 @@ from generator.spec.hooks_file import HooksFile
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
-
-if TYPE_CHECKING:
-    from hf_triton.hooks import HookRequest, HookResponse
+from hf_triton.hooks import HookRequest, HookResponse
+from hf_triton.runtime.hooking.hook_runner import HookFile
+from hf_triton.runtime.metrics.observations import Metric, Observations
+from hf_triton.runtime.request.declared_tensor import declared_tensors
 
 __all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
+
+
+class _Recorder(Observations):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__(metrics)
+        self.seen: list[tuple[str, float, dict[str, str]]] = []
+
+    def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
+        super().observe(name, value, labels)
+        self.seen.append((name, float(value), {key: str(one) for key, one in labels.items()}))
 
 
 class HooksUnderTest:
@@ -43,17 +54,6 @@ class HooksUnderTest:
 
     def __init__(self, spec: ModelSpec, hooks: HooksFile) -> None:
         """Raises LoadError where the file can't be imported."""
-        from hf_triton.runtime.hooking.hook_runner import HookFile
-        from hf_triton.runtime.metrics.observations import Metric, Observations
-        from hf_triton.runtime.request.declared_tensor import declared_tensors
-
-        seen = self._seen = list[tuple[str, float, dict[str, str]]]()
-
-        class Recorder(Observations):
-            def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
-                super().observe(name, value, labels)
-                seen.append((name, float(value), {key: str(one) for key, one in labels.items()}))
-
         text = render_config(triton_models(spec)[-1], find_tasks()[spec.task])
         config = model_config.as_dict(model_config.parse(text))
         self._inputs = declared_tensors(config["input"])
@@ -63,7 +63,8 @@ class HooksUnderTest:
             Metric(name, one.type, one.help or name, one.labels, one.buckets)
             for name, one in spec.metrics.items()
         )
-        self._file = HookFile(hooks.path, hooks.path.name, Recorder([*metrics]))
+        self._observations = _Recorder(metrics)
+        self._file = HookFile(hooks.path, hooks.path.name, self._observations)
 
     def preprocess(
         self,
@@ -92,8 +93,6 @@ class HooksUnderTest:
 
         ``request`` is what ``preprocess`` returned, one without tensors where it is left out.
         """
-        from hf_triton.hooks import HookResponse
-
         asked = self._request({}, 1) if request is None else request
         response = HookResponse({}, self._outputs, asked, is_final=is_final)
         response.update(outputs)
@@ -103,13 +102,10 @@ class HooksUnderTest:
     def observed(self, name: str, **labels: object) -> list[float]:
         """Returns the values of a metric that had these labels, in their order."""
         wanted = {label: str(value) for label, value in labels.items()}.items()
-        return [
-            value for seen, value, given in self._seen if seen == name and wanted <= given.items()
-        ]
+        seen = (one for one in self._observations.seen if one[0] == name)
+        return [value for _, value, given in seen if wanted <= given.items()]
 
     def _request(self, parameters: Mapping[str, Any], num_rows: int) -> HookRequest:
-        from hf_triton.hooks import HookRequest
-
         rows = num_rows if self._batched else None
         names = tuple(self._outputs)
         return HookRequest({}, self._inputs, rows, parameters=parameters, outputs=names)
