@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +43,6 @@ _MORE_MODELS = """\
   - name: thorough
     model: {thorough}
     options: {{max_num_seqs: 1}}
-  - {{name: piped, model: {piped}, streaming: false}}
 """
 # Of Hermes' and Qwen's kind.
 _TOOLS_TEMPLATE = """\
@@ -111,7 +109,6 @@ def _models_yaml(folder: Path) -> str:
         whisper=tiny_whisper(folder / "whisper_model"),
         poisoned=_poisoned_model(folder / "poisoned"),
         thorough=_long_model(folder / "thorough", _THOROUGH_TEMPLATE),
-        piped=_piped_model(folder / "piped"),
     )
 
 
@@ -141,12 +138,4 @@ def _poisoned_model(folder: Path) -> Path:
     letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
     embedding[letter] = torch.nan
     save_file(tensors, weights, metadata={"format": "pt"})
-    return folder
-
-
-def _piped_model(folder: Path) -> Path:
-    """The demo model with a configuration that nobody ever writes."""
-    shutil.copytree(DEMO_MODEL, folder)
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
     return folder

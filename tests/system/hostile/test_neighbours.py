@@ -9,15 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.model.speech.test_on_stub import asking
-from tests.scenarios.triton_endpoints import HttpEndpoint
 from tests.support import media_bombs as bombs
-from tests.support.media_files import base64_text, png, sound_file
+from tests.support.media_files import base64_text, png
 from tests.support.one_server import OneServer
-from tests.support.tiny_whisper import speech
 from tests.support.triton import Answer, Triton, post, post_for_events
 
 PATIENCE_S = 120.0
@@ -218,23 +214,6 @@ def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
     assert triton.generate("see", **image(png())).status == 200
 
 
-@pytest.mark.threat("media-bombs")
-def test_small_images_that_would_be_huge_are_refused(triton: Triton) -> None:
-    answer = triton.generate("see", **image(bombs.tiff_of_tile(26_000)))
-    assert answer.status == 400
-    said = "image[0]: got a TIFF image in tiles of 26000 x 26000 pixels"
-    assert answer.body["error"].startswith(said)
-    assert triton.generate("see", **image(bombs.tiff_of_shared_bytes(2000, 2**20))).status == 200
-
-
-@pytest.mark.threat("model-file-kinds")
-def test_a_model_of_hostile_files_is_refused_and_its_neighbour_serves(triton: Triton) -> None:
-    answer = triton.control("piped", "load")
-    assert answer.status == 400
-    assert "config.json: it is a pipe, expected a regular file" in answer.body["error"]
-    assert text(triton, "demo")().status == 200
-
-
 _ALIKE = "There is always something new to see on the farm. If it is snowy, we stay at home. "
 PROMPTS = ("I am going", "Once upon a time there was", f"{_ALIKE}Then", "We", f"{_ALIKE}The dog")
 POISON = ("Q", f"{_ALIKE}Q and then", f"{_ALIKE}Then Q", "I am Q going")
@@ -258,15 +237,3 @@ def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Tri
     url = triton.url("poisoned_stream", "generate_stream")
     assert "not a number" in str(post_for_events(url, {**bodies[0], "stream": True}))
     assert texts() == expected
-
-
-@pytest.mark.threat("loud-samples")
-def test_a_sound_of_huge_samples_is_refused_and_in_no_other_answer(triton: Triton) -> None:
-    endpoint, sound = HttpEndpoint(triton), speech(1.0)
-    expected = endpoint.infer("whisper", asking(sound)).text()
-    for loud in (1e38, 1e12):
-        body = {"audio": base64_text(sound_file(sound * np.float32(loud)))}
-        answer = triton.generate("whisper", **body)
-        assert answer.status == 400
-        assert answer.body["error"].startswith("audio: got a sample of ")
-        assert endpoint.infer("whisper", asking(sound)).text() == expected

@@ -142,22 +142,6 @@ def test_an_adapter_that_was_changed_in_place_is_read_anew(
     assert text(triton, "one") == text(triton, "two")
 
 
-def test_one_that_cant_be_served_is_refused_and_those_before_go_on(
-    triton: Triton, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert apply(triton, capsys, one=folders["a"])[0] == 0
-    before = text(triton, "one")
-    code, said = apply(triton, capsys, one=folders["b"], two=folders["rank"])
-    assert code == 1
-    (line,) = (line for line in said.splitlines() if "failed: " in line)
-    assert line.startswith("hf-triton: model 'demo' failed: adapter two: ")
-    assert "o_proj.lora_A is 2 x 192, this model needs 3 x 192" in line
-    assert line.endswith("; the previous adapters stay in use")
-    assert text(triton, "one") == before
-    assert "allowed: one" in text(triton, "two")
-    assert apply(triton, capsys, one=folders["a"])[1].endswith("nothing to do\n")
-
-
 def sent(url: str, **body: object) -> str:
     """What a request with the admin key is answered; without a body, a GET."""
     data = json.dumps(body).encode() if body else None

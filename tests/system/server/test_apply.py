@@ -7,7 +7,6 @@ from __future__ import annotations
 import operator
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,20 +17,10 @@ import pytest
 
 from generator.errors import NoRoomError
 from generator.python_modules import run_module
-from generator.render.manifest import with_digest
 from generator.repository import served_record
-from generator.repository import writing as writer
-from generator.repository.compare import ModelPlan, compare
-from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update_model
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target
-from hf_triton.serving.supervision.model_loader import ModelLoader
-from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.http_api import ServerApi
-from hf_triton.tritonserver.model_state import ModelStates, State
-from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.stubs import StubEnds, find_stubs
 from perf.sweep.metrics import parse_metrics
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
@@ -83,76 +72,12 @@ models:
 """
 CHANGED = MODELS_YAML + "    options: {max_queue_size: 99}\n"
 _FREE = re.compile(r'(hf_triton_memory_bytes\{.*kind="free".*\}) .*')
-STEPS = ("e_tokenizer", "e_model", "e_postprocessing")
-TENSOR = '{{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] }}'
-CODE = """
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        time.sleep({load_s})
-        if "broken" in {says!r}:
-            raise RuntimeError("no weights")
-
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        text = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0]
-        said = np.array([text + b" " + {says!r}.encode()], dtype=np.object_)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", said)])
-"""
-
-
-def step(name: str, says: str, load_s: float) -> dict[str, bytes]:
-    """A step that adds what it says to the text."""
-    config = (
-        f'name: "{name}"\nbackend: "python"\nmax_batch_size: 0\n'
-        f"input [ {TENSOR.format(name='x')} ]\noutput [ {TENSOR.format(name='y')} ]\n"
-        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
-    )
-    code = CODE.format(says=says, load_s=load_s)
-    return with_digest({"config.pbtxt": config.encode(), "1/model.py": code.encode()})
-
-
-def ensemble() -> dict[str, bytes]:
-    names = ("x", "_a", "_b", "y")
-    steps = ",\n".join(
-        f'{{ model_name: "{name}"\n      model_version: -1\n'
-        f'input_map {{ key: "x" value: "{names[i]}" }}\n'
-        f'output_map {{ key: "y" value: "{names[i + 1]}" }} }}'
-        for i, name in enumerate(STEPS)
-    )
-    config = (
-        'name: "e"\nplatform: "ensemble"\nmax_batch_size: 0\n'
-        f"input [ {TENSOR.format(name='x')} ]\noutput [ {TENSOR.format(name='y')} ]\n"
-        f"ensemble_scheduling {{ step [\n{steps}\n] }}\n"
-    )
-    return with_digest({"config.pbtxt": config.encode(), "1/model.json": b"{}\n"})
-
-
-def plans(folder: Path, *says: str) -> list[ModelPlan]:
-    """The ensemble and its steps; the second, as a model does, takes its time to load."""
-    found = {"e": ensemble()}
-    for name, said, load_s in zip(STEPS, says, (0.0, 0.5, 0.1), strict=True):
-        found[name] = step(name, said, load_s)
-    return [compare(folder / name, files) for name, files in found.items()]
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """A streaming model, and an ensemble of three steps."""
-
-    def add_ensemble(repository: Path) -> None:
-        for plan in plans(repository, "t1", "m1", "p1"):
-            writer.apply(plan)
-
-    folder = tmp_path_factory.mktemp("under_load")
-    with serving(MODELS_YAML, folder, prepare=add_ensemble) as running:
-        assert running.server.api.load("e") is None
+    """A streaming model."""
+    with serving(MODELS_YAML, tmp_path_factory.mktemp("under_load")) as running:
         yield running
 
 
@@ -239,41 +164,6 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     assert [set(found) for found in answers] == [{reference.text(PROMPT, LENGTH)}] * len(WAYS)
 
 
-def change(server: TritonServer, *says: str) -> tuple[Outcome, set[str]]:
-    """Changes the ensemble's steps while requests go on; what became of them."""
-
-    with asking(*[partial(ask, server)] * 2, pause_s=0.005) as (one, other):
-        assert eventually(lambda: len(one + other) >= 2)
-        found = plans(server.repository, *says)
-        settings = UpdateSettings(60.0, force=False)
-        outcome = update_model(found, (), Target(server.api), settings)
-        num_answers = len(one + other)
-        assert eventually(lambda: len(one + other) >= num_answers + 3)  # one was asked for after it
-    return outcome, set(one + other)
-
-
-def ask(server: TritonServer) -> str:
-    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models/e/generate"
-    answer = post(url, {"x": "?"})
-    return str(answer.body["y"] if answer.status == 200 else answer)
-
-
-def test_no_request_passes_from_an_old_step_of_an_ensemble_to_a_new_one(triton: Triton) -> None:
-    """Without the ports of ``serve``, where requests wait meanwhile."""
-    server = triton.server
-    assert server.api.load("e") is None  # an apply has unloaded it, of which it knew nothing
-    before, after = ask(server), "? t5 m5 p5"
-    for says in (("t5", "m5", "p5"), ("t6", "broken", "p6")):
-        outcome, answers = change(server, *says)
-        refused = {answer for answer in answers if answer.startswith("Answer(status=")}
-        assert refused, "nobody met the gap"
-        assert answers - {before, after} == refused, answers
-        told = re.search(r"no weights; version \d+ is loaded again", outcome.failure)
-        assert bool(told) == ("broken" in says), outcome.failure
-        assert ask(server) == after
-    assert all(plan.is_current for plan in plans(server.repository, "t5", "m5", "p5"))
-
-
 def test_requests_wait_while_an_ensemble_changes_behind_the_ports(tmp_path: Path) -> None:
     entry = f"{{name: v, task: feature-extraction, model: {ROOT}/demo/embedding, layout: ensemble"
 
@@ -295,27 +185,6 @@ def test_requests_wait_while_an_ensemble_changes_behind_the_ports(tmp_path: Path
                 assert done.returncode == 0, done
         found = [answer for each in answers for answer in each]
         assert {getattr(answer, "status", answer) for answer in found} == {200}, found
-
-
-def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton) -> None:
-    server, said = triton.server, list[str]()
-    served, states = ServedModels(server.repository, ["e"]), ModelStates()
-    deaths = StubDeaths(server.api, lambda: find_stubs(server.pid), StubEnds())
-    loader = ModelLoader(server.api, deaths, served, states, said.append)
-    answer = ask(server)
-    for killed in (STEPS[:1], STEPS[1:]):
-        loader.look(sweep=True)
-        for stub in find_stubs(server.pid):
-            if stub.model in killed:
-                os.kill(stub.pid, signal.SIGKILL)
-
-        def heals(times: int = len(said) + 2 * len(killed)) -> bool:
-            loader.look(sweep=True)
-            return len(said) >= times and not states.any(State.HEALING)
-
-        assert eventually(heals, 120), said
-        assert ask(server) == answer
-    assert {line.partition(":")[0] for line in said if "died" in line} == {"model 'e'"}
 
 
 def processes(triton: Triton) -> list[psutil.Process]:

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from generator.repository.writing import locked_model
 from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.listen import Listen
 from tests.support.callers import asking
@@ -242,24 +241,6 @@ def apply(made: Made, models: str, *options: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_a_load_waits_until_an_apply_has_written_the_model(made: Made) -> None:
-    expected = generate(made, "a")
-    assert eventually(lambda: states(made)["b"] == "asleep")
-    folder = made.folder / "repository" / "b_stream"
-    file = max(folder.glob("*/model.json"), key=lambda path: int(path.parent.name))
-    whole, answers = file.read_text(), list[object]()
-    with locked_model(folder):
-        file.write_text(whole[:20])
-        caller = threading.Thread(target=lambda: answers.append(generate(made, "b")))
-        caller.start()
-        assert eventually(lambda: states(made)["b"] == "loading", 60)
-        time.sleep(3)
-        assert not made.served.stub_pids("b_stream")
-        file.write_text(whole)
-    caller.join()
-    assert answers == [expected]
 
 
 def test_applies_beside_loads_fail_no_request(made: Made) -> None:

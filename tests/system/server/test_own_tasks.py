@@ -4,10 +4,7 @@ routing is tests/model/engine/runtime/test_routing.py's.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +14,6 @@ import pytest
 
 from generator.spec import task_folders
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.tritonserver.stubs import find_stubs
 from tests.scenarios.metrics import settled
 from tests.support.triton import (
     DEMO_MODEL,
@@ -159,26 +155,6 @@ def test_requests_and_streams_go_to_arms_by_weights_that_change_while_serving(
     assert status == 200
     assert [event["text_output"] for event in events] == ["new:one", "new:two", "new:three"]
     assert ask(triton, "one two three") == "new:one two three"
-
-
-def test_requests_of_an_arm_that_dies_are_answered_by_the_own(triton: Triton) -> None:
-    route(triton, other=100)
-    labels = {"model": "m", "arm": "other", "outcome": "fallback"}
-    fallbacks = number(triton, "hf_triton_arm_requests_total", **labels)
-    [stub] = [one.pid for one in find_stubs(triton.server.pid) if one.model == "other_stream"]
-    with ThreadPoolExecutor(20) as pool:
-        answers = [pool.submit(ask, triton) for _ in range(20)]
-        time.sleep(0.1)  # most are on their way then
-        os.kill(stub, signal.SIGKILL)
-        found = Counter(answer.result() for answer in answers)
-    assert set(found) <= {"own:hi", "other:hi"}
-    assert ask_many(triton, 20) == {"own:hi": 20}
-    gone = fallbacks + found["own:hi"] + 20
-    assert eventually(lambda: number(triton, "hf_triton_arm_requests_total", **labels) == gone)
-    for action in ("unload", "load"):
-        for model in ("other", "other_stream"):
-            assert triton.control(model, action).status == 200
-    assert eventually(lambda: ask(triton) == "other:hi")
 
 
 def infer(triton: Triton, model: str, text: str) -> Answer:

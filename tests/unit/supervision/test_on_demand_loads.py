@@ -106,3 +106,10 @@ def test_a_failed_load_is_told_to_those_who_wait_and_tried_again_later(home: Hom
     assert "model 'a' failed to load: no weights" in home.said
     home.models.models["a"].retry_at_s = 0.0
     assert home.becomes("loaded", WAITS)
+
+
+def test_a_load_waits_until_whoever_changes_the_model_is_done(home: Home) -> None:
+    with locked_model(home.repository / "a"):
+        assert home.becomes("loading", WAITS)
+        assert home.triton.calls == []
+    assert home.becomes("loaded", WAITS)
