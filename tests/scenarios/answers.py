@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenarios.endpoint import FLAGS, OUTPUTS, Model
+from tests.scenarios.endpoint import OUTPUTS, Model
 from tests.scenarios.reference import Reference
 
 PROMPT = "I am going"
@@ -35,28 +35,6 @@ class Answers:
         reply = model.ask(how, PROMPT, "finish_reason", "num_output_tokens", max_tokens=3)
         assert set(reply.outputs) == {"finish_reason", "num_output_tokens"}
         assert reply.number("num_output_tokens") == 3
-
-    def test_a_text_that_ends_by_itself_says_so(
-        self, model: Model, reference: Reference, how: str
-    ) -> None:
-        prompt = reference.prompt_that_ends(120)
-        expected = reference.answer(prompt, 120)
-
-        reply = model.ask(how, prompt, max_tokens=120, **FLAGS)
-
-        assert reply.text() == expected.text
-        assert reply.texts("finish_reason") == ["stop"]
-        assert reply.number("num_output_tokens") == expected.num_output_tokens
-
-    def test_repetition_penalty_is_transformers_own(
-        self, model: Model, reference: Reference, how: str
-    ) -> None:
-        expected = reference.answer("Once", 24, repetition_penalty=1.5)
-        assert expected.text != reference.text("Once", 24)
-
-        reply = model.ask(how, "Once", max_tokens=24, repetition_penalty=1.5)
-
-        assert reply.text() == expected.text
 
     def test_requests_at_the_same_time_get_each_its_own_answer(
         self, model: Model, reference: Reference, how: str

@@ -49,17 +49,6 @@ class SamplingParameters:
 class MoreOptions:
     """Options that are tensors."""
 
-    @pytest.mark.parametrize("how", ["tensors", "parameters"])
-    @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
-    def test_penalties_are_over_the_output(
-        self, model: Model, reference: Reference, how: str, name: str
-    ) -> None:
-        options: dict[str, Any] = {name: 1.5}
-        expected = reference.answer("Once", 24, **options)
-        assert expected.text != reference.text("Once", 24)
-
-        assert model.ask(how, "Once", max_tokens=24, **options).text() == expected.text
-
     def test_choices_differ_and_a_seed_repeats_them(self, model: Model) -> None:
         options = {"max_tokens": 10, "temperature": 1.5, "seed": 3, **FLAGS}
         first, again = (model.ask("tensors", PROMPT, n=3, **options) for _ in range(2))
@@ -87,15 +76,3 @@ class MoreOptions:
                 assert told["decoded_token"] == reference.decoded(listed)
             likelier = int((table[row] > table[row, token_id]).sum())
             assert entry[token_id]["rank"] == likelier + 1
-
-    def test_each_request_has_its_own_stop_words(self, model: Model, reference: Reference) -> None:
-        said = reference.answer("Once", 24)
-        across = said.pieces[6][-1] + said.pieces[7] + said.pieces[8][:1]
-        words = [[across], [said.pieces[3]], ["never said", said.pieces[5]], ["never said"]]
-
-        replies = model.infer_together(
-            [model.by_tensors("Once", max_tokens=24, stop_words=listed) for listed in words]
-        )
-
-        ends = [said.text.find(listed[-1]) for listed in words[:3]] + [None]
-        assert [reply.text() for reply in replies] == [said.text[:end] for end in ends]

@@ -12,8 +12,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    LogitsProcessor,
-    LogitsProcessorList,
 )
 
 _PROMPTS_THAT_MAY_END = (
@@ -40,19 +38,6 @@ class Expected:
     pieces: tuple[str, ...]
 
 
-class _OutputPenalties(LogitsProcessor):
-    """OpenAI's penalties, which transformers has not: over the tokens of the output alone."""
-
-    def __init__(self, num_prompt_tokens: int, frequency: float, presence: float) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
-        self._frequency, self._presence = frequency, presence
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        said = input_ids[0, self._num_prompt_tokens :]
-        counts = torch.bincount(said, minlength=scores.shape[-1])
-        return scores - self._frequency * counts - self._presence * (counts > 0)
-
-
 class Reference:
     """The demo model without any server."""
 
@@ -70,14 +55,10 @@ class Reference:
         *,
         min_tokens: int = 0,
         repetition_penalty: float = 1.0,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        bad_words: Sequence[str] = (),
         is_chat: bool = False,
     ) -> Expected:
         """The greedy answer of ``model.generate``; a chat's prompt has its special tokens."""
-        penalties = (repetition_penalty, frequency_penalty, presence_penalty)
-        return self._cached(prompt, max_tokens, min_tokens, penalties, tuple(bad_words), is_chat)
+        return self._cached(prompt, max_tokens, min_tokens, repetition_penalty, is_chat)
 
     def rendered(self, messages: Sequence[Any], **kwargs: Any) -> str:
         """A chat as the tokenizer's own template writes it, ready for the model's turn."""
@@ -125,23 +106,17 @@ class Reference:
         prompt: str,
         max_tokens: int,
         min_tokens: int,
-        penalties: tuple[float, float, float],
-        bad_words: tuple[str, ...],
+        repetition_penalty: float,
         is_chat: bool,
     ) -> Expected:
         inputs = self._tokenizer(prompt, return_tensors="pt", add_special_tokens=not is_chat)
         length = inputs.input_ids.shape[1]
-        repetition, frequency, presence = penalties
         output = self._model.generate(
             **inputs,
             do_sample=False,
             max_new_tokens=max_tokens,
             min_new_tokens=min_tokens or None,
-            repetition_penalty=repetition,
-            bad_words_ids=self._spellings(bad_words) or None,
-            logits_processor=LogitsProcessorList(
-                [_OutputPenalties(length, frequency, presence)] if frequency or presence else []
-            ),
+            repetition_penalty=repetition_penalty,
         )
         token_ids = output[0, length:].tolist()
         ended = token_ids[-1] in self._model.generation_config.eos_token_id
@@ -153,11 +128,3 @@ class Reference:
             "stop" if ended else "length",
             tuple(self._tokenizer.decode([token_id]) for token_id in token_ids),
         )
-
-    def _spellings(self, words: Sequence[str]) -> list[list[int]]:
-        """Each word's tokens at the start of a text and after a space."""
-        return [
-            self._tokenizer(spelt, add_special_tokens=False).input_ids
-            for word in words
-            for spelt in (word.strip(), f" {word.strip()}")
-        ]

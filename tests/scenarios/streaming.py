@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -62,29 +61,6 @@ class Streams:
             whole = model.ask("tensors", PROMPT, **options)
 
             assert joined(model.engine.stream(PROMPT, **options)) == whole.text()
-
-    def test_chunks_add_up_to_the_whole_log_probabilities(self, model: Model) -> None:
-        whole = model.ask("tensors", PROMPT, max_tokens=12, **FLAGS)
-        chunks = model.engine.stream(PROMPT, max_tokens=12, **FLAGS)
-
-        listed = [entry for chunk in chunks for entry in json.loads(chunk.texts("logprobs")[0])]
-        expected = json.loads(whole.texts("logprobs")[0])
-        assert [list(entry) for entry in listed] == [list(entry) for entry in expected]
-        so_far = [chunk.numbers("cumulative_logprob")[0] for chunk in chunks]
-        assert so_far == sorted(so_far, reverse=True)
-        assert so_far[-1] == pytest.approx(whole.numbers("cumulative_logprob")[0], abs=1e-4)
-
-    def test_a_text_ends_before_a_stop_word_that_spans_chunks(
-        self, model: Model, reference: Reference
-    ) -> None:
-        said = reference.answer("Once", 24)
-        across = said.pieces[6][-1] + said.pieces[7] + said.pieces[8][:1]
-        inside = next(piece.strip() for piece in said.pieces[4:] if len(piece.strip()) > 2)[1:-1]
-        for word in (across, inside, said.pieces[5]):
-            chunks = model.engine.stream("Once", max_tokens=24, stop_words=[word], **FLAGS)
-
-            assert joined(chunks) == said.text[: said.text.index(word)]
-            assert reasons(chunks)[-1] == "stop"
 
     def test_every_chunk_has_all_choices(self, model: Model) -> None:
         options = {"max_tokens": 10, "n": 3, "seed": 7, "temperature": 1.5, **FLAGS}

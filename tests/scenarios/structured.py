@@ -90,17 +90,6 @@ class Structured:
         assert reply.error.startswith(said), reply.error
 
 
-class LogProbabilities:
-    """``model`` is as Structured's."""
-
-    def test_log_probabilities_are_those_of_the_model(self, model: Model) -> None:
-        reply = model.sample(PROMPT, choice=["zebra"], logprobs=1, max_tokens=20)
-
-        entries = json.loads(reply.texts("logprobs")[0])
-        assert "".join(next(iter(e.values()))["decoded_token"] for e in entries) == "zebra"
-        assert reply.numbers("cumulative_logprob")[0] < -5
-
-
 class StructuredStreams:
     """``model`` streams."""
 
