@@ -25,7 +25,7 @@ from hf_triton.text_generation.engines.in_flight import in_flight_engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from tests.support.driving import Answers, Completion, running, setup
-from tests.support.tiny_models import CONTEXT, mixed_load, own_tokens, reference, tiny_model
+from tests.support.tiny_models import CONTEXT, mixed_load, tiny_model
 from tests.support.triton import eventually
 
 pytestmark = pytest.mark.usefixtures("storage_kind")
@@ -174,25 +174,6 @@ def test_a_prompt_and_output_of_the_whole_context_fit(model: Any) -> None:
         "max_tokens: the prompt has 123 tokens and max_tokens is 6, together 129; "
         "this model's context holds 128"
     )
-
-
-def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
-    asked = mixed_load(5)
-    eos = reference(model, asked)[0][0]
-    ways: dict[str, Any] = {"min_new_tokens": 4, "repetition_penalty": 1.4, "eos_token_id": eos}
-    expected = [own_tokens(model, one.prompt, 12, **ways) for one in asked]
-    answers = Answers()
-    with running(InFlightEngine(setup(model, eos=[eos], max_num_seqs=3))) as engine:
-        engine.submit(
-            [
-                answers.sequence(
-                    number, one.prompt, max_tokens=12, min_tokens=4, repetition_penalty=1.4
-                )
-                for number, one in enumerate(asked)
-            ]
-        )
-        answers.wait(5)
-    assert [answers.completion(number).token_ids for number in range(5)] == expected
 
 
 def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
