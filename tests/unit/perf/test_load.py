@@ -12,7 +12,7 @@ from itertools import islice
 import pytest
 
 from perf.load.level import ROUTES, AnswerError, Arrivals, Level, LevelError, Sent, records_of
-from perf.load.records import Policy, Record, between_chunks, measurement_of
+from perf.load.records import Policy, Record, measurement_of
 from perf.load.requests import OUTPUT_LENGTHS, num_words, requests
 from perf.report.schema import Load
 from tests.support.http_server import Handler, serving_http
@@ -137,11 +137,6 @@ def test_answers_with_a_problem_are_errors_and_no_requests() -> None:
     records = [Record(0.0, 1.0, 10), Record(0.0, 1.0, 10, problem="HTTP 503: full")]
     found = measurement_of(records, LOAD, 0, "")
     assert (found.num_requests, found.num_errors, found.first_error) == (1, 1, "HTTP 503: full")
-
-
-def test_time_between_tokens_is_between_chunks() -> None:
-    record = Record(0.0, 5.0, num_output_tokens=5, chunk_s=(1.0, 2.0, 5.0))
-    assert list(between_chunks(record)) == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(

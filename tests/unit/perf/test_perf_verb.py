@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from generator.errors import EXIT_INTERRUPTED
 from hf_triton.cli import main as cli
 from perf import verbs
-from tests.support.triton import DEMO_MODEL
 
 
 @pytest.mark.parametrize("verb", verbs.VERBS)
@@ -69,15 +67,6 @@ def test_a_verb_that_is_gone_says_what_to_use(
 ) -> None:
     assert cli.main(["perf", *words]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_tune_begins_with_the_model_that_it_is_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "models.yaml"
-    config.write_text(f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]\n")
-    assert cli.main(["perf", "tune", "dmo", "--config", str(config)]) == 1
-    assert "has no model 'dmo'; did you mean 'demo'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

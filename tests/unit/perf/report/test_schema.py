@@ -22,14 +22,6 @@ def run() -> Run:
     return Run("sweep", "2026-01-01T00:00:00Z", "hf-triton perf sweep", "abc", {}, {}, notes=["a"])
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    schema.write_run(tmp_path, run())
-    schema.append(tmp_path, measurement(0))
-    schema.append(tmp_path, measurement(1))
-    assert read_results(tmp_path).run == run()
-    assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
-
-
 def test_a_repeat_that_is_measured_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
     schema.write_run(tmp_path, run())
     schema.append(tmp_path, replace(measurement(0), num_requests=0, first_error="full"))

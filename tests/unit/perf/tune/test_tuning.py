@@ -69,13 +69,3 @@ def test_a_bound_that_nothing_meets_ends_in_1_and_names_the_nearest(
     assert "nothing meets the bounds (highest throughput with p99 at most 5 ms)" in said
     assert "max_num_seqs=1" in said.splitlines()[-1]
     assert (tmp_path / "models.yaml").read_text() == YAML
-
-
-def test_an_interrupt_prints_the_ranking_so_far_and_ends_in_130(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, Goal("throughput"), interrupt_at=2) == 130
-    said = capsys.readouterr()
-    assert "now: max_num_seqs=4" in said.out
-    assert "the same command goes on from here" in said.err
-    assert (tmp_path / "results" / "report.json").is_file()
