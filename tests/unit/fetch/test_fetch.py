@@ -159,15 +159,6 @@ def test_what_does_not_fit_on_the_disk_is_refused_with_numbers(
     assert not work.snapshots()
 
 
-def test_pickles_are_fetched_where_they_are_allowed(work: Workplace, hub: FakeHub) -> None:
-    pickled = {"config.json": b"{}", "pytorch_model.bin": b"p"}
-    hub.repositories["org/tiny"].files = pickled
-    work.write("tiny", allow_pickle=True)
-    work.fetch()
-    assert work.files() == pickled
-    assert work.loaded() == work.snapshots()[0]
-
-
 @pytest.mark.threat("hub-token")
 def test_the_token_goes_to_the_hub_and_nowhere_else(
     work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
@@ -199,8 +190,3 @@ def test_a_token_that_a_login_left_is_not_used(
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     work.fetch()
     assert hub.authorizations == {None}
-
-
-def test_one_at_a_time_where_asked(work: Workplace, hub: FakeHub) -> None:
-    work.fetch("--max-workers", "1")
-    assert hub.most_open == 1

@@ -74,13 +74,6 @@ def test_a_file_that_was_added_is_named_and_taken_away(work: Workplace) -> None:
     assert work.files() == FILES
 
 
-def test_a_cache_that_is_gone_is_named_file_by_file(work: Workplace) -> None:
-    work.fetch()
-    work.cache().rename(work.folder / "gone")
-    err = verify(work).err
-    assert err.count(" is missing\n") == len(FILES)
-
-
 def test_other_models_are_left_out_where_names_are_given(work: Workplace) -> None:
     work.write("tiny", "second")
     work.fetch()
