@@ -12,16 +12,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
-from tests.support.demo_adapter import write_adapter
 from tests.support.tiny_whisper import tiny_whisper
 from tests.support.triton import DEMO_MODEL, Triton, running
 
@@ -38,8 +33,6 @@ _MORE_MODELS = """\
     task: automatic-speech-recognition
     model: {whisper}
     options: {{kv_cache_gib: 0.01}}
-  - name: poisoned
-    model: {poisoned}
   - name: thorough
     model: {thorough}
     options: {{max_num_seqs: 1}}
@@ -94,48 +87,22 @@ def one_server(folder: Path) -> Iterator[OneServer]:
 
 
 def _models_yaml(folder: Path) -> str:
-    """The scenarios' models, ``batched`` with an adapter, ``tight`` with tools, and some more."""
-    adapter = write_adapter(folder / "loud")
-    ways = {
-        "batched": f"adapters: [{{name: loud, model: {adapter}}}]",
-        "tight": f"model: {_long_model(folder / 'tools', _TOOLS_TEMPLATE)}",
-    }
-    models = served_models.MODELS_YAML
-    for name, more in ways.items():
-        models = models.replace(f"  - name: {name}\n", f"  - name: {name}\n    {more}\n")
+    """The scenarios' models, ``tight`` with tools, and some more."""
+    tight = f"  - name: tight\n    model: {_long_model(folder / 'tools', _TOOLS_TEMPLATE)}\n"
+    models = served_models.MODELS_YAML.replace("  - name: tight\n", tight)
     return models + _MORE_MODELS.format(
         embedding=DEMO_MODEL.parent / "embedding",
         seeing=DEMO_MODEL.parent / "seeing",
         whisper=tiny_whisper(folder / "whisper_model"),
-        poisoned=_poisoned_model(folder / "poisoned"),
         thorough=_long_model(folder / "thorough", _THOROUGH_TEMPLATE),
     )
 
 
-def _demo_model(folder: Path, **changes: Any) -> Path:
-    """The demo model with these changes of its configuration."""
+def _long_model(folder: Path, chat_template: str) -> Path:
+    """The demo model for texts that take a minute."""
     shutil.copytree(DEMO_MODEL, folder)
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, **changes}))
-    return folder
-
-
-def _long_model(folder: Path, chat_template: str) -> Path:
-    """The demo model for texts that take a minute."""
-    _demo_model(folder, max_position_embeddings=LONGEST_TEXT + 10)
+    path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
     (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
-    return folder
-
-
-def _poisoned_model(folder: Path) -> Path:
-    """The demo model, for which the letter Q is no number."""
-    _demo_model(folder, tie_word_embeddings=False)
-    weights = folder / "model.safetensors"
-    tensors = load_file(weights)
-    embedding = tensors["model.embed_tokens.weight"]
-    tensors["lm_head.weight"] = embedding.clone()
-    letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
-    embedding[letter] = torch.nan
-    save_file(tensors, weights, metadata={"format": "pt"})
     return folder

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import media_bombs as bombs
-from tests.support.media_files import base64_text, png
 from tests.support.one_server import OneServer
-from tests.support.triton import Answer, Triton, post, post_for_events
+from tests.support.triton import Answer, Triton, post
 
 PATIENCE_S = 120.0
 RATIO = 60  # of a neighbour's time, beside something hostile, to its time alone
@@ -26,7 +24,7 @@ Ask = Callable[[], Answer]
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
-    more = ("tight", "embedding", "whisper", "thorough", "see", "poisoned")
+    more = ("tight", "embedding", "whisper", "thorough")
     return one_server.with_models(*MODELS, *more)
 
 
@@ -157,15 +155,6 @@ def test_a_text_that_can_not_fit_is_refused_at_every_door(
     assert said in json.dumps(answer.body)
 
 
-@pytest.mark.threat("huge-input")
-def test_a_text_that_is_cut_is_not_tokenised_whole(triton: Triton, openai_url: str) -> None:
-    given = {"model": "embedding", "truncate_prompt_tokens": -1}
-    url = f"{openai_url}/v1/embeddings"
-    part = post(url, {**given, "input": WORD * 2000}, PATIENCE_S)
-    [whole] = beside(text(triton, "demo"), *sent(url, {**given, "input": HUGE}))
-    assert whole.body["data"] == part.body["data"]
-
-
 JOINED = [[HELLO, *[{"role": role, "content": "x"}] * 40_000] for role in ("system", "tool")]
 
 
@@ -192,48 +181,3 @@ def test_what_takes_a_model_long_to_read_is_refused(
     assert said in answer.body["error"]
     if not said:
         assert "context holds" in answer.body["error"] or "characters" in answer.body["error"]
-
-
-def image(file: bytes, **more: Any) -> dict[str, Any]:
-    shown = base64_text(file)
-    return {"text_input": "What colour is it?", "image": shown, "max_tokens": 1, **more}
-
-
-@pytest.mark.threat("slow-media")
-def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
-    many, slow = (image(bombs.jpeg_of_scans(number)) for number in (2000, 256))
-    triton.generate("see", **slow)
-    chat = json.dumps([{"role": "user", "content": "What colour is it?"}])
-    neighbour = partial(triton.generate, "see", messages=chat, max_tokens=4)
-    hostile = sent(triton.url("see", "generate"), many, many, *[slow] * 6)
-    refused = [one.body["error"] for one in beside(neighbour, *hostile) if one.status != 200]
-    said = "image[0]: got a JPEG image of 2000 scans, at most 256 of 4194304 pixels each"
-    assert [text[: len(said)] for text in refused] == [said] * 2
-    late = triton.generate("see", **{**slow, "timeout_ms": 50})
-    assert "timeout_ms: the time is up" in late.body["error"]
-    assert triton.generate("see", **image(png())).status == 200
-
-
-_ALIKE = "There is always something new to see on the farm. If it is snowy, we stay at home. "
-PROMPTS = ("I am going", "Once upon a time there was", f"{_ALIKE}Then", "We", f"{_ALIKE}The dog")
-POISON = ("Q", f"{_ALIKE}Q and then", f"{_ALIKE}Then Q", "I am Q going")
-
-
-@pytest.mark.threat("no-numbers")
-def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Triton) -> None:
-    def texts() -> list[str]:
-        asked = [{"text_input": prompt, "max_tokens": 16} for prompt in PROMPTS]
-        answers = [triton.generate("poisoned", **body) for body in asked]
-        return [answer.body["text_output"] for answer in answers]
-
-    expected = texts()
-    bodies = [{"text_input": prompt, "max_tokens": 16} for prompt in POISON]
-    for _ in range(3):
-        hostile = Beside(*sent(triton.url("poisoned", "generate"), *bodies, *bodies))
-        while hostile.is_going_on:
-            assert texts() == expected
-        assert all(answer.status >= 400 for answer in hostile.answers)
-        assert all("not a number" in answer.body["error"] for answer in hostile.answers)
-    url = triton.url("poisoned_stream", "generate_stream")
-    assert "not a number" in str(post_for_events(url, {**bodies[0], "stream": True}))
-    assert texts() == expected

@@ -65,7 +65,7 @@ models:
     metrics: {METRICS}
 """
 HOOKS = """\
-from hf_triton.hooks import RequestError, observe
+from hf_triton.hooks import observe
 
 
 def preprocess(request):
@@ -73,16 +73,10 @@ def preprocess(request):
     observe("seen_texts_total", letter=text[:1])
     observe("seen_characters", len(text))
     observe("last_characters", len(text))
-    if text == "raise":
-        raise KeyError("secret-" + text)
-    if text == "refuse":
-        raise RequestError("text_input: refused by a hook")
     request["text_input"] = text.removeprefix("drop this ")
 
 
 def postprocess(response):
-    if response.text("text_output") == "spoil":
-        response["label"] = 3
     response["text_output"] = [f"<{text}>" for text in response.texts("text_output")]
 """
 
@@ -165,24 +159,6 @@ def infer(triton: Triton, model: str, text: str) -> Answer:
 def outputs_of(answer: Answer) -> dict[str, Any]:
     assert answer.status == 200, answer.body
     return {output["name"]: output["data"] for output in answer.body["outputs"]}
-
-
-def test_what_goes_wrong_in_a_hook_is_its_requests_own(triton: Triton) -> None:
-    texts = ["good", "raise", "refuse", "spoil"] * 8
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda text: infer(triton, "hooked", text), texts))
-    for text, answer in zip(texts, answers, strict=True):
-        if text == "good":
-            assert outputs_of(answer)["text_output"] == ["<good>"]
-            continue
-        status, message = {
-            "raise": (500, "my_hooks.py:10: preprocess raised KeyError"),
-            "refuse": (400, "text_input: refused by a hook"),
-            "spoil": (500, "my_hooks.py:18: postprocess: output 'label': got int, allowed: a text"),
-        }[text]
-        assert answer.status == status
-        assert message in answer.body["error"]
-    assert "secret" not in "".join(triton.log)
 
 
 def test_hooks_run_once_for_a_request_through_a_front_and_for_each_piece_of_a_stream(
