@@ -131,13 +131,3 @@ def test_the_smallest_bucket_that_holds_a_batch(
     longest: int, num_rows: int, length: int, bucket: tuple[int, int] | None
 ) -> None:
     assert bucket_of(num_rows, length, longest) == bucket
-
-
-def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:
-    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
-    capture = Capture()
-    runner = GraphRunner(setup, capture)
-    before = capture.num_captures
-    assert bucket_of(33, 5, setup.max_length) is None
-    runner.forward(random_encodings(setup, [5] * 33))
-    assert (capture.num_captures, capture.num_replays) == (before, 0)

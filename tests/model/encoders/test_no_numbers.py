@@ -23,8 +23,6 @@ from hf_triton.encoder.runners.padded_runner import PaddedRunner
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.engine.work_engine import Work
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError
-from tests.model.encoders.tasks import model_of
-from tests.support.served_encoder import outputs_of, request, served
 from tests.support.tiny_encoders import CONTEXT, tiny_encoder
 
 
@@ -87,23 +85,3 @@ def test_no_text_is_computed_from_anothers(
                 for tensor, same in zip(tensors, expected, strict=True):
                     np.testing.assert_allclose(tensor, same, atol=1e-5)
             assert all(isinstance(error, EngineError) for error in alone[: len(bad)])
-
-
-@pytest.mark.threat("no-numbers")
-def test_it_is_an_error_of_the_request_and_others_are_answered(tmp_path: Path) -> None:
-    task = "text-classification"
-    folder = model_of(task, tmp_path / "model")
-    good = request(("logits",), text_input="a cat sat on")
-    with served(tmp_path, task, folder) as server:
-        expected = outputs_of(server.infer(good))["logits"]
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
-    poison(model, tokenizer.convert_tokens_to_ids("dog"))
-    model.save_pretrained(folder)
-    with served(tmp_path, task, folder) as server:
-        bad = request(("logits",), text_input="a dog")
-        replies = [one.reply() for one in server.send_together([good, bad, good, bad, good])]
-        assert [reply.status for reply in replies] == [200, 500, 200, 500, 200]
-        assert all("is not a number" in reply.error for reply in replies[1::2])
-        for reply in (*replies[::2], server.infer(good)):
-            np.testing.assert_allclose(outputs_of(reply)["logits"], expected, atol=1e-4)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 
-from hf_triton.encoder.encoder_loading import longest_input
 from hf_triton.encoder.fused.fused_encoder_runner import FusedRunner
 from hf_triton.encoder.runners.encoder_runner import (
     Runner,
@@ -72,14 +71,6 @@ def test_a_runner_that_is_wrong_is_not_taken_and_gives_the_model_back(tmp_path: 
     assert setup.model.config._attn_implementation == before
     with pytest.raises(LoadError, match="off by a lot: differs from the model's own output by"):
         select_runner(setup, (Wrong,))
-
-
-def test_the_longest_input_counts_the_positions_that_roberta_skips(tmp_path: Path) -> None:
-    setup = setup_of(tiny_encoder("roberta", "AutoModel", tmp_path))
-    assert setup.max_length == CONTEXT
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    with pytest.raises(LoadError, match=f"got 129, the model's own limit is {CONTEXT} tokens"):
-        longest_input(setup.model, tokenizer, CONTEXT + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -98,12 +98,6 @@ def test_logits_are_the_models_in_its_own_order(server: StubServer, model: Path)
     )
 
 
-def test_a_long_text_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
-    long = "the big red cat sat on a mat . " * 40
-    got = ranked(server.infer(request(text_input=long, truncate=True, top_k=-1)))
-    assert_same(got, pipeline(TASK, model)(long, top_k=None, truncation=True))
-
-
 def test_each_pair_of_a_list_is_answered_as_if_alone(server: StubServer) -> None:
     pairs = [outputs_of(server.infer(request(text_input=a, text_pair=b))) for a, b in PAIRS]
     firsts, seconds = ([pair[side] for pair in PAIRS] for side in (0, 1))
@@ -127,12 +121,3 @@ def test_tokens_of_a_pair_are_counted(server: StubServer, model: Path) -> None:
     assert outputs["truncated"].tolist() == [False]
     long = request(text_input="a cat", text_pair="a dog sat " * 90, truncate=True)
     assert outputs_of(server.infer(long))["truncated"].tolist() == [True]
-
-
-def test_a_rerankers_score_is_what_its_own_activation_makes(tmp_path: Path) -> None:
-    """By the key of sentence-transformers' first releases; others are in saved models."""
-    own = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
-    model = classifier(tmp_path, **labelled("LABEL_0"), **own)
-    with served(tmp_path, TASK, model) as server:
-        outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog")))
-    np.testing.assert_array_equal(outputs["score"], outputs["logits"])

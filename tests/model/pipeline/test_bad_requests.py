@@ -153,12 +153,10 @@ def test_a_mistake_is_named(shared: Serve, log_lines: list[str], case: str) -> N
     assert log_lines == []
 
 
-@pytest.mark.parametrize("name", [SPEECH, "audio-classification", "zero-shot-audio-classification"])
+@pytest.mark.parametrize("name", [SPEECH, "audio-classification"])
 def test_few_samples_are_answered_or_refused_by_their_field(shared: Serve, name: str) -> None:
-    labels: Tensors = {"candidate_labels": ["a", "b"]} if name.startswith("zero-shot") else {}
     for file in FEW_SAMPLES:
-        sent: Tensors = {"audio": file, **labels}
-        reply = shared(name).infer(Request(tensors(sent)))
+        reply = shared(name).infer(Request(tensors({"audio": file})))
         assert reply.ok or (reply.status, reply.error[:5]) == (400, "audio")
 
 

@@ -109,15 +109,6 @@ def test_a_faster_task_is_hinted_at(serve: Serve, log_lines: list[str]) -> None:
     assert any("text-classification pipeline, loaded in" in line for line in log_lines)
 
 
-def test_a_pipelines_own_failure_stays_with_its_request(serve: Serve) -> None:
-    server = serve(MASKS, batch_size=8)
-    words = ["the [MASK] sat", "no mask at all", "a [MASK] ran", "[MASK]"]
-    pending = server.send_together([texts(word) for word in words])
-    replies = [one.reply() for one in pending]
-    assert [reply.status for reply in replies] == [200, 400, 200, 200]
-    assert "the fill-mask pipeline: PipelineException" in replies[1].error
-
-
 COUNTED = {
     "finished_total stop": 1,
     "finished_total refused": 1,

@@ -192,12 +192,6 @@ def test_a_request_needs_one_sound(endpoint: StubEndpoint) -> None:
     assert endpoint.infer(MODEL, alone).error.startswith("sampling_rate: missing")
 
 
-def test_a_caller_that_leaves_is_let_go(endpoint: StubEndpoint) -> None:
-    with endpoint.cancelled_infer(MODEL, asking(speech(19.0))):
-        pass
-    assert endpoint.infer(MODEL, asking(speech(0.2), max_tokens=2)).ok
-
-
 def test_a_sound_is_read_until_its_time_is_up(endpoint: StubEndpoint) -> None:
     late = asking(speech(19.0), timeout_ms=300, return_timestamps="segments")
     listed = ("text_output", "segments", "finish_reason")
