@@ -67,15 +67,6 @@ def tiff_of_tile(side: int, content: bytes = b"") -> bytes:
     return tiff(*tags, (324, 4, 1, place), (325, 4, 1, len(body)), body=body)
 
 
-def tiff_of_shared_bytes(num_tags: int, num_bytes: int) -> bytes:
-    """A TIFF of 8 x 8 pixels, each of whose other tags has the same many bytes."""
-    values = {256: 8, 257: 8, 258: 8, 259: 1, 262: 1, 277: 1, 278: 8, 273: 8, 279: 64}
-    tags = [(tag, 4, 1, value) for tag, value in values.items()]
-    place = 14 + 12 * (len(tags) + num_tags)
-    shared = [(40_000 + number, 7, num_bytes, place) for number in range(num_tags)]
-    return tiff(*tags, *shared, body=bytes(num_bytes))
-
-
 def webp_of_frame(width: int, height: int) -> bytes:
     """A WebP of a few bytes whose frame says that it has so many pixels."""
     file = io.BytesIO()

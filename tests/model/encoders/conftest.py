@@ -1,4 +1,4 @@
-"""One thread for torch, as the engines' own threads have here; a model on the stub server."""
+"""A model on the stub server."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from stub_server import StubServer
 
 from tests.support.served_encoder import served
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

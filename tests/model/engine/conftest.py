@@ -1,4 +1,4 @@
-"""One thread for torch, as the engines' own threads have here."""
+"""Where the engines of tests keep keys and values, and how their threads change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
@@ -22,11 +21,6 @@ from tests.support import driving
 from tests.support.as_on_a_gpu import as_on_a_gpu  # noqa: F401
 
 _identities = itertools.count()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

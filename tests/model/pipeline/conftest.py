@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from stub_server import StubServer
 
 from hf_triton.cli.verbs.generate import generate
 from tests.support.tiny_pipelines import MAKERS
 
 Serve = Callable[..., StubServer]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from PIL import Image
 from hf_triton.pipeline.items import KINDS, ItemReader
 from hf_triton.pipeline.reception import to_json
 from hf_triton.runtime.errors import EngineError, RequestError
-from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image, sound
+from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image
 from hf_triton.runtime.media.sounds import resample
 from tests.support.media_files import base64_text, picture, png, sound_file, tone
 
@@ -60,15 +60,6 @@ def test_formats_that_run_programs_are_not_read() -> None:
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n\x00"
     with pytest.raises(RequestError, match="bytes that are no image"):
         image("image", postscript, LIMITS)
-
-
-@pytest.mark.parametrize("file_format", ["WAV", "FLAC", "OGG", "MP3"])
-def test_a_sound_is_read_in_every_format(file_format: str) -> None:
-    content = sound_file(tone(1.0), file_format=file_format)
-    found = sound("audio", content, 16_000, LIMITS)
-    assert found.dtype == np.float32
-    middle = slice(4000, 12_000)
-    assert np.abs(found[middle] - tone(1.0)[middle]).max() < 0.05
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 44_100])

@@ -12,11 +12,6 @@ from hf_triton.automatic_speech_recognition.transcript import Wanted
 from tests.support.tiny_whisper import tiny_whisper
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_whisper(tmp_path_factory.mktemp("whisper"))

@@ -8,18 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.support.text2text.reference import Reference
 from tests.support.text2text.tiny_translators import make
 
 Folders = Callable[[str], Path]
 References = Callable[[str], Reference]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -226,12 +226,3 @@ def test_tensors_may_be_json(triton: Triton, reference: Reference, model: str) -
         result = client.infer(model, [text], outputs=outputs, parameters={"max_tokens": 12})
     array = result.as_numpy("text_output")  # of str: JSON holds no bytes
     assert (array.shape, array.item()) == (tuple(shape), reference.text(PROMPT, 12))
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_what_a_model_says_of_itself(triton: Triton, folder: str) -> None:
-    with grpc_client.InferenceServerClient(triton.grpc) as client:
-        assert client.is_model_ready(folder)
-        metadata = client.get_model_metadata(folder, as_json=True)
-    names = [metadata[kind][0]["name"] for kind in ("inputs", "outputs")]
-    assert names == ["text_input", "text_output"]

@@ -180,20 +180,6 @@ def test_a_step_is_brought_back_and_its_ensemble_where_triton_has_not(tmp_path: 
     assert server.calls == ["unload e_one", "load e_one", "load e"]
 
 
-def test_deaths_of_what_was_ready_are_never_too_many(
-    tmp_path: Path, no_waiting: list[float]
-) -> None:
-    server = FakeServer("a", "b")
-    clinic = Clinic(tmp_path, server, "a", "b", restarts=0)
-    for _ in range(8):
-        server.kill("a")
-        clinic.heal()
-    assert server.states["a"] == "READY"
-    assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
-    assert clinic.said[-2].endswith("died; it is loaded again (8 deaths in a row)")
-    assert clinic.state("a") is State.READY
-
-
 def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_path: Path) -> None:
     server = FakeServer("a", "b")
     clinic = Clinic(tmp_path, server, "a", "b", restarts=1)

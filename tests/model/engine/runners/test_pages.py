@@ -148,19 +148,6 @@ def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.Data
     assert engine.shares or engine.pages.num_kept == 0
 
 
-@settings(max_examples=100, deadline=None)
-@given(LOAD, SHAPES)
-def test_preempted_or_not_every_sequence_gets_the_tokens_that_it_gets_alone(
-    load: list[tuple[list[int], int]], engine: Engine
-) -> None:
-    together = [sequence(prompt, output) for prompt, output in load]
-    engine.run(*together)
-    for one, (prompt, output) in zip(together, load, strict=True):
-        alone = sequence(prompt, output)
-        Engine().run(alone)
-        assert one.token_ids == alone.token_ids
-
-
 def test_the_youngest_is_preempted_and_computed_again_once_there_is_room() -> None:
     engine = Engine(num_pages=5)
     old, young = sequence([1] * 15, 40), sequence([2] * 15, 40)

@@ -22,7 +22,7 @@ from hf_triton.text_generation.sampling import random_sampling
 from hf_triton.text_generation.sampling.random_sampling import draw
 from hf_triton.text_generation.sampling.sampler import Sampler, choice_seed
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence
 from hf_triton.text_generation.sequence.source import text_source
 
 VOCAB_SIZE = 40
@@ -169,20 +169,6 @@ def test_a_row_that_is_no_number_is_told_by_its_token(
     tokens = sample(Sampler([]), logits, rows)
     assert tokens[:3] == [NO_TOKEN] * 3
     assert tokens[3] != NO_TOKEN
-
-
-def test_repetition_penalty_counts_prompt_and_output_as_transformers_does() -> None:
-    sampler = Sampler([EOS])
-    ours = [sequence([4, 9, 9], repetition_penalty=penalty) for penalty in (1.6, 0.6)]
-    for step in range(25):
-        logits = random_logits(2, seed=step)
-        expected = [
-            int(expected_probabilities(one, logits[row]).argmax()) for row, one in enumerate(ours)
-        ]
-        tokens = sample(sampler, logits, ours)
-        assert tokens == expected
-        for one, token in zip(ours, tokens, strict=True):
-            one.append(Token(token), frozenset())
 
 
 def test_an_encoders_prompt_is_not_penalised() -> None:

@@ -1,0 +1,11 @@
+"""One thread for torch, as the engines' own threads have here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
