@@ -159,8 +159,8 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_answered(
 ) -> None:
     model = served(GrpcEndpoint(triton), "tight")
     numbers = [f"Once {number}" for number in range(16)]
-    busy = model.streaming("Once", max_tokens=1000, min_tokens=1000)
-    requests = [model.by_tensors(prompt, max_tokens=48, stream=streaming) for prompt in numbers]
+    busy = model.streaming("Once", max_tokens=400, min_tokens=400)
+    requests = [model.by_tensors(prompt, max_tokens=16, stream=streaming) for prompt in numbers]
     with model.endpoint.left_stream(model.engine.name, busy) as first:
         assert first.ok, first.error
         if streaming:
@@ -171,7 +171,7 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_answered(
     assert 0 < sum(not chunks[0].ok for chunks in replies) < 16
     for prompt, chunks in zip(numbers, replies, strict=True):
         if chunks[0].ok:
-            assert joined(chunks) == reference.text(prompt, 48)
+            assert joined(chunks) == reference.text(prompt, 16)
         else:
             [refused] = chunks
             assert refused.status == 503 or streaming

@@ -53,7 +53,7 @@ _T5_SHAPE = {
 
 def texts() -> list[str]:
     """Inputs of 1 to 20 words."""
-    lengths = (3, 12, 1, 20, 7, 5)
+    lengths = (3, 12, 1, 20)
     return [
         " ".join(WORDS[(7 * n + k) % len(WORDS)] for k in range(length))
         for n, length in enumerate(lengths)

@@ -45,7 +45,7 @@ def load(answers: Answers, first: int = 0, **params: Any) -> list[Sequence]:
     sequences = []
     for number in range(NUM):
         prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([2, 9, 20]))]
-        way = {"max_tokens": 60, "streams": bool(number % 2), **WAYS[number % len(WAYS)], **params}
+        way = {"max_tokens": 36, "streams": bool(number % 2), **WAYS[number % len(WAYS)], **params}
         if number % 2:
             way["constraint"] = Constraint("regex", ("",))
         sequences.append(answers.sequence(first + number, prompt, **way))

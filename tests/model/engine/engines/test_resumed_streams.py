@@ -16,7 +16,6 @@ from tests.model.engine.sampling.test_batches import EveryThird
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import BART, VOCAB_SIZE, random_encoder_decoder, tiny_model
 
-pytestmark = pytest.mark.usefixtures("storage_kind")
 OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 64}
 STOPPING: list[dict[str, Any]] = [*WAYS, {"stop_words": [" 7 ", " 11"], "min_tokens": 4}]
 
@@ -27,7 +26,7 @@ def streams(answers: Answers, model: Any, first: int = 0) -> list[Sequence]:
     sequences = []
     for number in range(NUM):
         prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([2, 9, 20]))]
-        way = {"max_tokens": 40, "streams": True, **STOPPING[number % len(STOPPING)]}
+        way = {"max_tokens": 24, "streams": True, **STOPPING[number % len(STOPPING)]}
         if number % 3 == 2:
             way["constraint"] = Constraint("regex", ("",))
         start = decoder_start(model)
@@ -43,8 +42,15 @@ def made(name: str) -> Any:
     return tiny_model("llama" if name == "drafts" else name)
 
 
-@pytest.mark.parametrize("name", ["llama", "mamba2", "bart", "drafts"])
-def test_goes_on_as_it_would_have_gone_on(name: str) -> None:
+@pytest.mark.parametrize(
+    "name, storage_kind",
+    [
+        *(("mamba2", "compiled"), ("bart", "compiled")),
+        *(("llama", "few pages"), ("drafts", "few pages")),
+    ],
+    indirect=["storage_kind"],
+)
+def test_goes_on_as_it_would_have_gone_on(name: str, storage_kind: str) -> None:
     answers, rnd = Answers(), random.Random(5)
     options = {**OPTIONS, **({"speculative_method": "ngram"} if name == "drafts" else {})}
     with running(InFlightEngine(setup(made(name), **options))) as engine:

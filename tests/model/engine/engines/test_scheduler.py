@@ -61,7 +61,7 @@ class Simulation:
 LOAD = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=14)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(LOAD, st.integers(1, 5), st.integers(1, 12), st.data())
 def test_every_sequence_finishes_with_each_token_computed_once(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
@@ -85,7 +85,7 @@ def test_every_sequence_finishes_with_each_token_computed_once(
         assert simulation.num_computed[id(one)] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(LOAD, st.integers(1, 5), st.integers(1, 12), st.integers(0, 30))
 def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, num_steps: int
@@ -126,7 +126,7 @@ def num_steps_until_sampled(scheduler: Scheduler, awaited: Sequence) -> int:
     raise AssertionError("never sampled")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(LOAD, st.integers(1, 5), st.integers(1, 12))
 def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int

@@ -55,10 +55,14 @@ def tokens_of(
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral", "gemma2", "gpt2", "mixtral", "bloom", "falcon-alibi"]
+    "name, storage_kind",
+    [
+        *(("mistral", "compiled"), ("falcon-alibi", "compiled")),
+        *(("llama", "few pages"), ("gemma2", "few pages"), ("gpt2", "few pages")),
+    ],
+    indirect=["storage_kind"],
 )
-@pytest.mark.usefixtures("storage_kind")
-def test_shared_prefixes_leave_greedy_tokens_as_they_are(name: str) -> None:
+def test_shared_prefixes_leave_greedy_tokens_as_they_are(name: str, storage_kind: str) -> None:
     model = tiny_model(name)
     asked, expected = conversations(model, 5)
     engine = InFlightEngine(setup(model, **SMALL))

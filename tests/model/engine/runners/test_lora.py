@@ -36,11 +36,9 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
 }
 RUNNERS = (
     ("llama", "fused"),
-    ("gpt2", "fused"),
     ("falcon-rotary", "fused"),
     ("llama", "packed"),
     ("qwen3-next", "packed, states"),
-    ("llama", "packed on a GPU"),
     ("gpt2", "packed on a GPU"),
     ("qwen3-next", "packed, states on a GPU"),
 )
