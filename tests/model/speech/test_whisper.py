@@ -56,11 +56,9 @@ def transcribed(loaded: Any, sound: Any, wanted: Wanted) -> tuple[str, list[Segm
     "seconds, wanted",
     [
         (1.5, Wanted()),
-        (1.5, Wanted(timestamps=True)),
-        (2.0, Wanted(language="German", timestamps=True)),
+        (1.5, Wanted(language="German", timestamps=True)),
         (5.1, Wanted()),
         (7.3, Wanted(language="<|de|>", task="translate", timestamps=True)),
-        (1.5, Wanted(task="translate", prompt="hello")),
         (4.7, Wanted(language="fr", timestamps=True, prompt="so it was")),
     ],
 )
@@ -78,10 +76,7 @@ def assert_as_transformers(loaded: Any, sound: Any, wanted: Wanted) -> None:
     assert texts == [[id_ for id_ in one["tokens"].tolist() if id_ < T] for one in expected]
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [Wanted(language="fr", task="translate"), Wanted(), Wanted(language="en", prompt="so it was")],
-)
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(language="en", prompt="so it was")])
 def test_how_sure_the_model_is_is_what_transformers_counts(loaded: Any, wanted: Wanted) -> None:
     (model, processor), sound = loaded, speech(1.5)
     features = processor.feature_extractor(sound, sampling_rate=16_000, return_tensors="pt")

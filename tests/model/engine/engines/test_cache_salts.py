@@ -96,6 +96,7 @@ def test_exact_numbers_of_reused_tokens_tell_a_code_in_forty_requests(
 
 
 @pytest.mark.threat("guesses-in-metrics")
+@pytest.mark.parametrize("storage_kind", ["compiled"], indirect=True)
 def test_what_is_published_does_not_tell_it(engine: Engine) -> None:
     right = 0
     name = "hf_triton_reused_prompt_tokens_total []"
@@ -107,6 +108,7 @@ def test_what_is_published_does_not_tell_it(engine: Engine) -> None:
 
 
 @pytest.mark.threat("guesses-in-metrics")
+@pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True)
 @pytest.mark.parametrize("num_more", range(CHUNK + 1))
 def test_no_other_number_depends_on_what_was_reused(num_more: int) -> None:
     """Neither the number of steps that a prompt takes, nor how many prefixes are kept: the last

@@ -111,9 +111,12 @@ def test_late_grammars_change_no_token(together: bool) -> None:
 
 
 @pytest.mark.threat("endless-grammars")
-@pytest.mark.usefixtures("storage_kind")
-@pytest.mark.parametrize("architecture", ["llama", "bloom"])
-def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
+@pytest.mark.parametrize(
+    "architecture, storage_kind",
+    [("llama", "few pages"), ("bloom", "compiled")],
+    indirect=["storage_kind"],
+)
+def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str, storage_kind: str) -> None:
     with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
         answers, grammar = Answers(), Late()
         late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=ANYTHING)

@@ -86,7 +86,15 @@ def short_prefixes(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
     monkeypatch.setattr(state_pages, "MIN_TOKENS", 4)
 
 
-@pytest.mark.usefixtures("short_prefixes", "storage_kind")
+@pytest.mark.usefixtures("short_prefixes")
+@pytest.mark.parametrize(
+    "made, storage_kind",
+    [
+        *(("llava", "compiled"), ("qwen3_vl", "compiled")),
+        *(("qwen2_5_vl", "few pages"), ("gemma3", "few pages")),
+    ],
+    indirect=True,
+)
 def test_images_and_text_share_batches(made: Images, storage_kind: str) -> None:
     asked = asked_of(made)
     own = expected(made, asked)

@@ -70,7 +70,7 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "qwen3-next", "falcon-h1", "mamba"])
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "qwen3-next"])
 def test_replayed_steps_give_generates_tokens(name: str, engine_with: MakeEngine) -> None:
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
