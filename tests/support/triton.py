@@ -142,12 +142,20 @@ class Triton:
 
 
 @contextlib.contextmanager
-def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterator[Triton]:
-    """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully."""
+def serving(
+    models_yaml: str,
+    folder: Path,
+    timeout_s: float = 300.0,
+    prepare: Callable[[Path], object] = lambda repository: None,
+) -> Iterator[Triton]:
+    """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully.
+    ``prepare`` may change the repository before it starts.
+    """
     config = folder / "models.yaml"
     config.write_text(models_yaml, encoding="utf-8")
     repository = folder / "model_repository"
     outcome = generate(config, repository)
+    prepare(repository)
     with running(repository) as triton:
         triton.server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
         yield triton

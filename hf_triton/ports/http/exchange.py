@@ -119,7 +119,7 @@ class Exchange:
             self._end_lost(upstream)
             return True
         finally:
-            if self._upstream:  # the client is there
+            if self._upstream is upstream:  # the client is there
                 self._upstream = None
                 upstream.release()
 

@@ -108,7 +108,8 @@ class _Forks:
             if not order:
                 return
             connection = socket.socket(fileno=descriptors[0]) if descriptors else None
-            self._obey(*CONTROL.unpack(order), connection)
+            kind, number = CONTROL.unpack(order)
+            self._obey(kind, number, connection)
             if connection is not None:
                 connection.close()
 

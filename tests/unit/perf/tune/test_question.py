@@ -106,7 +106,7 @@ def test_a_trial_has_the_models_environment_and_adapters(tmp_path: Path) -> None
     assert spec.python_env is not None
     assert trial.python_env is not None
     assert trial.python_env.digest == spec.python_env.digest
-    assert [each.source.folder for each in trial.adapters or ()] == [tmp_path / "polite", None]
+    assert [each.model.folder for each in trial.adapters or ()] == [tmp_path / "polite", None]
 
 
 def test_weights_that_were_not_fetched_are_asked_for(
