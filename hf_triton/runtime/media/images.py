@@ -25,7 +25,6 @@ _FORMATS["WEBP"] = "WebP"
 for _name in _FORMATS.values():
     with contextlib.suppress(ImportError):  # Pillow 11.2 has no AVIF
         importlib.import_module(f"PIL.{_name}ImagePlugin")
-Image.preinit()  # else each process imports more at its first image
 # Of the longer side to the shorter: a processor may make the shorter one some hundred pixels long.
 # Qwen2-VL's refuses more too.
 _MOST_RATIO = 200

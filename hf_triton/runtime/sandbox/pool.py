@@ -1,5 +1,5 @@
-"""Calls functions in processes, one for each call, with a limit on its time and memory: for bytes
-whose cost nobody can tell beforehand.
+"""Calls functions in processes of a pool, each of which has a limit on its time and memory: for
+bytes whose cost nobody can tell beforehand. A call costs some 0.1 ms beyond the function.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from ..own_environment import python_program
 from . import worker
 
 _MAX_BYTES = 512 * 2**20
+_MAX_KEPT_BYTES = 256 * 2**20  # of a process that waits for another call
 _TURN_S = 0.1  # after which a call has a low priority, and its caller is asked whether it waits
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
+_MAX_IDLE = 4
 _KILLED = "the process for this went away before it answered: try again"
 _START_S = 60.0
 _PROGRAM = (
@@ -160,17 +162,18 @@ class SandboxEndedError(SandboxError):
 
 
 class Sandbox:
-    """The processes of one model, and the program that forks them, which starts with the first call
-    and ends with this one. Any thread may call; callers bound the number of calls at a time.
+    """The processes of one model. Any thread may call; there are as many processes as calls at a
+    time, which is the callers' to bound. They start with the first call, and end with this one.
     """
 
     def __init__(self, ready: Callable[..., object] | None = None) -> None:
         """``ready`` is imported before there is a process, and called with ``start``'s content."""
         self._server = ForkServer(ready)
         self._lock = threading.Lock()  # guards what follows
+        self._idle: list[Process] = []
         self._numbers = itertools.count(1)
         self._closed = False
-        weakref.finalize(self, self._server.close)
+        weakref.finalize(self, _end, self._server, self._idle)
 
     def call(
         self,
@@ -189,16 +192,16 @@ class Sandbox:
         CancelledError: nobody waits for it; OverloadedError: no process can be had, or somebody
         else has killed it.
         """
-        process = self.new_process()
+        process = self._idle_one() or self.new_process()
         try:
             process.ask(function, *given, time_limit_s=time_limit_s, max_bytes=max_bytes)
             kind, answer = process.wait(time_limit_s + _SLACK_S, has_left)
-        except (SandboxEndedError, OSError) as error:
+        except BaseException as error:
+            process.close()
             if process.was_killed or isinstance(error, OSError):  # no descriptor is left
                 raise OverloadedError(_KILLED) from None
             raise
-        finally:
-            process.close()
+        self._give_back(process)
         if kind == worker.REFUSED:
             raise RequestError(answer.decode())
         if kind == worker.FAILED:
@@ -213,6 +216,7 @@ class Sandbox:
         """Starts the program unless it runs. Raises ForkServerError: why ``ready`` failed."""
         with self._lock:
             if not self._closed and not self._server.runs:
+                _end(self._server, self._idle)
                 self._server.start(content)
 
     def new_process(self) -> Process:
@@ -231,7 +235,30 @@ class Sandbox:
         """Ends all processes; calls that wait fail."""
         with self._lock:
             self._closed = True
-            self._server.close()
+            _end(self._server, self._idle)
+
+    def _idle_one(self) -> Process | None:
+        with self._lock:
+            while self._idle and self._server.runs:  # else it dies soon
+                if (process := self._idle.pop()).is_there:
+                    return process
+                process.close()
+            return None
+
+    def _give_back(self, process: Process) -> None:
+        with self._lock:
+            is_large = process.num_bytes > _MAX_KEPT_BYTES
+            if self._closed or process.is_slow or is_large or len(self._idle) >= _MAX_IDLE:
+                process.close()
+            else:
+                self._idle.append(process)
+
+
+def _end(server: ForkServer, idle: list[Process]) -> None:
+    server.close()
+    for process in idle:
+        process.close()
+    idle.clear()
 
 
 class Process:
@@ -249,7 +276,7 @@ class Process:
         ended = server, number, self._connection, self._unsent
         self._end = weakref.finalize(self, _end_process, *ended)
         self.num_bytes = 0
-        self.has_ended = self.was_killed = False
+        self.has_ended = self.is_slow = self.was_killed = False
 
     def fileno(self) -> int:
         """The descriptor that has something to read when an answer comes."""
@@ -274,7 +301,8 @@ class Process:
         """Returns the answer's kind and bytes; a process that takes long gets a low priority."""
         until_s = time.monotonic() + timeout_s
         while (found := self.next_answer(_TURN_S)) is None:
-            if not self._unsent:
+            if not self.is_slow and not self._unsent:
+                self.is_slow = True
                 self._server.order(worker.YIELD, self._number)
             if has_left():
                 raise CancelledError("the caller has disconnected")
