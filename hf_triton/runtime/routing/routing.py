@@ -8,7 +8,10 @@ import hashlib
 import json
 import math
 import random
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 ROUTING_FILE = "routing.json"
 REQUEST_ID = "request_id"
@@ -20,26 +23,33 @@ class Arm:
 
     name: str
     engine: str
-    weight: float
+    weight: Fraction
 
 
-@dataclass(frozen=True)
 class Routing:
-    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter."""
+    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter.
 
-    arms: tuple[Arm, ...]
-    sticky: str | None
+    Of each block of requests, the smallest that the weights divide evenly (10 for 90 % and 10 %,
+    200 for 99.5 % and 0.5 %), each arm gets exactly its part. Within a block the order is random,
+    so that clients that alternate don't always get the same arm.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, arms: Sequence[Arm], sticky: str | None) -> None:
         """Raises ValueError where the weights are no percentages of a whole."""
-        weights = [arm.weight for arm in self.arms]
-        if not math.isclose(sum(weights), 100) or min(weights) < 0:
-            got = f"weights add up to {sum(weights):g}, not 100, or one is negative"
+        shares = [arm.weight / 100 for arm in arms]
+        total = sum(shares, Fraction(0))
+        if total != 1 or min(shares) < 0:
+            got = f"weights add up to {float(total * 100):g}, not 100, or one is negative"
             raise ValueError(got)
+        self.arms, self.sticky = tuple(arms), sticky
+        num_in_block = math.lcm(*(share.denominator for share in shares))
+        self._block = [int(share * num_in_block) for share in shares]
+        self._left = [*self._block]
+        self._lock = threading.Lock()
 
     def choose(self, salt: str, sticky_value: str | None) -> Arm:
-        """The arm for a request, by weight; always the same one for a sticky value. ``salt`` goes
-        into its hash, so that two models don't put the same users into the same arm.
+        """The arm for the next request; always the same one for a sticky value. ``salt`` goes into
+        its hash, so that two models don't put the same users into the same arm.
 
         Weighted rendezvous hashing (Schindelhauer and Schomaker 2005): each arm draws an
         exponential time from the hash of its name and the value, with its weight as the rate, and
@@ -47,34 +57,38 @@ class Routing:
         only gives values away; cut points on a line would also move values between arms that did
         not change.
         """
-        if sticky_value is None:
-            (arm,) = random.choices(self.arms, [arm.weight for arm in self.arms])
-            return arm
-        times = {
-            arm: _exponential(salt, arm.name, sticky_value) / arm.weight
-            for arm in self.arms
-            if arm.weight
-        }
-        return min(times, key=times.__getitem__)
+        if sticky_value is not None:
+            times = {
+                arm: _exponential(salt, arm.name, sticky_value) / arm.weight
+                for arm in self.arms
+                if arm.weight
+            }
+            return min(times, key=times.__getitem__)
+        with self._lock:
+            (number,) = random.choices(range(len(self._left)), self._left)
+            self._left[number] -= 1
+            if not any(self._left):
+                self._left = [*self._block]
+        return self.arms[number]
 
     def arm_of(self, engine: str) -> Arm | None:
         return next((arm for arm in self.arms if arm.engine == engine), None)
 
-    def weight_of(self, name: str) -> float:
+    def weight_of(self, name: str) -> Fraction:
         """An arm's share in percent; 0 if the routing has it no more."""
-        return next((arm.weight for arm in self.arms if arm.name == name), 0.0)
+        return next((arm.weight for arm in self.arms if arm.name == name), Fraction(0))
 
     def __str__(self) -> str:
-        shares = [f"{arm.weight:g} % {arm.name}" for arm in self.arms]
+        shares = [f"{float(arm.weight):g} % {arm.name}" for arm in self.arms]
         sticky = f", sticky by {self.sticky}" if self.sticky else ""
         return f"requests go {', '.join(shares)}{sticky}"
 
 
 def parse(content: bytes) -> Routing:
-    """The file's content. Raises ValueError."""
+    """The file's content, each number exactly as written: 0.1 is a tenth. Raises ValueError."""
     try:
-        values = json.loads(content)
-        return Routing(tuple(Arm(**arm) for arm in values["arms"]), values["sticky"])
+        values = json.loads(content, parse_int=Fraction, parse_float=Fraction)
+        return Routing([Arm(**arm) for arm in values["arms"]], values["sticky"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not as the generator writes it: {error}") from error
 

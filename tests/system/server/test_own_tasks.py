@@ -138,11 +138,9 @@ def ask_many(triton: Triton, times: int) -> Counter[str]:
 def test_requests_and_streams_go_to_arms_by_weights_that_change_while_serving(
     triton: Triton,
 ) -> None:
-    # An arm that came up after its model is found within a second.
+    # An arm that came up after its model is found within a second; ten requests are a block.
     assert eventually(lambda: "new:hi" in ask_many(triton, 10))
-    found = ask_many(triton, 100)
-    assert set(found) == {"own:hi", "new:hi"}
-    assert found["new:hi"] < 30  # 10 and seven standard deviations
+    assert ask_many(triton, 100) == {"own:hi": 90, "new:hi": 10}
     route(triton, new=100)
     url = triton.url("m_stream", "generate_stream")
     status, events = post_for_events(url, {"text_input": "one two three"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ ARMS = [
 GOOD: dict[str, Any] = {"arms": ARMS, "sticky": "user"}
 
 
-def test_a_file_is_read() -> None:
+def test_numbers_are_taken_exactly_as_they_are_written() -> None:
     routing = parse(json.dumps(GOOD).encode())
-    assert routing.arms[1] == Arm("new", "m_new", 0.1)
+    assert routing.arms[1] == Arm("new", "m_new", Fraction(1, 10))
     assert routing.sticky == "user"
 
 

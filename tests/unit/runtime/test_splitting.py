@@ -1,8 +1,9 @@
-"""How requests fall into shares: by weight, and the same value always the same."""
+"""How requests fall into shares: exactly, evenly, and the same value always the same."""
 
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 
@@ -12,10 +13,11 @@ VALUES = [f"user-{number}" for number in range(4_000)]
 
 
 def _routing(**percents: float) -> Routing:
-    return Routing(tuple(Arm(name, name, percent) for name, percent in percents.items()), None)
+    arms = [Arm(name, name, Fraction(str(percent))) for name, percent in percents.items()]
+    return Routing(arms, None)
 
 
-def _dealt(routing: Routing, number: int) -> dict[str, int]:
+def _dealt(routing: Routing, number: int = 1) -> dict[str, int]:
     return dict(Counter(routing.choose("", None).name for _ in range(number)))
 
 
@@ -23,17 +25,28 @@ def _sticky(routing: Routing, value: str, salt: str = "demo") -> str:
     return routing.choose(salt, value).name
 
 
-def test_requests_are_split_by_weight() -> None:
-    found = _dealt(_routing(a=70, b=29.5, c=0.5, d=0), 20_000)
-    # Five standard deviations each.
-    assert found["a"] == pytest.approx(14_000, abs=325)
-    assert found["b"] == pytest.approx(5_900, abs=325)
-    assert found["c"] == pytest.approx(100, abs=50)
-    assert "d" not in found
+@pytest.mark.parametrize(
+    "percents, number, expected",
+    [
+        ((90, 10), 100, {"a": 90, "b": 10}),
+        ((90, 10), 10, {"a": 9, "b": 1}),
+        ((99.5, 0.5), 200, {"a": 199, "b": 1}),
+        ((33.3, 33.3, 33.4), 1000, {"a": 333, "b": 333, "c": 334}),
+        ((0, 100), 7, {"b": 7}),
+        ((100, 0), 7, {"a": 7}),
+    ],
+)
+def test_every_block_is_split_exactly(
+    percents: tuple[float, ...], number: int, expected: dict[str, int]
+) -> None:
+    routing = _routing(**dict(zip("abc", percents, strict=False)))
+    assert [_dealt(routing, number) for _ in range(3)] == [expected] * 3
 
 
-def test_an_arm_of_all_requests_gets_each() -> None:
-    assert _dealt(_routing(a=0, b=100), 1000) == {"b": 1000}
+def test_clients_that_alternate_meet_both_halves() -> None:
+    routing = _routing(a=50, b=50)
+    of_every_second = [(_dealt(routing), _dealt(routing))[0] for _ in range(200)]
+    assert 50 < of_every_second.count({"a": 1}) < 150  # chance of less than one in 10^12 to fail
 
 
 def test_a_value_always_falls_into_the_same_share() -> None:
