@@ -24,8 +24,8 @@ def several(starter: Starter) -> Translator:
 
 
 def test_the_list_tells_what_each_is_for_and_how_much_it_holds(several: Translator) -> None:
-    fields = ("root", "type", "task", "max_model_len")
-    chat = ("chat", "chat", "text-generation", 99)
+    fields = ("root", "task", "max_model_len")
+    chat = ("chat", "text-generation", 99)
     listed = {
         one["id"]: tuple(one.get(field) for field in fields)
         for one in several.get("/v1/models").body["data"]
@@ -34,9 +34,9 @@ def test_the_list_tells_what_each_is_for_and_how_much_it_holds(several: Translat
         "chat": chat,
         "gpt-4o-mini": chat,
         "openai/gpt-4o": chat,
-        "t5": ("t5", "language", "text2text-generation", 99),
-        "embed": ("embed", "embedding", "feature-extraction", None),
-        "rank": ("rank", "rerank", "text-classification", None),
+        "t5": ("t5", "text2text-generation", 99),
+        "embed": ("embed", "feature-extraction", None),
+        "rank": ("rank", "text-classification", None),
     }
     assert several.get("/v1/models/openai/gpt-4o").body["max_model_len"] == 99
     assert len(several.triton.seen) == 2, "each is asked once, however often the list is"
