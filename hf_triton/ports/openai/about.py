@@ -141,8 +141,8 @@ class About:
         paths = [path for of, path in self._handlers if of == method and given.endswith(path)]
         found = max(paths, key=len, default="")
         request.match_info["model"] = given.removesuffix(found)
-        handler = self._handlers[method, found] if found else self._answer
-        return await handler(request)
+        alone = self._answer if method == "POST" else self._info
+        return await self._handlers.get((method, found), alone)(request)
 
     async def _health(self, _request: web.Request) -> web.Response:
         if not await self._triton.is_live():

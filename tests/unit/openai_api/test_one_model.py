@@ -148,6 +148,7 @@ def test_the_path_of_a_model_answers_by_what_it_does(api: Translator) -> None:
     assert "is for the task zero-shot-classification; ask Triton's" in other.body["error"]
     told = api.get("/models/echo/info").body
     assert (told["model_pipeline_tag"], told["max_total_tokens"]) == ("text-generation", 99)
+    assert api.get("/models/echo").body == told
     assert api.get("/models/vectors/info").body["max_client_batch_size"] == 2048
 
 
