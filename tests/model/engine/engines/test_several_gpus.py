@@ -45,7 +45,7 @@ def split(name: str = "llama") -> Any:
 
 def prepared(model: Any) -> InFlightEngine:
     """An engine that steps in the test's own thread, which is the one that pretends."""
-    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST)
+    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, compiled=False)
     engine = InFlightEngine(given)
     engine.prepare()
     return engine
