@@ -267,7 +267,7 @@ async def test_a_large_body_that_cant_be_checked_tells_nothing_of_tritonserver(
     def fail(*_: object) -> bytes:
         raise OSError(errno.EMFILE, "too many")
 
-    monkeypatch.setattr(HttpProxy, "_written", fail)
+    monkeypatch.setattr("hf_triton.ports.http.proxy.checked_generate", fail)
     async with open_port() as port:
         got = await port.post(GENERATE, b" " * 300_000)
         assert (got.status, "the server lacks a resource" in got.error) == (503, True)
