@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
-from hf_triton.runtime.sandbox.pool import Sandbox, SandboxEndedError, SandboxError
+from hf_triton.runtime.sandbox.pool import ForkServer, Sandbox, SandboxEndedError, SandboxError
 from tests.support.triton import eventually
 
 FUNCTIONS = """
@@ -189,6 +189,13 @@ def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleTyp
     os.kill(program, signal.SIGKILL)
     assert eventually(lambda: not sandbox.runs)
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
+
+
+def test_a_process_that_was_never_forked_counts_as_killed() -> None:
+    server = ForkServer(None)
+    server.start(b"")
+    assert server.was_killed(1)
+    server.close()
 
 
 def test_the_program_outlives_many_processes_that_end_at_once(
