@@ -29,3 +29,11 @@ def refusal_of(error: BaseException) -> RefusedError:
         text = f"the server lacks a resource ({os.strerror(error.errno)}): try again later"
         return RefusedError(503, text, {"Retry-After": "1"})
     return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")
+
+
+def needs_admin_key(header: str) -> RefusedError:
+    return RefusedError(
+        403,
+        f"This protocol is restricted: it needs the header {header} with the admin key "
+        "(HF_TRITON_ADMIN_KEY or --admin-key-file), or a server with --open-admin-apis",
+    )

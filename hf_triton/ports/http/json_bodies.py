@@ -6,6 +6,7 @@ means one thing to one parser and another to the next. Data of tensors is copied
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Annotated, Any
@@ -29,6 +30,10 @@ _EMPTY_LIST = re.compile(rb"\[\s*\]")
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/([a-z_]+))?/?")
+_TOO_DEEP = "the body: got JSON that is nested too deep"
+# A number that may be too large for a float, once its digits are 0 and its E is e.
+_HUGE_EXPONENTS, _HUGE_DIGITS = (b"0e000", b"0e+000"), b"0" * 309
+_AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
 
@@ -139,6 +144,8 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
         raise RefusedError(400, "the body: empty, expected a JSON object")
     _check_size(body)
     fields: dict[str, Raw] = _decoded(_OBJECT, body)
+    for value in fields.values():
+        _check_numbers(bytes(value))
     _check_fields("the body", fields, body)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
@@ -192,6 +199,26 @@ def _check_binary(tensor: Input, num_bytes: int) -> None:
         raise RefusedError(400, f"{got}, allowed: 0 to {num_bytes}, the size of the body")
 
 
+def _check_numbers(value: bytes) -> None:
+    """Raises RefusedError for a number beyond 64-bit floats, to which Triton answers 500."""
+    if value.startswith(b'"'):
+        return
+    zeros = value.translate(_AS_ZEROS)
+    huge = _HUGE_EXPONENTS if b"e" in zeros else ()
+    if not any(digits in zeros for digits in (*huge, _HUGE_DIGITS)):
+        return
+
+    def finite(text: str) -> float:
+        if math.isinf(value := float(text)):
+            raise RefusedError(400, f"the body: got the number {text[:20]}, allowed: 64-bit floats")
+        return value
+
+    try:
+        json.loads(value, parse_float=finite, parse_int=finite)
+    except RecursionError:
+        raise RefusedError(400, _TOO_DEEP) from None
+
+
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         if not body.isascii():
@@ -201,6 +228,6 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         text = _NOT_A_TEXT.sub(_WITH_ZERO_BYTE, str(error))
         raise RefusedError(400, f"the body: {text}") from None
     except RecursionError:
-        raise RefusedError(400, "the body: got JSON that is nested too deep") from None
+        raise RefusedError(400, _TOO_DEEP) from None
     except UnicodeDecodeError:
         raise RefusedError(400, "the body: got JSON that is not UTF-8") from None

@@ -208,7 +208,10 @@ def test_what_is_asked_of_a_model(path: str, model: str, endpoint: str) -> None:
     assert model_and_endpoint(path) == (model, endpoint)
 
 
-def test_a_body_of_nothing_is_refused() -> None:
-    """Triton answers one with a 500."""
+@pytest.mark.parametrize("number", ["1e999", "-1e309", "1" * 400, "[0.5, 2E+400]"])
+def test_a_number_that_no_float_holds_is_refused(number: str) -> None:
+    """Triton answers one, and a body of nothing, with a 500."""
     with pytest.raises(RefusedError, match="the body: empty, expected a JSON object"):
         checked_generate(b"")
+    with pytest.raises(RefusedError, match="allowed: 64-bit floats"):
+        checked_generate(f'{{"a": {number}}}'.encode())
