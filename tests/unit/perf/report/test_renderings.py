@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perf.report.points import shown
 from perf.report.rendering import write_renderings
 from perf.report.schema import Load, Measurement, Run
 from tests.unit.perf.report import example_runs
@@ -134,3 +135,11 @@ def test_without_matplotlib_the_page_has_its_numbers(
     page = rendered(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
     assert "svg" not in page.tags
     assert "All loads" in page.said
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(None, ""), (0.0, "0"), (0.12345, "0.123"), (9.9999, "10.0"), (99.96, "100"), (12, "12")],
+)
+def test_numbers_have_as_many_digits_as_mean_something(value: float | None, text: str) -> None:
+    assert shown(value) == text
