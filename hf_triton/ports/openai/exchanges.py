@@ -57,7 +57,13 @@ def id_of(request: web.Request, own: str = "") -> str:
 
 
 async def send_id(request: web.Request, response: web.StreamResponse) -> None:
+    """Sends the request's id. A connection ends with a request in chunks: aiohttp 3.14 takes what
+    comes behind the last one for headers of the next request.
+    """
     response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
+    if "Transfer-Encoding" in request.headers:
+        response.headers["Connection"] = "close"
+        response.force_close()
 
 
 def trace_context(request: web.Request) -> Metadata:

@@ -150,6 +150,21 @@ def test_a_body_without_a_length_is_bounded_too(
     assert status_of(client) == 413
 
 
+def test_a_trailer_is_no_header_of_the_next_request(
+    starter: Starter, closing: contextlib.ExitStack
+) -> None:
+    """A gateway's connection may have requests of several callers."""
+    head = HEAD.replace(b"\r\n", b"\r\nx-api-key: secret-key\r\n", 1)
+    chunks = b"2\r\n{}\r\n0\r\nx-api-key: secret-key\r\n\r\n"
+    client = opened(
+        with_key(starter), closing, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    )
+    client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+    answers = b"".join(iter(lambda: client.recv(4096), b""))
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_larger_body_is_read_where_models_yaml_allows_it(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
