@@ -64,15 +64,12 @@ types, and why one does not load: it may be that its tiny model could not be bui
 
 @cache
 def read() -> dict[tuple[str, str], Row]:
-    """The rows by kind and name. A line of the file has the names of all types that are alike."""
+    """The rows by kind and name."""
     with ROWS.open(encoding="utf-8", newline="") as file:
-        rows = [
-            Row(kind, name, runner, tuple(tokens), why)
-            for kind, runner, *tokens, why, names in csv.reader(file, _FORM)
-            for name in names.split()
-        ]
-    rows.sort(key=lambda row: (KINDS.index(row.kind), row.name))
-    return {(row.kind, row.name): row for row in rows}
+        return {
+            (kind, name): Row(kind, name, runner, tuple(tokens), why)
+            for kind, name, runner, *tokens, why in csv.reader(file, _FORM)
+        }
 
 
 def version() -> str:
@@ -187,12 +184,9 @@ def main(names: list[str]) -> int:
         if item in before and (lost := worse(rows[item], before[item])):
             print(f"worse: {item[1]}: {lost}", file=sys.stderr)
     kept = [rows[item] for item in items if item in rows]
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for row in kept:
-        alike.setdefault((row.kind, row.runner, *row.tokens, row.why), []).append(row.name)
     with ROWS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, _FORM, lineterminator="\n")
-        writer.writerows((*same, " ".join(names)) for same, names in alike.items())
+        writer.writerows((row.kind, row.name, row.runner, *row.tokens, row.why) for row in kept)
     PAGE.write_text(text(kept), encoding="utf-8")
     return 0
 
