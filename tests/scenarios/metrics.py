@@ -40,6 +40,15 @@ class Metrics:
         wait_for(lambda: differences(before, read_all(read_metric)), expected)
         wait_for(lambda: [read_metric("hf_triton_running")], [0])
 
+    def test_refused_requests_are_not_counted_as_work(
+        self, model: Model, read_metric: ReadMetric
+    ) -> None:
+        before = settled(lambda: read_all(read_metric), model.settled_s)
+
+        assert model.ask("tensors", PROMPT, max_tokens=0).status == 400
+
+        assert settled(lambda: read_all(read_metric), model.settled_s) == before
+
 
 def settled(read: Callable[[], Numbers], settled_s: float = SETTLED_S) -> Numbers:
     """What is read once nothing changes it any more: what an earlier test did may be published

@@ -116,6 +116,15 @@ def test_a_half_deleted_cache_without_a_network_names_the_file(
     assert text.endswith("; run `hf-triton fetch tiny` where the Hub can be reached")
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_without_a_lock_a_half_deleted_cache_is_completed_too(work: Workplace, name: str) -> None:
+    work.fetch()
+    (work.folder / "models.lock").unlink()
+    (work.snapshots()[0] / name).unlink()
+    work.loaded()
+    assert work.files() == FILES
+
+
 @pytest.mark.parametrize("locked", [True, False])
 def test_a_cache_behind_a_link_is_used(work: Workplace, hub: FakeHub, locked: bool) -> None:
     work.fetch()

@@ -88,6 +88,18 @@ def test_a_changed_folder_is_another_commit(work: Workplace, fake: FakeStore) ->
     assert (work.loaded() / "config.json").read_bytes() == b"[]"
 
 
+def test_another_object_than_the_locked_one_is_refused(work: Workplace, fake: FakeStore) -> None:
+    work.fetch()
+    work.cache().rename(work.folder / "elsewhere")
+    fake.put("config.json", b"[]")
+    told = work.refused("fetch", "--locked")
+    assert "config.json was downloaded, but is not the expected file" in told
+    assert "models.lock expects it: if the new one is right, run hf-triton fetch --update" in told
+    fake.put("config.json", b"[1]")
+    assert "config.json has 3 bytes where 2 are expected" in work.refused("fetch", "--locked")
+    assert not work.snapshots()
+
+
 def test_what_was_cut_off_goes_on_where_it_stopped(work: Workplace, fake: FakeStore) -> None:
     def cut(start: int) -> None:
         if len(fake.blocks) == 9:

@@ -130,6 +130,14 @@ def test_files_are_downloaded_into_the_models_own_cache_with_one_line(
     assert log_lines == ["I tiny: downloading org/tiny"]
 
 
+def test_a_complete_cache_asks_the_hub_nothing(hub: FakeHub, tmp_path: Path) -> None:
+    files = model_files(served(tmp_path))
+    hub.paths.clear()
+    hub.fails = True
+    assert model_files(served(tmp_path)) == files
+    assert hub.paths == []
+
+
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
 def test_a_revision_is_downloaded_and_cached(hub: FakeHub, tmp_path: Path, revision: str) -> None:
     files = model_files(served(tmp_path, revision=revision))
