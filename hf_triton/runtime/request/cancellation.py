@@ -13,6 +13,7 @@ from ..repeating import Repeating
 # a tenth of the time cost 22 % of a core at 32 callers. So asking takes at most one part in 50.
 _PAUSES_FOR_A_ROUND = 50
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 1.0
+_LONGEST_PAUSE_FOR_ONE_S = 0.01  # however slowly the server answers
 _ASKED_AFTER_S = 0.05
 
 
@@ -27,18 +28,19 @@ class CancellationWatch(Repeating):
 
     def _ask(self) -> float | None:
         began_s = time.monotonic()
-        if not self._ask_all():
+        if not (num_asked := self._ask_all()):
             return None
         # Not to be woken by each request that comes.
-        time.sleep(pause_s(time.monotonic() - began_s))
+        time.sleep(pause_s(num_asked, time.monotonic() - began_s))
         return 0.0
 
 
-def pause_s(round_s: float) -> float:
-    """Seconds to wait after a round that took ``round_s``: as short as costs next to nothing, about
-    50 milliseconds at 32 callers, a second at 1,000.
+def pause_s(num_asked: int, round_s: float) -> float:
+    """Seconds to wait after a round that asked about ``num_asked`` requests in ``round_s``: as
+    short as costs next to nothing, about 50 milliseconds at 32 callers, a second at 1,000.
     """
-    return max(_SHORTEST_PAUSE_S, min(_PAUSES_FOR_A_ROUND * round_s, _LONGEST_PAUSE_S))
+    longest_s = min(_LONGEST_PAUSE_FOR_ONE_S * num_asked, _LONGEST_PAUSE_S)
+    return max(_SHORTEST_PAUSE_S, min(_PAUSES_FOR_A_ROUND * round_s, longest_s))
 
 
 def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str) -> bool:

@@ -10,15 +10,18 @@ from hf_triton.runtime.request.cancellation import CancellationWatch, pause_s
 
 
 @pytest.mark.parametrize(
-    "round_s, expected_s",
+    "num_asked, round_s, expected_s",
     [
-        pytest.param(0.0016, 0.08, id="fifty times what a round takes"),
-        pytest.param(0.00005, 0.005, id="never without a rest"),
-        pytest.param(0.05, 1.0, id="every second at the latest"),
+        pytest.param(32, 0.0016, 0.08, id="fifty times what a round takes"),
+        pytest.param(1, 0.00005, 0.005, id="never without a rest"),
+        pytest.param(2, 0.004, 0.02, id="sooner for few, however slow the server is"),
+        pytest.param(1000, 0.05, 1.0, id="every second at the latest"),
     ],
 )
-def test_the_pause_follows_what_asking_costs(round_s: float, expected_s: float) -> None:
-    assert pause_s(round_s) == pytest.approx(expected_s)
+def test_the_pause_follows_what_asking_costs(
+    num_asked: int, round_s: float, expected_s: float
+) -> None:
+    assert pause_s(num_asked, round_s) == pytest.approx(expected_s)
 
 
 def test_a_server_that_can_not_tell_once_is_asked_again_and_not_while_nothing_waits(
