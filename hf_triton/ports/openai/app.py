@@ -31,6 +31,7 @@ from hf_triton.ports.openai.exchanges import (
     AccessCheck,
     Handler,
     caller_of,
+    close_after_chunks,
     errors_in_the_apis_format,
     id_of,
     json_response,
@@ -128,7 +129,7 @@ class OpenAiApp:
     def application(self) -> web.Application:
         middlewares = [followed, errors_in_the_apis_format, self._access.check]
         app = web.Application(middlewares=middlewares)
-        app.on_response_prepare.extend((send_id, self._access.send_cors))
+        app.on_response_prepare.extend((send_id, close_after_chunks, self._access.send_cors))
         app.on_cleanup.append(self._close)
         for route in with_schema(self._routes()):
             add = getattr(app.router, f"add_{route.method.lower()}")

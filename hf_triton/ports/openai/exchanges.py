@@ -57,10 +57,13 @@ def id_of(request: web.Request, own: str = "") -> str:
 
 
 async def send_id(request: web.Request, response: web.StreamResponse) -> None:
-    """Sends the request's id. A connection ends with a request in chunks: aiohttp 3.14 takes what
-    comes behind the last one for headers of the next request.
-    """
     response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
+
+
+async def close_after_chunks(request: web.Request, response: web.StreamResponse) -> None:
+    """Ends the connection of a request in chunks: aiohttp 3.14 takes what comes behind the last one
+    for headers of the connection's next request.
+    """
     if "Transfer-Encoding" in request.headers:
         response.headers["Connection"] = "close"
         response.force_close()
