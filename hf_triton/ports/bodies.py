@@ -63,9 +63,9 @@ class Buffered:
         self._bodies.take(num_bytes, self.num_bytes + num_bytes)
         self.num_bytes += num_bytes
 
-    def may_keep(self) -> bool:
-        """Whether to keep a request that tritonserver has, so that it can be sent again. Frees one
-        that is not kept.
+    def keep(self) -> bool:
+        """Keeps a request that tritonserver has, to be sent again. Frees it, and returns False,
+        where large ones take too much.
         """
         bodies = self._bodies
         keeps = self.num_bytes <= SMALL_BYTES or bodies.num_bytes <= bodies.all_bytes // 2

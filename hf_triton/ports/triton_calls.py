@@ -62,13 +62,13 @@ def triton_channel(address: str) -> Any:
 class Asked:
     """A message for Triton, about ``model``, or "" for what waits for none. ``is_ours``: its model
     runs our library, which can be told that a caller has left: another takes each parameter for
-    one of its own. The message is held, to be sent again, for as long as ``may_keep`` says.
+    one of its own. The message is held, to be sent again, for as long as ``keep`` says.
     """
 
     message: bytes
     model: str = ""
     is_ours: bool = False
-    may_keep: Callable[[], bool] = lambda: True
+    keep: Callable[[], bool] = lambda: True
 
 
 def parameter(name: str, **value: Any) -> bytes:
@@ -182,7 +182,7 @@ class _Tries:
     """The tries of one request; ``name`` is that by which the model knows the try under way."""
 
     def __init__(self, retries: RetryCoordinator, asked: Asked, *, streams: bool = False) -> None:
-        self._may_keep, self._is_ours = asked.may_keep, asked.is_ours
+        self._keep, self._is_ours = asked.keep, asked.is_ours
         stream = new_name() if asked.is_ours and streams else ""
         self.name = ""
         self.in_flight = InFlight(
@@ -197,7 +197,7 @@ class _Tries:
         if not self.in_flight.send_now():
             await self.in_flight.wait_until_sendable()
         message: bytes = self.in_flight.payload
-        if not self._may_keep():
+        if not self._keep():
             self.in_flight.payload = None
         if self._is_ours:
             self.name = new_name()

@@ -257,6 +257,6 @@ class _Call:
         buffered.take(len(message))
         try:
             is_ours = self._port.retries.model(model).is_ours
-            yield Asked(message, model, is_ours, buffered.may_keep)
+            yield Asked(message, model, is_ours, buffered.keep)
         finally:
             buffered.free()

@@ -108,7 +108,7 @@ class Exchange:
             raise RefusedError(503, STARTING, {"Retry-After": "1"}) from None
         try:
             await upstream.send(in_flight.payload_for(request.call_name))
-            if not (in_flight.model and request.buffered.may_keep()):
+            if not (in_flight.model and request.buffered.keep()):
                 in_flight.payload = None
                 request.free()
             return await self._pass_on(upstream, in_flight)
