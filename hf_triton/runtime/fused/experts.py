@@ -4,6 +4,7 @@ an expert has many tokens, torch's products over its tokens are faster.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def grouped_experts(
     """
     if not len(hidden_states):
         return hidden_states
-    pairs = _Pairs(top_k_index, module.num_experts)
+    pairs = _Pairs(top_k_index.flatten().to(torch.int64), module.num_experts)
     x = _product(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states, pairs)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # noqa: SLF001
     x = _product(module, "down_proj", x, pairs)
@@ -49,20 +50,13 @@ def takes(module: Any) -> bool:
 
 class _Pairs:
     """All pairs of a token and one of its experts, (tokens * k), in the experts' order: those of
-    expert ``e`` are ``order[starts[e] : starts[e + 1]]``.
+    expert ``e`` are ``order[starts[e] : starts[e + 1]]``. The expert after the last is none.
     """
 
-    def __init__(self, top_k_index: torch.Tensor, num_experts: int) -> None:
-        chosen = top_k_index.to(torch.int64).contiguous()
-        self.num_experts, self.count, self.per_token = num_experts, chosen.numel(), chosen.shape[1]
-        self.starts = torch.empty(num_experts + 3, dtype=torch.int64)
-        self.order = torch.empty(self.count, dtype=torch.int64)
-        team_of(torch.get_num_threads()).run(
-            load_kernel("group", torch.float32),
-            *(self.count, num_experts, chosen.data_ptr()),
-            *(self.starts.data_ptr(), self.order.data_ptr()),
-            numbers=0,
-        )
+    def __init__(self, experts: torch.Tensor, num_experts: int) -> None:
+        self.experts, self.num_experts = experts, num_experts
+        ordered, self.order = experts.sort(stable=True)
+        self.starts = torch.searchsorted(ordered, torch.arange(num_experts + 1))
 
 
 def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
@@ -70,22 +64,23 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
     weight = getattr(module, name).detach()
     if module.is_transposed:
         weight = weight.transpose(1, 2)  # (experts, outputs, inputs)
-    bias = getattr(module, f"{name}_bias").detach() if module.has_bias else None
-    per_row = pairs.count // len(x) if len(x) else 1
-    out = x.new_zeros(pairs.count, weight.shape[1])
-    if pairs.count >= MANY[x.dtype] * pairs.num_experts:
+    count = len(pairs.order)
+    per_row = count // len(x)
+    out = x.new_zeros(count, weight.shape[1])
+    if count >= MANY[x.dtype] * pairs.num_experts:
         starts = pairs.starts.tolist()
-        for expert in range(pairs.num_experts):
-            own = pairs.order[starts[expert] : starts[expert + 1]]
+        for expert, (first, last) in enumerate(itertools.pairwise(starts)):
+            own = pairs.order[first:last]
             if len(own):
-                own_bias = None if bias is None else bias[expert]
-                out[own] = F.linear(x[own // per_row], weight[expert], own_bias)
-        return out
-    x, wide = x.contiguous(), None if bias is None else bias.float()
-    team_of(torch.get_num_threads()).run(
-        load_kernel("experts", x.dtype),
-        *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
-        *(pairs.starts.data_ptr(), pairs.order.data_ptr()),
-        *(0 if wide is None else wide.data_ptr(), per_row, out.data_ptr()),
-    )
+                out[own] = F.linear(x[own // per_row], weight[expert])
+    else:
+        x = x.contiguous()
+        team_of(torch.get_num_threads()).run(
+            load_kernel("experts", x.dtype),
+            *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
+            *(pairs.starts.data_ptr(), pairs.order.data_ptr(), per_row, out.data_ptr()),
+        )
+    if module.has_bias:
+        biases = getattr(module, f"{name}_bias").detach()
+        out += biases[pairs.experts.clamp(max=pairs.num_experts - 1)]
     return out

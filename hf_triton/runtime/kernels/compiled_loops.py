@@ -31,7 +31,7 @@ from .layout import COUNTERS, NUM_ARGUMENTS
 # Where a kernel is not in kernels.py, which these import.
 _MODULES = {
     "state_kernels": ("conv", "delta_rule", "scan"),
-    "expert_kernels": ("group", "experts"),
+    "expert_kernels": ("experts",),
     "text_kernels": ("attend_texts",),
     "draw_kernels": ("argmax", "draw"),
 }

@@ -8,41 +8,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernels import FAST, float32_at, integers_at, load, store, take
+from .kernels import FAST, integers_at, load, score, store, take
 
-_ZERO = np.float32(0)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed at a time
 
 
-@njit(error_model="numpy")
-def _group(a, at):
-    """2 pairs, 3 experts, 4 each pair's expert, 5 starts (experts + 3,), 6 order (pairs,), all
-    int64: the pairs of an expert e are order[starts[e] : starts[e + 1]]. The expert that comes
-    after the last stands for none.
-    """
-    pairs, experts = a[2], a[3]
-    chosen, starts, order = integers_at(a[4]), integers_at(a[5]), integers_at(a[6])
-    if take(a, 0) > 0:
-        return
-    for expert in range(experts + 3):
-        starts[expert] = 0
-    for pair in range(pairs):
-        starts[chosen[pair] + 2] += 1
-    for expert in range(experts + 1):
-        starts[expert + 2] += starts[expert + 1]
-    for pair in range(pairs):
-        order[starts[chosen[pair] + 1]] = pair
-        starts[chosen[pair] + 1] += 1
-
-
 @njit(fastmath=FAST, error_model="numpy")
-def _four_by_four(a, x, w, out, order, first, expert, to):
+def _four_by_four(a, x, w, out, order, first, w0, to):
     """Four pairs, ``order[first : first + 4]``, by four outputs from ``to`` on."""
-    size, num_outputs, per_row, bias = a[3], a[4], a[10], float32_at(a[9])
+    size, num_outputs, per_row = a[3], a[4], a[9]
     p0, p1, p2, p3 = order[first], order[first + 1], order[first + 2], order[first + 3]
     x0, x1 = p0 // per_row * size, p1 // per_row * size
     x2, x3 = p2 // per_row * size, p3 // per_row * size
-    w0 = (expert * num_outputs + to) * size
     w1, w2, w3 = w0 + size, w0 + 2 * size, w0 + 3 * size
     s00, s01, s02, s03 = _ZERO, _ZERO, _ZERO, _ZERO
     s10, s11, s12, s13 = _ZERO, _ZERO, _ZERO, _ZERO
@@ -58,14 +36,10 @@ def _four_by_four(a, x, w, out, order, first, expert, to):
         s02, s12, s22, s32 = s02 + a0 * b, s12 + a1 * b, s22 + a2 * b, s32 + a3 * b
         b = load(w, w3 + i)
         s03, s13, s23, s33 = s03 + a0 * b, s13 + a1 * b, s23 + a2 * b, s33 + a3 * b
-    b0, b1, b2, b3 = _ZERO, _ZERO, _ZERO, _ZERO
-    if a[9] != 0:
-        at = expert * num_outputs + to
-        b0, b1, b2, b3 = load(bias, at), load(bias, at + 1), load(bias, at + 2), load(bias, at + 3)
-    _store_four(out, p0 * num_outputs + to, s00 + b0, s01 + b1, s02 + b2, s03 + b3)
-    _store_four(out, p1 * num_outputs + to, s10 + b0, s11 + b1, s12 + b2, s13 + b3)
-    _store_four(out, p2 * num_outputs + to, s20 + b0, s21 + b1, s22 + b2, s23 + b3)
-    _store_four(out, p3 * num_outputs + to, s30 + b0, s31 + b1, s32 + b2, s33 + b3)
+    _store_four(out, p0 * num_outputs + to, s00, s01, s02, s03)
+    _store_four(out, p1 * num_outputs + to, s10, s11, s12, s13)
+    _store_four(out, p2 * num_outputs + to, s20, s21, s22, s23)
+    _store_four(out, p3 * num_outputs + to, s30, s31, s32, s33)
 
 
 @njit(error_model="numpy", inline="always")
@@ -76,32 +50,14 @@ def _store_four(out, to, a, b, c, d):
     store(out, to + 3, d)
 
 
-@njit(fastmath=FAST, error_model="numpy")
-def _one_by_four(a, x, w, out, pair, expert, to):
-    size, num_outputs, bias = a[3], a[4], float32_at(a[9])
-    at, w0 = pair // a[10] * size, (expert * num_outputs + to) * size
-    s0, s1, s2, s3 = _ZERO, _ZERO, _ZERO, _ZERO
-    for i in range(size):
-        value = load(x, at + i)
-        s0 += value * load(w, w0 + i)
-        s1 += value * load(w, w0 + size + i)
-        s2 += value * load(w, w0 + 2 * size + i)
-        s3 += value * load(w, w0 + 3 * size + i)
-    if a[9] != 0:
-        row = expert * num_outputs + to
-        s0, s1 = s0 + load(bias, row), s1 + load(bias, row + 1)
-        s2, s3 = s2 + load(bias, row + 2), s3 + load(bias, row + 3)
-    _store_four(out, pair * num_outputs + to, s0, s1, s2, s3)
-
-
 @njit(error_model="numpy")
 def _experts(a, at):
     """2 experts, 3 inputs, 4 outputs, a multiple of 4, 5 x (rows, inputs), 6 weights (experts,
-    outputs, inputs), 7 starts and 8 order as of ``group``, 9 biases (experts, outputs) float32 or
-    0, 10 pairs of a row of x, 11 out (pairs, outputs).
+    outputs, inputs), 7 starts (experts + 1,) and 8 order (pairs,), both int64: the pairs of an
+    expert e are order[starts[e] : starts[e + 1]]; 9 pairs of a row of x, 10 out (pairs, outputs).
     """
-    x, w, out = at(a[5]), at(a[6]), at(a[11])
-    num_outputs, starts, order = a[4], integers_at(a[7]), integers_at(a[8])
+    x, w, out = at(a[5]), at(a[6]), at(a[10])
+    size, num_outputs, starts, order = a[3], a[4], integers_at(a[7]), integers_at(a[8])
     blocks = (num_outputs + _BLOCK - 1) // _BLOCK
     while True:
         task = take(a, 0)
@@ -111,7 +67,10 @@ def _experts(a, at):
         first, last = starts[expert], starts[expert + 1]
         whole = last - (last - first) % _PAIRS
         for to in range(begin, min(begin + _BLOCK, num_outputs), _OUTPUTS):
+            rows = (expert * num_outputs + to) * size
             for place in range(first, whole, _PAIRS):
-                _four_by_four(a, x, w, out, order, place, expert, to)
+                _four_by_four(a, x, w, out, order, place, rows, to)
             for place in range(whole, last):
-                _one_by_four(a, x, w, out, order[place], expert, to)
+                pair = order[place]
+                at_x, at_out = pair // a[9] * size, pair * num_outputs + to
+                score(x, at_x, w, rows, _OUTPUTS, size, _ONE, out, at_out)

@@ -437,7 +437,7 @@ def _attend_head(a, at, token, kv_head, scores):
         while done < end - begin:
             count = _run(table, page, skip, size, end - begin - done)
             row = head_at + table[page] * size + skip
-            _score(queries, query, keys, row * dim, count, dim, scale, scores, done)
+            score(queries, query, keys, row * dim, count, dim, scale, scores, done)
             done, page, skip = done + count, page + (skip + count) // size, 0
         num_scores = end - begin
         if a[of.SOFTCAP] != 0:
@@ -480,7 +480,7 @@ def _cap(scores, count, softcap):
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _score(q, query, k, at, count, dim, scale, scores, to):
+def score(q, query, k, at, count, dim, scale, scores, to):
     """scores[to + j] = scale * q . k[j], four keys at a time: the query is read once for them."""
     whole = count - count % _ROW_BLOCK
     for j in range(0, whole, _ROW_BLOCK):
