@@ -19,10 +19,11 @@ from .kernels import (
     larger,
     load,
     of_bits,
+    own,
     size_bits,
     store,
-    take,
     take_wide_vectors,
+    tasks,
 )
 
 _BLOCK = 256
@@ -41,11 +42,8 @@ def _argmax(a, at):
     where the first of the largest is, or the first NaN.
     """
     rows, size, x, out = a[2], a[3], at(a[4]), integers_at(a[5])
-    maxima = float32_at(a[6] + 4 * take(a, 1) * size)
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
+    maxima = float32_at(own(a, a[6], 4 * size))
+    for row in tasks(a, rows):
         largest = _block_maxima(x, row * size, size, maxima)
         out[row] = _place_of(x, row * size, size, largest, maxima)
 
@@ -59,14 +57,11 @@ def _draw(a, at):
     """
     drawn, size, x = a[2], a[3], at(a[4])
     which, numbers, ks = integers_at(a[5]), float32_at(a[6]), integers_at(a[7])
-    tokens, mine = integers_at(a[8]), a[9] + 16 * take(a, 1) * size
+    tokens, mine = integers_at(a[8]), own(a, a[9], 16 * size)
     scores, weights = float32_at(mine), float32_at(mine + 4 * size)
     maxima, sums = float32_at(mine + 8 * size), float32_at(mine + 12 * size)
     num_blocks = (size + _BLOCK - 1) // _BLOCK
-    while True:
-        row = take(a, 0)
-        if row >= drawn:
-            break
+    for row in tasks(a, drawn):
         temperature, uniform = load(numbers, row), load(numbers, drawn + row)
         top_p, min_p = load(numbers, 2 * drawn + row), load(numbers, 3 * drawn + row)
         first, k = which[row] * size, ks[row]

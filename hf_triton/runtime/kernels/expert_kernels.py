@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernels import FAST, integers_at, load, score, store, take
+from .kernels import FAST, integers_at, load, score, store, tasks
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed at a time
@@ -59,10 +59,7 @@ def _experts(a, at):
     x, w, out = at(a[5]), at(a[6]), at(a[10])
     size, num_outputs, starts, order = a[3], a[4], integers_at(a[7]), integers_at(a[8])
     blocks = (num_outputs + _BLOCK - 1) // _BLOCK
-    while True:
-        task = take(a, 0)
-        if task >= a[2] * blocks:
-            break
+    for task in tasks(a, a[2] * blocks):
         expert, begin = task // blocks, task % blocks * _BLOCK
         first, last = starts[expert], starts[expert + 1]
         whole = last - (last - first) % _PAIRS

@@ -144,7 +144,7 @@ def take_wide_vectors(typing_context):
 
 
 @intrinsic
-def take(typing_context, arguments, index):
+def _take(typing_context, arguments, index):
     """The next number of a kernel's counter 0 or 1, each once among all threads."""
 
     def build(builder, arguments, index):
@@ -152,6 +152,21 @@ def take(typing_context, arguments, index):
         return builder.atomic_rmw("add", counter, _I64(1), "monotonic")
 
     return built(types.int64(arguments, types.int64), build)
+
+
+@njit(error_model="numpy")
+def tasks(a, count):
+    """The numbers below ``count``, each of which one thread takes."""
+    task = _take(a, 0)
+    while task < count:
+        yield task
+        task = _take(a, 0)
+
+
+@njit(error_model="numpy")
+def own(a, address, num_bytes):
+    """The thread's own part, of so many bytes, of the memory at an address; asked for once."""
+    return address + num_bytes * _take(a, 1)
 
 
 @intrinsic
@@ -258,10 +273,8 @@ def _norm(a, at):
     """
     x, delta, out = at(a[6]), at(a[7]), at(a[10])
     num_parts = a[2] * a[3]
-    while True:
-        first = take(a, 0) * _NORMED_TOGETHER
-        if first >= num_parts:
-            break
+    for block in tasks(a, (num_parts + _NORMED_TOGETHER - 1) // _NORMED_TOGETHER):
+        first = block * _NORMED_TOGETHER
         for number in range(first, min(first + _NORMED_TOGETHER, num_parts)):
             begin = number // a[3] * a[5] + number % a[3] * a[14]
             if a[7] != 0:
@@ -313,10 +326,7 @@ def _gated(a, at, activate):
     """2 rows, 3 size, 4 x (rows, size) gate and up, 5 out (rows, size / 2): activate(gate) * up."""
     take_wide_vectors()
     rows, size, x, out = a[2], a[3] // 2, at(a[4]), at(a[5])
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
+    for row in tasks(a, rows):
         gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
         for i in range(size):
             store(out, to + i, rounded(out, activate(load(x, gate + i))) * load(x, up + i))
@@ -393,10 +403,7 @@ def _place(a, at):
     (positions, ROTARY_DIM), whether they are IN_PAIRS, and float32 in a model that is not
     (WIDE_ANGLES); the weights Q_NORM and K_NORM or 0, EPS.
     """
-    while True:
-        token = take(a, 0)
-        if token >= a[of.TOKENS]:
-            break
+    for token in tasks(a, a[of.TOKENS]):
         for head in range(a[of.KV_HEADS]):
             _place_head(a, at, token, head)
 
@@ -410,11 +417,8 @@ def _attend(a, at):
     (heads,) float32 or 0; PLACES, whether each token, the last of its sequence, is placed first.
     """
     num_tasks, kv_heads = a[of.TOKENS] * a[of.KV_HEADS], a[of.KV_HEADS]
-    scores = float32_at(a[of.SCRATCH] + 4 * take(a, 1) * (a[of.LONGEST] + a[of.DIM]))
-    while True:
-        task = take(a, 0)
-        if task >= num_tasks:
-            break
+    scores = float32_at(own(a, a[of.SCRATCH], 4 * (a[of.LONGEST] + a[of.DIM])))
+    for task in tasks(a, num_tasks):
         if a[of.PLACES] != 0:
             _place_head(a, at, task // kv_heads, task % kv_heads)
         _attend_head(a, at, task // kv_heads, task % kv_heads, scores)
@@ -547,10 +551,7 @@ def _digits(a, at):
     rows, size, x, is_two = a[2], a[3], at(a[4]), a[7] == 2
     parts, out, shift = float32_at(a[5]), bytes_at(a[6]), np.int32(8 if is_two else 0)
     largest, zero = (_TWO_DIGITS, _TWO_DIGITS_FROM) if is_two else (_ONE_DIGIT, _ONE_DIGIT_FROM)
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
+    for row in tasks(a, rows):
         first, low = row * size, (rows + row) * size
         bits = _SMALLEST_MAXIMUM
         for i in range(size):
@@ -573,10 +574,7 @@ def _combine(a, at):
     rows, size, is_two = a[2], a[3], a[9] == 2
     y, parts, out = float32_at(a[4]), float32_at(a[5]), at(a[8])
     offsets, bias = float32_at(a[6]), float32_at(a[7])
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
+    for row in tasks(a, rows):
         first, low, part = row * size, (rows + row) * size, load(parts, row)
         for i in range(size):
             whole = load(y, first + i)

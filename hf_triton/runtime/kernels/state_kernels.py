@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernels import FAST, exp, float32_at, float_of, integers_at, load, rounded, store, take
+from .kernels import FAST, exp, float32_at, float_of, integers_at, load, own, rounded, store, tasks
 from .layout import CHANNELS
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -66,12 +66,9 @@ def _conv(a, at):
     x, states, out = at(a[6]), at(a[8]), at(a[12])
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
     stride, length, weight, bias = a[7], a[9], float32_at(a[10]), float32_at(a[11])
-    sums = float32_at(a[14] + 4 * take(a, 1) * CHANNELS)
+    sums = float32_at(own(a, a[14], 4 * CHANNELS))
     blocks = (channels + CHANNELS - 1) // CHANNELS
-    while True:
-        task = take(a, 0)
-        if task >= num_runs * blocks:
-            break
+    for task in tasks(a, num_runs * blocks):
         run, begin = task // blocks * _COLUMNS, task % blocks * CHANNELS
         count = min(CHANNELS, channels - begin)
         first, num_tokens, is_new = runs[run], runs[run + 1], runs[run + 3]
@@ -122,13 +119,10 @@ def _delta_rule(a, at):
     q, k, v, beta, out = at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18])
     runs, num_runs, heads, size, dim = integers_at(a[2]), a[3], a[5], a[6], a[7]
     group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[20])
-    scratch = a[21] + 16 * take(a, 1) * size
+    scratch = own(a, a[21], 16 * size)
     key, query = float32_at(scratch), float32_at(scratch + 4 * size)
     decays, seen = float32_at(scratch + 8 * size), float32_at(scratch + 12 * size)
-    while True:
-        task = take(a, 0)
-        if task >= num_runs * heads:
-            break
+    for task in tasks(a, num_runs * heads):
         run, head = task // heads * _COLUMNS, task % heads
         first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
@@ -178,14 +172,11 @@ def _scan(a, at):
     x, b, c, z, out, wide = at(a[9]), at(a[10]), at(a[11]), at(a[21]), at(a[20]), float32_at(a[20])
     runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[5], a[6]
     dt, rates, skips = float32_at(a[15]), float32_at(a[16]), float32_at(a[18])
-    scratch = a[23] + 12 * take(a, 1) * size
+    scratch = own(a, a[23], 12 * size)
     into, out_of = float32_at(scratch), float32_at(scratch + 4 * size)
     decays, blocks = float32_at(scratch + 8 * size), (heads + a[8] - 1) // a[8]
     is_for_each = a[17] != 0
-    while True:
-        task = take(a, 0)
-        if task >= num_runs * blocks:
-            break
+    for task in tasks(a, num_runs * blocks):
         run, begin = task // blocks * _COLUMNS, task % blocks * a[8]
         end, first, group = min(begin + a[8], heads), runs[run], begin // a[7] * size
         state = float32_at(a[19] + 4 * runs[run + 2] * heads * dim * size)

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .kernels import FAST, float32_at, float_of, integers_at, load, softmax, store, take
+from .kernels import FAST, float32_at, float_of, integers_at, load, own, softmax, store, tasks
 
 _LANES = 16  # numbers that are computed at once; a processor without AVX-512 takes them in parts
 _IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
@@ -108,15 +108,12 @@ def _attend_texts(a, at):
     qkv, out = at(a[6]), at(a[7])
     stride, wide = a[11], a[12]
     groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
-    keys = a[9] + 4 * take(a, 1) * a[10]
+    keys = own(a, a[9], 4 * a[10])
     values = keys + 4 * dim * stride
     queries = values + 4 * stride * wide
-    tasks = a[2] * kv_heads
-    while True:
-        task = take(a, 0)
-        if task >= tasks:
-            break
-        task = tasks - 1 - task  # the longest texts, which are the last, first
+    num_tasks = a[2] * kv_heads
+    for number in tasks(a, num_tasks):
+        task = num_tasks - 1 - number  # the longest texts, which are the last, first
         first, kv_head = starts[task // kv_heads], task % kv_heads
         count = starts[task // kv_heads + 1] - first
         key = first * width + (heads + kv_head) * dim
