@@ -81,8 +81,3 @@ def place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
-
-
-def is_panic(error: BaseException) -> bool:
-    """True for a failure of code in Rust, which is no Exception."""
-    return type(error).__name__ == "PanicException"

@@ -25,8 +25,6 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
 _ROOT = Path("/sys/fs/cgroup")
-_NO_PRODUCTS = "this processor has no instructions to multiply bfloat16"
-_NO_FLOAT16 = "CPUs are slow in float16"
 _GIB = 2**30
 
 
@@ -100,15 +98,11 @@ def fastest_dtype(saved: torch.dtype, num_bytes: int) -> tuple[torch.dtype, str]
     """The dtype for such weights, and the reason for the log; empty where there is no choice."""
     import torch
 
-    if saved == torch.float16:
-        return torch.float32, _NO_FLOAT16
-    if saved != torch.bfloat16 or multiplies_bfloat16():
-        return saved, ""
-    wide_bytes, free = 2 * num_bytes, free_cpu_bytes()
-    if wide_bytes > free:
+    why, wide_bytes, free = slowness(saved), 2 * num_bytes, free_cpu_bytes()
+    if why and saved == torch.bfloat16 and wide_bytes > free:
         gib = f"{wide_bytes / _GIB:.1f} GiB while it loads, {free / _GIB:.1f} are free"
         return saved, f"float32 would be faster, but takes {gib}"
-    return torch.float32, _NO_PRODUCTS
+    return torch.float32 if why else saved, why
 
 
 def slowness(dtype: torch.dtype) -> str:
@@ -116,8 +110,9 @@ def slowness(dtype: torch.dtype) -> str:
     import torch
 
     if dtype == torch.float16:
-        return _NO_FLOAT16
-    return _NO_PRODUCTS if dtype == torch.bfloat16 and not multiplies_bfloat16() else ""
+        return "CPUs are slow in float16"
+    is_slow = dtype == torch.bfloat16 and not multiplies_bfloat16()
+    return "this processor has no instructions to multiply bfloat16" if is_slow else ""
 
 
 def choose_attention_kernels(device: str) -> None:

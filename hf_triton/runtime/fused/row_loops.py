@@ -13,8 +13,8 @@ from .reading.layers import ACTIVATIONS
 
 # The loops that activate and multiply. What only activates, torch does in as little time, in place:
 # where the operating system has to give memory for the result, that takes as long.
-_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
-_IN_PLACE = {"gelu": "none", "gelu_tanh": "tanh"}
+_GATED: dict[object, str] = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
+_IN_PLACE: dict[object, str] = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 class RowLoops:
@@ -137,17 +137,14 @@ class RowLoops:
         """x (tokens, hidden) -> the same shape."""
         if not isinstance(mlp, Mlp):
             return mlp(x)
-        up = mlp.up(x)
-        if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
+        up, activation = mlp.up(x), mlp.activation
+        if mlp.is_gated and activation in _GATED:
             out = up.new_empty(len(up), up.shape[1] // 2)
-            self._run(_GATED[mlp.activation], up, out.data_ptr())
+            self._run(_GATED[activation], up, out.data_ptr())
             return mlp.down(out)
-        if not mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _IN_PLACE:
-            kind = _IN_PLACE[mlp.activation]
-            return mlp.down(torch.ops.aten.gelu_(up, approximate=kind))
-        activate = (
-            ACTIVATIONS[mlp.activation] if isinstance(mlp.activation, str) else mlp.activation
-        )
+        if not mlp.is_gated and activation in _IN_PLACE:
+            return mlp.down(torch.ops.aten.gelu_(up, approximate=_IN_PLACE[activation]))
+        activate = ACTIVATIONS[activation] if isinstance(activation, str) else activation
         if not mlp.is_gated:
             return mlp.down(activate(up))
         gates, rest = up.chunk(2, dim=-1)

@@ -28,13 +28,8 @@ from hf_triton.runtime.errors import reason
 
 from .layout import COUNTERS, NUM_ARGUMENTS
 
-# Where a kernel is not in kernels.py, which these import.
-_MODULES = {
-    "state_kernels": ("conv", "delta_rule", "scan"),
-    "expert_kernels": ("experts",),
-    "text_kernels": ("attend_texts",),
-    "draw_kernels": ("argmax", "draw"),
-}
+# The modules of kernels, the first of which all others import.
+_MODULES = ("kernels", "state_kernels", "expert_kernels", "text_kernels", "draw_kernels")
 # Functions of Numba's that a kernel calls where it has raised an exception, and the first of them.
 # None does: without Numba the process would end there.
 _RAISING = (
@@ -160,10 +155,9 @@ def load_kernel(name: str, dtype: torch.dtype) -> Kernel:
 def _compiled(name: str, dtype: torch.dtype) -> Any:
     from numba import cfunc
 
-    module = next((module for module, names in _MODULES.items() if name in names), "kernels")
-    kernels = importlib.import_module(f"{__package__}.kernels")
-    kernel = getattr(importlib.import_module(f"{__package__}.{module}"), f"_{name}")
-    at = {torch.float32: kernels.float32_at, torch.bfloat16: kernels.bfloat16_at}[dtype]
+    modules: list[Any] = [importlib.import_module(f"{__package__}.{one}") for one in _MODULES]
+    at = {torch.float32: modules[0].float32_at, torch.bfloat16: modules[0].bfloat16_at}[dtype]
+    (kernel,) = (vars(one)[f"_{name}"] for one in modules if f"_{name}" in vars(one))
     return cfunc("void(CPointer(int64))")(lambda arguments: kernel(arguments, at))
 
 
@@ -172,7 +166,7 @@ def _conditions() -> tuple[Any, ...]:
     """What machine code depends on: sources, compiler, processor. Raises ImportError."""
     from llvmlite import binding
 
-    sources = (Path(__file__).with_name(f"{n}.py") for n in ("layout", "kernels", *_MODULES))
+    sources = (Path(__file__).with_name(f"{n}.py") for n in ("layout", *_MODULES))
     code = b"".join(source.read_bytes() for source in sources)
     try:
         versions = metadata.version("numba"), metadata.version("llvmlite")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..devices.device import Placement, choose_attention_kernels, fastest_dtype, slowness
-from ..errors import LoadError, is_panic
+from ..errors import LoadError
 from ..log import info, warn
 from .hub_files import error_line
 from .quantization import (
@@ -200,7 +200,7 @@ def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
     except LoadError as error:
         raise LoadError(f"{served.source}: {error}") from None
     except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
             raise LoadError(
