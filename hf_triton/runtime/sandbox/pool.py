@@ -109,10 +109,7 @@ class ForkServer:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             try:
-                if self._control is None:
-                    raise BrokenPipeError
-                order = worker.CONTROL.pack(kind, number)
-                socket.send_fds(self._control, [order], [there.fileno()], socket.MSG_NOSIGNAL)
+                self._send(kind, number, [there.fileno()])
             except OSError:
                 here.close()
                 raise
@@ -120,11 +117,14 @@ class ForkServer:
 
     def order(self, kind: int, number: int) -> None:
         """KILL ends a fork, YIELD lowers its priority. Takes no lock: a collection may call it."""
-        control = self._control
-        if control is not None:
-            with contextlib.suppress(OSError):
-                order = worker.CONTROL.pack(kind, number)
-                control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        with contextlib.suppress(OSError):
+            self._send(kind, number, [], socket.MSG_DONTWAIT)
+
+    def _send(self, kind: int, number: int, descriptors: list[int], flags: int = 0) -> None:
+        control, order = self._control, worker.CONTROL.pack(kind, number)
+        if control is None:
+            raise BrokenPipeError
+        socket.send_fds(control, [order], descriptors, flags | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
         if self._control is not None:

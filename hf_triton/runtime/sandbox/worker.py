@@ -109,33 +109,28 @@ class _Forks:
                 return
             connection = socket.socket(fileno=descriptors[0]) if descriptors else None
             kind, number = CONTROL.unpack(order)
-            self._obey(kind, number, connection)
+            with contextlib.suppress(OSError):
+                self._obey(kind, number, connection)
             if connection is not None:
                 connection.close()
 
     def _obey(self, kind: int, number: int, connection: socket.socket | None) -> None:
+        """Raises OSError where a caller has gone, or there is no room for another fork."""
         if kind == KILL:
             was_killed = self._end(number)
             if connection is not None:
-                with contextlib.suppress(OSError):
-                    connection.send(b"1" if was_killed else b"0")
+                connection.send(b"1" if was_killed else b"0")
         elif kind == YIELD:
-            with contextlib.suppress(KeyError, OSError):
+            with contextlib.suppress(KeyError):
                 os.setpriority(os.PRIO_PROCESS, self._pids[number], _NICENESS)
         elif connection is not None:
-            with contextlib.suppress(OSError):  # there is no room for another
-                self._fork(number, connection)
+            self._pids[number] = self._fork(connection)
 
-    def _fork(self, number: int, connection: socket.socket) -> None:
-        parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            self._run_fork(connection, parent)
-        self._pids[number] = pid
-
-    def _run_fork(self, connection: socket.socket, parent: int) -> None:
-        """Answers the fork's questions, then ends it; never returns."""
-        status = 1
+    def _fork(self, connection: socket.socket) -> int:
+        """Returns the process id; the fork answers its questions, then ends."""
+        parent, status = os.getpid(), 1
+        if pid := os.fork():
+            return pid
         try:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             self._control.close()
