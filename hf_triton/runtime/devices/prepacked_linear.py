@@ -14,7 +14,6 @@ thread team, which take 10 % of a step where a weight is read for a single row.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -43,6 +42,9 @@ _READ_BY_CLASS = {
     "TDNNLayer": ("kernel",),
     "WavLMAttention": ("q_proj", "k_proj", "v_proj", "out_proj"),
 }
+
+
+_Layer = tuple[torch.Tensor, torch.Tensor | None]  # its weight (out, in) and its bias
 
 
 def is_read_by(parent: nn.Module, name: str) -> bool:
@@ -85,21 +87,6 @@ class LinearPart(nn.Module):
         return self.shared.linear.weight
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A plain linear layer: its name in its parent, its weight (out, in) and its bias."""
-
-    name: str
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Only layers of equal kinds can be computed as one."""
-        weight = self.weight
-        return weight.shape[1], weight.dtype, self.bias is not None, is_int8(weight)
-
-
 def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
     """Replaces the linear layers of a CPU model by prepacked ones; returns how many. Layers that
     share their input are computed as one. ``many_rows``: it computes hundreds at once, for which
@@ -115,19 +102,19 @@ def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
 def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
     layers = {}
     for name, child in parent.named_children():
-        weight, bias = _linear_weight(child)
-        if weight is not None and not is_read_by(parent, name):
-            layers[name] = _Layer(name, weight, bias)
+        layer = _plain_layer(child)
+        if layer is not None and not is_read_by(parent, name):
+            layers[name] = layer
     num_found = len(layers)
     for names in (*joins, *[(name,) for name in layers]):
         group = [layers[name] for name in names if name in layers]
         linear = _packed(group, in_half) if len(group) == len(names) else None
         if linear is None:
             continue
-        shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
-        for index, layer in enumerate(group):
-            setattr(parent, layer.name, LinearPart(shared, index) if group[1:] else linear)
-            del layers[layer.name]
+        shared = _SharedInput(linear, [len(weight) for weight, _ in group])
+        for index, name in enumerate(names):
+            setattr(parent, name, LinearPart(shared, index) if group[1:] else linear)
+            del layers[name]
     return num_found - len(layers)
 
 
@@ -146,25 +133,27 @@ def _shares_inputs(model: nn.Module) -> bool:
 
 def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     """One layer with the outputs of all, in order; None where torch can't lay the weights out."""
-    if len({layer.kind for layer in layers}) > 1:
+    kinds = {(w.shape[1], w.dtype, bias is not None, is_int8(w)) for w, bias in layers}
+    if len(kinds) > 1:
         return None
+    weights = [weight.detach() for weight, _ in layers]
+    biases = [bias for _, bias in layers if bias is not None]
     forms: list[type[PrepackedLinear]] = [PrepackedLinear]
-    if is_int8(layers[0].weight):
+    if is_int8(weights[0]):
         forms = [Int8Linear]
-    elif in_half and layers[0].weight.dtype == torch.float32:
+    elif in_half and weights[0].dtype == torch.float32:
         forms = [Float16StoredLinear, PrepackedLinear]
-    biases = [layer.bias for layer in layers if layer.bias is not None]
     for form in forms:
         with suppress(AttributeError, ImportError, RuntimeError):  # missing, or not for this weight
-            weight = form.joined([layer.weight.detach() for layer in layers])
+            weight = form.joined(weights)
             made = form(weight, torch.cat(biases) if biases else None)
             made(torch.zeros(1, made.in_features, dtype=made.dtype))
             return made
     return None
 
 
-def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The weight (out, in) and the bias of a plain linear layer, or of GPT-2's ``Conv1D``."""
+def _plain_layer(module: nn.Module) -> _Layer | None:
+    """A plain linear layer, or GPT-2's ``Conv1D``."""
     from transformers.pytorch_utils import Conv1D
 
     # FalconLinear is a Linear that rounds between product and bias; exact types leave out adapters.
@@ -173,11 +162,11 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
     elif type(module) is Conv1D:
         weight, bias = module.weight.t(), module.bias
     else:
-        return None, None
+        return None
     if not isinstance(weight, torch.Tensor) or weight.device.type != "cpu":
-        return None, None
+        return None
     if weight.dtype not in (torch.float32, torch.bfloat16):
-        return None, None
+        return None
     if type(weight) not in (torch.Tensor, nn.Parameter) and not is_int8(weight):
-        return None, None  # an unknown kind of quantization
+        return None  # an unknown kind of quantization
     return weight, bias if isinstance(bias, torch.Tensor) else None
