@@ -19,6 +19,8 @@ from hf_triton.version import LIBRARY_PARAMETER, VERSION
 
 FOUND_VARIABLE = "HF_TRITON_PYTHON_ENV_FOUND"
 _LAUNCHER = "triton_python_backend_stub"
+# Packages that only some models need.
+_RELEASES = {"bitsandbytes": ">=0.49,<0.51", "gguf": ">=0.17,<0.20", "torchao": ">=0.17,<0.19"}
 
 
 def check(version_folder: Path) -> None:
@@ -56,6 +58,8 @@ def lacks(version_folder: Path, error: ImportError) -> str:
     if written is not None:
         return f"python_env: {written}: lacks {package}, which this model needs: add that"
     what = "install it there; hf-triton's extra `runtime` brings what most models need"
+    if package in _RELEASES:
+        what = f"pip install '{package}{_RELEASES[package]}'"
     return f"the server's Python, {sys.prefix}, lacks {package}, which this model needs: {what}"
 
 

@@ -1,10 +1,10 @@
 """Turns models.yaml's ``quantization`` into the quantization config of transformers, and says in
-one line what a method lacks on this machine.
+one line where this machine can't compute so. A missing package is an ImportError.
 """
 
 from __future__ import annotations
 
-import importlib.util
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LoadError
@@ -13,11 +13,8 @@ from .served_model import ServedModel
 if TYPE_CHECKING:
     import torch
 
-_TORCHAO = "torchao>=0.17,<0.19"
-_BITSANDBYTES = "bitsandbytes>=0.49,<0.51"
 _INT4_GROUP_SIZE = 128
 _INT4_CAPABILITY = (8, 0)  # of the GPU, for torch's _weight_int4pack_mm
-_GGUF = "gguf>=0.17,<0.20"
 
 
 def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
@@ -44,16 +41,11 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
     method = arguments.pop("method")
     if not method.startswith("bitsandbytes"):
         return _torchao(method, arguments, device)
-    _require(f"quantization: {method}", "bitsandbytes", _BITSANDBYTES)
+    import_module("bitsandbytes")
     from transformers import BitsAndBytesConfig
 
     bits = "load_in_8bit" if method == "bitsandbytes_8bit" else "load_in_4bit"
     return BitsAndBytesConfig(**{bits: True}, **arguments)
-
-
-def require_gguf(served: ServedModel) -> None:
-    """Raises LoadError where the package gguf is not installed."""
-    _require(f"{served.source} is a .gguf file", "gguf", _GGUF)
 
 
 def _saved_method(config: Any) -> str | None:
@@ -78,20 +70,7 @@ def is_of_a_package(served: ServedModel, config: Any) -> bool:
     return _saved_method(config) is not None or not method.startswith("int8")
 
 
-def _require(what: str, module: str, package: str) -> None:
-    if not is_installed(module):
-        raise LoadError(
-            f"{what}, which needs what is not installed in the server's Python: "
-            f"pip install '{package}'"
-        )
-
-
-def is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
 def _torchao(method: str, arguments: dict[str, Any], device: torch.device) -> Any:
-    _require(f"quantization: {method}", "torchao", _TORCHAO)
     from torchao import quantization as torchao
     from torchao.utils import should_reduce_range
     from transformers import TorchAoConfig

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,7 @@ from ..devices.device import Placement, choose_attention_kernels, fastest_dtype,
 from ..errors import LoadError
 from ..log import info, warn
 from .hub_files import error_line
-from .quantization import (
-    is_of_a_package,
-    quantization_config,
-    repair_quantized_model,
-    require_gguf,
-)
+from .quantization import is_of_a_package, quantization_config, repair_quantized_model
 from .served_model import ServedModel
 from .untrusted_files import FROM_PACKAGES, read_headers, weight_bytes, within_files
 
@@ -38,7 +34,7 @@ def load_config(served: ServedModel, files: Path, changes: Mapping[str, Any] | N
     from transformers import AutoConfig
 
     if served.gguf_file is not None:
-        require_gguf(served)
+        import_module("gguf")
     config = load_part(served, AutoConfig, files, **changes or {})
     asked = set(_attention_kernels(config)).intersection(FROM_PACKAGES)
     if asked and not served.trust_remote_code:

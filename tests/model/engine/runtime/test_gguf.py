@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights import quantization
+from hf_triton.runtime.own_environment import lacks
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.text_generation.generation_loading import load_parts
 from tests.support.fake_hub import FakeHub, Repository, ask_from_here, running_hub
@@ -59,10 +60,11 @@ def test_a_head_that_describes_far_more_layers_than_the_file_has_is_refused(tmp_
 def test_a_package_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "is_installed", lambda module: False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(LoadError, match=r"a\.gguf is a \.gguf file, .* pip install 'gguf>=0"):
+    with pytest.raises(ModuleNotFoundError) as raised:
         parts_of(tmp_path / "a.gguf")
+    assert lacks(tmp_path, raised.value).endswith(": pip install 'gguf>=0.17,<0.20'")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.devices.linear_layouts import Int8Linear, digits_of
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights import quantization
+from hf_triton.runtime.own_environment import lacks
 from hf_triton.runtime.weights.weight_loading import load_config, load_model
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
@@ -232,9 +233,12 @@ def test_int4_is_refused_on_a_cpu(weights: Path) -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     method: str, package: str, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "is_installed", lambda module: False)
-    assert refused(weights, method=method) == (
-        f"quantization: {method}, which needs what is not installed in the server's Python: "
+    name = package.partition(">")[0]
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        quantized(weights, method=method)
+    assert lacks(weights, raised.value) == (
+        f"the server's Python, {sys.prefix}, lacks {name}, which this model needs: "
         f"pip install '{package}'"
     )
 
