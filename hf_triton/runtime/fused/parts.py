@@ -33,9 +33,8 @@ class Norm:
 @dataclass(frozen=True)
 class Rotary:
     """Rotary position embedding, https://arxiv.org/abs/2104.09864: ``cos`` and ``sin`` are
-    (max_model_len, rotary dim), each angle in both halves, in the model's dtype or in float32.
-    Numbers are rotated with those half the rotary dim away, or ``in_pairs`` with their neighbours
-    (GPT-J).
+    (max_model_len, rotary dim / 2) float32. Numbers are rotated with those half the rotary dim
+    away, or ``in_pairs`` with their neighbours (GPT-J).
     """
 
     cos: torch.Tensor
@@ -175,13 +174,8 @@ def _check_attention(
         raise UnsupportedLayersError(f"it has {heads} heads for {kv_heads} of keys")
     _rows_of(attention.qkv, hidden, dtype, (heads + 2 * kv_heads) * dim)
     _rows_of(attention.output, hidden.new_zeros(_ROWS, heads * dim), dtype, hidden.shape[1])
-    if rotary is not None and (
-        rotary.cos.shape[1] > dim
-        or len(rotary.cos) != length
-        or rotary.cos.dtype not in (dtype, torch.float32)
-    ):
-        found = f"{tuple(rotary.cos.shape)} in {rotary.cos.dtype}"
-        raise UnsupportedLayersError(f"its rotary embedding is {found}")
+    if rotary is not None and (2 * rotary.cos.shape[1] > dim or len(rotary.cos) != length):
+        raise UnsupportedLayersError(f"its rotary embedding is {tuple(rotary.cos.shape)}")
     if attention.sinks is not None and attention.sinks.shape != (heads,):
         raise UnsupportedLayersError(f"sinks of {tuple(attention.sinks.shape)} for {heads} heads")
     for norm, count in ((attention.query_norm, heads), (attention.key_norm, kv_heads)):

@@ -89,8 +89,7 @@ class RowLoops:
         }
         if rotary is not None:
             found |= {layout.COS: rotary.cos.data_ptr(), layout.SIN: rotary.sin.data_ptr()}
-            found |= {layout.ROTARY_DIM: rotary.cos.shape[1], layout.IN_PAIRS: rotary.in_pairs}
-            found[layout.WIDE_ANGLES] = rotary.cos.dtype != self.dtype
+            found |= {layout.ANGLES: rotary.cos.shape[1], layout.IN_PAIRS: rotary.in_pairs}
         q_norm, k_norm = attention.query_norm, attention.key_norm
         if q_norm is not None and k_norm is not None and not q_norm.is_wide:
             found[layout.Q_NORM], found[layout.K_NORM] = (

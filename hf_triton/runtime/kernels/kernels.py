@@ -339,12 +339,9 @@ def _rotate(x, at, cos, sin, angle, half, in_pairs):
     """
     for i in range(half if in_pairs == 0 else 0):
         low, high = load(x, at + i), load(x, at + half + i)
-        first = rounded(x, low * load(cos, angle + i)) - rounded(x, high * load(sin, angle + i))
-        second = rounded(x, high * load(cos, angle + half + i)) + rounded(
-            x, low * load(sin, angle + half + i)
-        )
-        store(x, at + i, first)
-        store(x, at + half + i, second)
+        c, s = load(cos, angle + i), load(sin, angle + i)
+        store(x, at + i, rounded(x, low * c) - rounded(x, high * s))
+        store(x, at + half + i, rounded(x, high * c) + rounded(x, low * s))
     for i in range(half if in_pairs != 0 else 0):
         low, high = load(x, at + 2 * i), load(x, at + 2 * i + 1)
         c, s = load(cos, angle + i), load(sin, angle + i)
@@ -357,12 +354,8 @@ def _turn(a, at, x, here, weight, angle):
     """Normalises a head's numbers, where ``weight`` is not 0, and rotates them, in place."""
     if weight != 0:
         _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
-    half = a[of.ROTARY_DIM] // 2
-    if a[of.WIDE_ANGLES] != 0:
-        cos, sin = float32_at(a[of.COS]), float32_at(a[of.SIN])
-        _rotate(x, here, cos, sin, angle, half, a[of.IN_PAIRS])
-    else:
-        _rotate(x, here, at(a[of.COS]), at(a[of.SIN]), angle, half, a[of.IN_PAIRS])
+    cos, sin = float32_at(a[of.COS]), float32_at(a[of.SIN])
+    _rotate(x, here, cos, sin, angle, a[of.ANGLES], a[of.IN_PAIRS])
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -371,7 +364,7 @@ def _place_head(a, at, token, head):
     dim, size = a[of.DIM], a[of.PAGE_ROWS]
     qkv, first = at(a[of.QUERIES]), token * a[of.TOKEN_STEP]
     position = _int32_at(a[of.POSITIONS])[token]
-    angle, query = position * a[of.ROTARY_DIM], first + head * a[of.HEAD_STEP]
+    angle, query = position * a[of.ANGLES], first + head * a[of.HEAD_STEP]
     for _ in range(a[of.HEADS] // a[of.KV_HEADS]):
         _turn(a, at, qkv, query, a[of.Q_NORM], angle)
         query += dim
@@ -400,8 +393,8 @@ def _place(a, at):
     token's NEW_KEYS and NEW_VALUES begin, and numbers from one head's to the next's (KEY_STEP);
     KEYS and VALUES (kv_heads, rows, dim), or 0 where they stay where they are; SEQUENCES and
     POSITIONS (tokens,) int32; the block TABLE (sequences, TABLE_PAGES) int32; COS and SIN
-    (positions, ROTARY_DIM), whether they are IN_PAIRS, and float32 in a model that is not
-    (WIDE_ANGLES); the weights Q_NORM and K_NORM or 0, EPS.
+    (positions, ANGLES) float32, and whether they turn numbers IN_PAIRS; the weights Q_NORM and
+    K_NORM or 0, EPS.
     """
     for token in tasks(a, a[of.TOKENS]):
         for head in range(a[of.KV_HEADS]):

@@ -95,8 +95,8 @@ def _readings(*angles: torch.Tensor) -> Iterator[Rotary]:
     """
     for step in (1, 2):
         once = [part for part in (_once(angle, step) for angle in angles) if part is not None]
-        if len(once) == 2:
-            cos, sin = (torch.cat([part] * 2, dim=-1) for part in once)
+        if len(once) == 2 and once[0].shape == once[1].shape:
+            cos, sin = (part.float().contiguous() for part in once)
             yield from (Rotary(cos, sin, in_pairs) for in_pairs in (False, True))
 
 
@@ -214,7 +214,7 @@ def _rotation(
     """
     heads, dim = attended.query.shape[1], attended.query.shape[-1]
     for rotary in chain([None], rotations.of(call)):
-        if rotary is not None and rotary.cos.shape[1] > dim:
+        if rotary is not None and 2 * rotary.cos.shape[1] > dim:
             continue
         query, key = (
             _turned(rotary, part, whole.shape)
@@ -234,10 +234,8 @@ def _turned(rotary: Rotary | None, states: torch.Tensor, shape: torch.Size) -> t
     arranged = states.view(rows, tokens, heads, dim).transpose(1, 2).float()
     if rotary is None:
         return arranged
-    size = rotary.cos.shape[1]
-    cos, sin = (
-        part[[0, -1], : size // 2].float()[:, None, None] for part in (rotary.cos, rotary.sin)
-    )
+    size = 2 * rotary.cos.shape[1]
+    cos, sin = (part[[0, -1]][:, None, None] for part in (rotary.cos, rotary.sin))
     turned, rest = arranged[..., :size], arranged[..., size:]
     if rotary.in_pairs:
         low, high = turned[..., ::2], turned[..., 1::2]
