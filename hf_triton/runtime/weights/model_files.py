@@ -61,7 +61,7 @@ def model_files(served: ServedModel) -> Path:
     if served.locked_files is not None:
         files = _locked_snapshot(served, served.locked_files)
     else:
-        files = _cached_snapshot(served) or _download(served)
+        files = _cached_snapshot(served, served.cache_dir) or _download(served)
     _check(served, files)
     return files
 
@@ -113,26 +113,30 @@ def _choose_files(served: ServedModel, names: Iterable[str]) -> list[str]:
         raise LoadError(f"{served.source} {error}") from None
 
 
-def _cached_snapshot(served: ServedModel) -> Path | None:
-    """The snapshot in the cache if it is complete. Raises LoadError: the model may not load it."""
-    files = cached_snapshot(served.cache_dir, served.model, served.revision)
+def _cached_snapshot(served: ServedModel, cache_dir: Path) -> Path | None:
+    """The snapshot in a cache if it is complete. Raises LoadError: the model may not load it."""
+    files = cached_snapshot(cache_dir, served.model, served.revision)
     if not files.is_dir():
         return None
     present = _names_in(files)
-    if listed := _listed_files(served, files.name):
+    if listed := _listed_files(served, files.name, cache_dir):
         return files if present.issuperset(_choose_files(served, listed)) else None
-    # As `hf-triton fetch` left it.
-    if FileHashes(served.cache_dir).names(files) - present:
+    # As `hf-triton fetch` left it, or a program that downloads files one by one.
+    config = served.gguf_file or (ADAPTER_CONFIG if served.is_adapter else "config.json")
+    pickles = needed_pickles(present)
+    has_weights = pickles or any(name.endswith((".safetensors", ".gguf")) for name in present)
+    if not (has_weights and has_config(present, config)):
         return None
-    if needed_pickles(present):
-        _choose_files(served, present)
-    if served.gguf_file is not None:
-        return files if served.gguf_file in present else None
-    has_weights = any(name.endswith(".safetensors") for name in present) or served.allow_pickle
-    return files if has_weights else None
+    names = FileHashes(cache_dir).names(files).union(_choose_files(served, present))
+    index = f".{'bin' if pickles else 'safetensors'}.index.json"
+    try:
+        shards = _shards(files / name for name in names if name.endswith(index))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None  # a broken index
+    return files if names | shards <= present else None
 
 
-def _listed_files(served: ServedModel, commit: str) -> list[str]:
+def _listed_files(served: ServedModel, commit: str, cache_dir: Path) -> list[str]:
     """The names of the commit's files as huggingface_hub recorded them; empty without a record."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
@@ -140,7 +144,7 @@ def _listed_files(served: ServedModel, commit: str) -> list[str]:
     if is_stored(served.model):
         return []
     try:
-        listed = get_cached_repo_tree(served.model, revision=commit, cache_dir=served.cache_dir)
+        listed = get_cached_repo_tree(served.model, revision=commit, cache_dir=cache_dir)
     except CachedRepoTreeNotFoundError:  # made by `hf-triton fetch`: links to complete files only
         return []
     return [file.path for file in listed]
@@ -193,24 +197,17 @@ def _begin_download(served: ServedModel, what: str = "") -> None:
 
 def _users_snapshot(served: ServedModel) -> Path | None:
     """The snapshot in the cache that huggingface_hub has for all programs, if it is complete."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants
 
     try:
-        files = Path(
-            snapshot_download(served.model, revision=served.revision, local_files_only=True)
-        )
-        names = _names_in(files)
-        chosen = _choose_files(served, names)
-        indexes = [name for name in chosen if name.endswith(".index.json")]
-        shards = {shard for name in indexes for shard in _shards(files / name)}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, LoadError):
-        return None  # nothing there, or broken, or not what may be loaded
-    config = served.gguf_file or (ADAPTER_CONFIG if served.is_adapter else "config.json")
-    return files if has_config(names, config) and shards <= names else None
+        return _cached_snapshot(served, Path(constants.HF_HUB_CACHE))
+    except (OSError, LoadError):
+        return None  # not what may be read or loaded
 
 
-def _shards(index: Path) -> set[str]:
-    return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+def _shards(indexes: Iterable[Path]) -> set[str]:
+    maps = (json.loads(index.read_text(encoding="utf-8"))["weight_map"] for index in indexes)
+    return {shard for weight_map in maps for shard in weight_map.values()}
 
 
 def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
