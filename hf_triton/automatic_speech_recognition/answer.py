@@ -68,7 +68,7 @@ class Sound:
     def take(self, update: Update, *, streams: bool) -> None:
         """Adds the new tokens of the window; ``finish_reason`` is set where no other follows."""
         assert self._window is not None
-        self._token_ids += (token.id for token in update.tokens)
+        self._token_ids += update.token_ids
         if streams and self._window.is_plain:
             self.text += update.read_text()
         elif streams:

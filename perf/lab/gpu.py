@@ -95,7 +95,7 @@ class _Caller:
         if update.error is not None:
             self.fail(update.error)
         elif update.finish_reason is not None:
-            self.future.set_result([token.id for token in update.tokens])
+            self.future.set_result(update.token_ids)
 
     def flush(self) -> None: ...
 

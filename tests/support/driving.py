@@ -62,7 +62,7 @@ class Caller:
         self.updates.append(update)
         self.texts.append(update.read_text())
         if update.finish_reason is not None:
-            token_ids = tuple(token.id for update in self.updates for token in update.tokens)
+            token_ids = tuple(one for update in self.updates for one in update.token_ids)
             text, prompt = "".join(self.texts), update.sequence.num_prompt_tokens
             self._finish(Completion(text, token_ids, update.finish_reason, prompt))
 

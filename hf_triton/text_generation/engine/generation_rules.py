@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
-from ..sequence.sequence import DecoderStart, Sequence, Token, TokenLogprobs
+from ..sequence.sequence import DecoderStart, Sequence, TokenLogprobs
 
 # Fields that transformers' logits processors follow, which say nothing where they are false.
 _RULES = (
@@ -65,6 +65,7 @@ class GenerationRules:
         last = getattr(config, "forced_eos_token_id", None)
         self._first = config.forced_bos_token_id
         self._last = last[0] if isinstance(last, list) else last
+        self._eos_token_ids = eos_token_ids
         config.forced_eos_token_id = None
         ends = sorted(eos_token_ids)
         if not ends:  # nothing to make likelier
@@ -72,27 +73,24 @@ class GenerationRules:
         config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
         self._model = model
 
-    def next_of(self, sequence: Sequence) -> Token | None:
+    def next_of(self, sequence: Sequence) -> int | None:
         """The token that has to come next, of probability 1; None where any may."""
-        token_id = None
         if sequence.num_tokens_left == 1 and self._last is not None:
-            token_id = self._last
-        elif not sequence.token_ids:
-            own = sequence.forced_token_id
-            token_id = self._first if own is None else own
-        if token_id is None:
+            return self._last
+        if sequence.token_ids:
             return None
-        wants_logprobs = sequence.params.num_logprobs is not None
-        return Token(token_id, TokenLogprobs(0.0, 1) if wants_logprobs else None)
+        return self._first if sequence.forced_token_id is None else sequence.forced_token_id
 
-    def append(self, sequence: Sequence, sampled: Token, eos_token_ids: frozenset[int]) -> None:
+    def append(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> None:
         """Appends the sampled token, or the one that is forced here; nothing follows the last."""
         forced = self.next_of(sequence)
         if forced is None:
-            sequence.append(sampled, eos_token_ids)
+            sequence.append(token_id, self._eos_token_ids, logprobs)
             return
         is_last = self._last is not None and sequence.num_tokens_left == 1
-        sequence.append(forced, frozenset() if is_last else eos_token_ids, is_forced=True)
+        certain = None if sequence.params.num_logprobs is None else TokenLogprobs(0.0, 1)
+        ends = frozenset() if is_last else self._eos_token_ids
+        sequence.append(forced, ends, certain, is_forced=True)
 
     @torch.inference_mode()
     def apply(self, logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:

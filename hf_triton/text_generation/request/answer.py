@@ -20,7 +20,7 @@ from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Responder, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal
 
-from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
+from ..sequence.sequence import Sequence, TokenLogprobs, Update
 from .chat import ReasoningTokens
 
 Describe = Callable[[int], dict[str, Any]]
@@ -47,7 +47,8 @@ class Choice:
     chat_format: str = ""
     reasoning: ReasoningTokens | None = None
     text: str = ""
-    tokens: list[Token] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: str = ""
     ends: bool = False  # and its caller does not know yet
@@ -58,25 +59,23 @@ class Choice:
     def take(self, update: Update) -> None:
         self.sequence = update.sequence
         self.text += update.read_text()
-        self.tokens += update.tokens
+        self.token_ids += update.token_ids
+        self.logprobs += update.logprobs
         self.finish_reason = update.finish_reason or ""
         self.ends = update.finish_reason is not None
-        for token in update.tokens:
-            if token.logprobs is not None:
-                self.cumulative_logprob += token.logprobs.logprob
-            if self.reasoning is not None:
-                self.reasoning.take(token.id)
+        for one in update.logprobs:
+            self.cumulative_logprob += one.logprob
+        if self.reasoning is not None:
+            for token_id in update.token_ids:
+                self.reasoning.take(token_id)
         if self.num_told:
-            self.num_told -= len(update.tokens)
+            self.num_told -= len(update.token_ids)
             self.sent()
-
-    @property
-    def token_ids(self) -> list[int]:
-        return [token.id for token in self.tokens]
 
     def sent(self) -> None:
         """Forgets what was new: the caller has it now."""
-        self.prefix, self.text, self.tokens, self.ends = "", "", [], False
+        self.prefix, self.text, self.ends = "", "", False
+        self.token_ids, self.logprobs = [], []
         self.sent_prompt = self.sequence is not None
 
 
@@ -192,9 +191,9 @@ class Answer(OneAnswer):
             case "cumulative_logprob":
                 return np.array([choice.cumulative_logprob for choice in choices], np.float32)
             case "logprobs":
-                return strings([logprobs_json(choice.tokens, describe) for choice in choices])
+                return strings([logprobs_json(c.token_ids, c.logprobs, describe) for c in choices])
             case "num_output_tokens":
-                return np.array([len(choice.tokens) for choice in choices], np.uint32)
+                return np.array([len(choice.token_ids) for choice in choices], np.uint32)
             case "token_ids":
                 return strings([written(choice.token_ids) for choice in choices])
             case "num_input_tokens":
@@ -222,15 +221,14 @@ def _chat_format(choices: list[Choice]) -> str:
     return with_counts(told, counts) if any(counts) else told
 
 
-def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
+def logprobs_json(
+    token_ids: Iterable[int], logprobs: Iterable[TokenLogprobs], describe: Describe
+) -> str:
     """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token (and
     bytes); the sampled token first, then the likeliest others.
     """
-    entries = []
-    for token in tokens:
-        assert token.logprobs is not None
-        entries.append(written(_entry(token.id, token.logprobs, describe)))
-    return _listed(entries)
+    pairs = zip(token_ids, logprobs, strict=True)
+    return _listed(written(_entry(token_id, found, describe)) for token_id, found in pairs)
 
 
 def prompt_json(sequence: Sequence, describe: Describe) -> str:

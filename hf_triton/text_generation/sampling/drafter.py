@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence
 
 _LENGTHS = (4, 3, 2)  # of the ends of texts that are looked up
 _LEAST_COST = 0.02
@@ -46,7 +46,7 @@ class Drafter:
                 if token_ids:
                     step.drafts.append(Draft(sequence, token_ids))
 
-    def add(self, sequence: Sequence, tokens: Iterable[Token]) -> None:
+    def add(self, sequence: Sequence, token_ids: Iterable[int]) -> None:
         """Takes the last tokens of a sequence. How often its own text says what comes next is known
         without computing anything, whether that was drafted or not.
         """
@@ -58,8 +58,8 @@ class Drafter:
             known = sequence.prompt_token_ids + sequence.token_ids
             sequence.kept[Ngrams] = Ngrams(known, self._usual_rate)
             return
-        for token in tokens:
-            was_right = ngrams.append(token.id)
+        for token_id in token_ids:
+            was_right = ngrams.append(token_id)
             if was_right is not None:
                 ngrams.rate += _WEIGHT * (was_right - ngrams.rate)
                 self._usual_rate += _WEIGHT_OF_ALL * (was_right - self._usual_rate)
@@ -100,21 +100,21 @@ def best_length(cost: float, rate: float, most: int) -> int:
     return length
 
 
-def accepted_tokens(
-    rows: Items[Sequence], tokens: Items[Token], drafts: Items[Draft]
-) -> dict[Sequence, list[Token]]:
-    """The tokens that each sequence goes on with: of a step's ``rows`` and the token sampled for
-    each, up to the first that is not the drafted one, or is none: that may be the fault of a
+def accepted_rows(
+    rows: Items[Sequence], token_ids: Items[int], drafts: Items[Draft]
+) -> dict[Sequence, list[int]]:
+    """The rows whose tokens each sequence goes on with: of a step's ``rows`` and the token sampled
+    for each, up to the first that is not the drafted one, or is none: that may be the fault of a
     drafted one.
     """
     first = len(rows) - sum(len(draft.token_ids) for draft in drafts)
-    runs = {sequence: [token] for sequence, token in zip(rows[:first], tokens, strict=False)}
+    runs = {sequence: [row] for row, sequence in enumerate(rows[:first])}
     for draft in drafts:
         run = runs[draft.sequence]
-        for token_id, token in zip(draft.token_ids, tokens[first:], strict=False):
-            if run[-1].id != token_id or token.id == NO_TOKEN:
+        for row, drafted_id in enumerate(draft.token_ids, first):
+            if token_ids[run[-1]] != drafted_id or token_ids[row] == NO_TOKEN:
                 break
-            run.append(token)
+            run.append(row)
         first += len(draft.token_ids)
     return runs
 

@@ -1,5 +1,5 @@
-"""Logits to tokens, for a batch in which every sequence has its own options. Plain greedy sequences
-cost one argmax. A seed gives the same tokens in any batch.
+"""Logits to tokens, for a batch in which every sequence has its own options. A seed gives the same
+tokens in any batch.
 
 A sequence with drafted tokens has a row for its next token and one for each that follows a drafted
 one. Each is sampled by the random number of its own token; those after the first sampled token that
@@ -10,19 +10,27 @@ is not the drafted one are dropped, so a draft changes no token. It is speculati
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Rows
+from typing import NamedTuple
 
 import torch
 
 from hf_triton.runtime.devices.device import to_device
 
 from ..forward.transformers.transformers_runner import argmax
-from ..sequence.sequence import NO_TOKEN, Sequence, Token
+from ..sequence.sequence import NO_TOKEN, Sequence, TokenLogprobs
 from .logits_processors import LogitsProcessors
 from .random_sampling import draw
 from .token_logprobs import compute_logprobs, read_logprobs
+
+
+class Sampled(NamedTuple):
+    """A token of each row, or NO_TOKEN; by row, log-probabilities where they are asked for."""
+
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs]
 
 
 class Sampler:
@@ -42,14 +50,10 @@ class Sampler:
         logits: torch.Tensor,
         sequences: Rows[Sequence],
         late: Collection[Sequence] = (),
-    ) -> list[Token]:
-        """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
-        each, NO_TOKEN where no score is finite. The tokens of ``late`` are to be thrown away: their
-        grammars are not waited for.
+    ) -> Sampled:
+        """logits (num_sequences, vocab), any float dtype, may be changed in place. The tokens of
+        ``late`` are to be thrown away: their grammars are not waited for.
         """
-        if all(sequence.params.is_plain for sequence in sequences):
-            token_ids = self._argmax(logits)
-            return list(map(Token, _told(token_ids, _scores(logits, token_ids)).tolist()))
         raw, best = logits, None
         wanted = ((row, one.params.num_logprobs) for row, one in enumerate(sequences))
         asking = [(row, num) for row, num in wanted if num is not None]
@@ -61,21 +65,20 @@ class Sampler:
         token_ids = self._choose(logits, sequences)
         told = _told(token_ids, _scores(logits, token_ids) if best is None else best)
         if not asking:
-            return list(map(Token, told.tolist()))
+            return Sampled(told.tolist(), {})
         numbers = torch.cat([told.int(), compute_logprobs(raw, token_ids, asking)]).cpu().numpy()
         ids = numbers[: len(sequences)].tolist()
-        logprobs = read_logprobs(asking, ids, numbers[len(sequences) :])
-        return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(ids)]
+        return Sampled(ids, read_logprobs(asking, ids, numbers[len(sequences) :]))
 
     def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
-        num_before: Counter[Sequence] = Counter()
+        num_before: dict[Sequence, int] = defaultdict(int)
         drawn = []
         for row, sequence in enumerate(sequences):
             if not sequence.params.is_greedy:
                 drawn.append((row, sequence.params, sequence.uniform(num_before[sequence])))
                 num_before[sequence] += 1
-        if len(drawn) == len(sequences):
+        if drawn and len(drawn) == len(sequences):
             return draw(logits, drawn)
         token_ids = self._argmax(logits)
         if drawn:

@@ -80,7 +80,7 @@ class SamplingParams:
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 
-    @property
+    @cached_property
     def is_greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
 
@@ -108,11 +108,6 @@ class SamplingParams:
             or self.constraint
             or self.rule
         )
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """True if every token is an argmax and nothing else is asked for."""
-        return self.is_greedy and not self.changes_logits and self.num_logprobs is None
 
 
 def check_range(name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_triton.runtime.errors import (
     CancelledError,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-NO_TOKEN = -1
+NO_TOKEN = -1  # where the scores of a model are no numbers
 # The log-probability of an impossible token, as in vLLM: JSON has no infinity.
 LEAST_LOGPROB = -9999.0
 
@@ -40,13 +40,6 @@ class TokenLogprobs:
     logprob: float
     rank: int
     alternatives: tuple[tuple[int, float, int], ...] = ()
-
-
-class Token(NamedTuple):
-    """A sampled token; ``id`` is NO_TOKEN where the model's scores are no numbers."""
-
-    id: int
-    logprobs: TokenLogprobs | None = None
 
 
 class Recipient(Protocol):
@@ -70,12 +63,14 @@ class Recipient(Protocol):
 
 @dataclass(frozen=True)
 class Update:
-    """News of a sequence since its last update. ``text`` is None where the recipient decodes
-    it. ``finish_reason`` is ``stop``, ``length``, ``timeout`` or None; ``error`` ends it too.
+    """News of a sequence since its last update. ``logprobs`` are its tokens' where the request asks
+    for them, else empty. ``text`` is None where the recipient decodes it. ``finish_reason`` is
+    ``stop``, ``length``, ``timeout`` or None; ``error`` ends it too.
     """
 
     sequence: Sequence
-    tokens: list[Token]
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs]
     text: str | None
     finish_reason: str | None
     error: Exception | None
@@ -85,10 +80,8 @@ class Update:
         if self.text is not None:
             return self.text
         detokenizer = self.sequence.detokenizer
-        token_ids = [token.id for token in self.tokens]
-        if self.finish_reason == "stop" and self.sequence.hides_end:
-            token_ids = token_ids[:-1]
-        detokenizer.add(token_ids)
+        hides_end = self.finish_reason == "stop" and self.sequence.hides_end
+        detokenizer.add(self.token_ids[:-1] if hides_end else self.token_ids)
         return detokenizer.release(final=self.finish_reason is not None)
 
 
@@ -166,7 +159,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self._uniforms = array("d")  # one for each position of the output
-        self._new_tokens: list[Token] = []
+        self._num_told = 0  # tokens of earlier updates
+        self._new_logprobs: list[TokenLogprobs] = []
         self.num_prefill_tokens = self.num_prompt_tokens
 
     @cached_property
@@ -262,27 +256,33 @@ class Sequence:
         self.encoded = None
 
     def append(
-        self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False
+        self,
+        token_id: int,
+        eos_token_ids: frozenset[int],
+        logprobs: TokenLogprobs | None = None,
+        *,
+        is_forced: bool = False,
     ) -> None:
         """Adds a token and decides whether it ends the sequence; a grammar sees no forced one."""
-        self.token_ids.append(token.id)
-        self._new_tokens.append(token)
+        self.token_ids.append(token_id)
+        if logprobs is not None:
+            self._new_logprobs.append(logprobs)
         params, may_end = self.params, self.grammar is None or self.grammar.may_end
         if self.grammar is not None and not is_forced:
-            self._follow(self.grammar, token.id)
+            self._follow(self.grammar, token_id)
         may_stop = len(self.token_ids) >= params.min_tokens
         stops = may_stop and (
-            (token.id in eos_token_ids and not params.ignore_eos)
-            or token.id in params.stop_token_ids
+            (token_id in eos_token_ids and not params.ignore_eos)
+            or token_id in params.stop_token_ids
         )
         self.ended_by_token = stops
         if stops and not may_end and self.finish_reason != "error":
             kind = params.constraint.kind if params.constraint else "grammar"
-            text = f"{kind}: token {token.id} ended it before it may end, allowed: other ends"
+            text = f"{kind}: token {token_id} ended it before it may end, allowed: other ends"
             self.end("error", RequestError(text))
         if params.stop_words and not self.hides_end:
             try:
-                stops = self.detokenizer.stops_after(token.id, armed=may_stop) or stops
+                stops = self.detokenizer.stops_after(token_id, armed=may_stop) or stops
             except Exception as error:  # a tokenizer's own failure is this sequence's alone
                 text = f"decoding the output failed: {reason(error)}"
                 self.finish_reason, self.error = "error", EngineError(text)
@@ -319,9 +319,10 @@ class Sequence:
         self.kept.clear()
 
     def update(self) -> Update:
-        tokens, self._new_tokens = self._new_tokens, []
+        token_ids, self._num_told = self.token_ids[self._num_told :], len(self.token_ids)
+        logprobs, self._new_logprobs = self._new_logprobs, []
         finished = self.finish_reason is not None
         if finished:
             self.forget()
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
-        return Update(self, tokens, text, self.finish_reason, self.error)
+        return Update(self, token_ids, logprobs, text, self.finish_reason, self.error)

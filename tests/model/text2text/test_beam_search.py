@@ -118,7 +118,6 @@ def test_a_forced_tokens_log_probability_is_its_own() -> None:
         row = asking(answers, 0, [5, 6, 7], max_tokens=3, num_logprobs=2, start=start)
         engine.submit([row])
         answers.completion(0)
-    tokens = [token for update in row.recipient.updates for token in update.tokens]
-    first = tokens[0]
-    assert (first.id, first.logprobs.logprob, first.logprobs.rank) == (17, 0.0, 1)
-    assert tokens[1].logprobs.logprob < 0
+    first, second, *_ = (one for update in row.recipient.updates for one in update.logprobs)
+    assert (row.token_ids[0], first.logprob, first.rank) == (17, 0.0, 1)
+    assert second.logprob < 0

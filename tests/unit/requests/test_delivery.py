@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.text_generation.engine.engine import Delivery
-from hf_triton.text_generation.sequence.sequence import Token, Update
+from hf_triton.text_generation.sequence.sequence import Update
 
 WAIT_S = 60.0
 
@@ -24,7 +24,7 @@ class Stream:
         self._changed = threading.Condition()
 
     def take(self, update: Update) -> None:
-        self._new += [token.id for token in update.tokens]
+        self._new += update.token_ids
 
     def flush(self) -> None:
         assert self._gate is None or self._gate.wait(WAIT_S)
@@ -49,7 +49,7 @@ class OneOf:
 
     def news(self, token_id: int) -> list[Update]:
         sequence: Any = self
-        return [Update(sequence, [Token(token_id)], "", None, None)]
+        return [Update(sequence, [token_id], [], "", None, None)]
 
 
 def test_news_of_several_steps_goes_out_together_where_sending_falls_behind() -> None:

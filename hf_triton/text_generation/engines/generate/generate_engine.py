@@ -28,7 +28,7 @@ from hf_triton.text_generation.engine.generation_rules import GenerationRules
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence
 
 from .batches import Batches, shown_batches
 from .lengths import max_lengths
@@ -177,12 +177,12 @@ class GenerateEngine(Engine):
         rows = [row for row, sequence in enumerate(batch) if sequence.finish_reason is None]
         token_ids = [self._pad_token_id] * len(batch)
         sequences = [batch[row] for row in rows]
-        tokens = self._sampler.sample(scores[rows], sequences) if rows else []
-        for row, token in zip(rows, tokens, strict=True):
-            if token.id == NO_TOKEN:
+        sampled = self._sampler.sample(scores[rows], sequences)
+        for place, (row, token_id) in enumerate(zip(rows, sampled.token_ids, strict=True)):
+            if token_id == NO_TOKEN:
                 batch[row].end("error", EngineError(NO_NUMBERS))
                 continue
-            self._rules.append(batch[row], token, self.setup.eos_token_ids)
+            self._rules.append(batch[row], token_id, sampled.logprobs.get(place))
             token_ids[row] = batch[row].last_token_id
         begun = [s for s in batch if len(s.token_ids) < 2] if is_first else []
         self.metrics.computed(len(sequences), begun)
@@ -240,7 +240,7 @@ class GenerateEngine(Engine):
         for step in range(max((len(output) for _, output in outputs), default=0)):
             rows = [(sequence, output[step]) for sequence, output in outputs if step < len(output)]
             for sequence, token_id in rows:
-                sequence.append(Token(token_id), eos_token_ids)
+                sequence.append(token_id, eos_token_ids)
             if step:
                 self.metrics.computed(len(rows), ())
         self._publish([sequence for sequence, _ in outputs])

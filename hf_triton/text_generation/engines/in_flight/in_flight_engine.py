@@ -30,11 +30,11 @@ from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.state_pages import new_space
-from hf_triton.text_generation.sampling.drafter import Drafter, accepted_tokens
+from hf_triton.text_generation.sampling.drafter import Drafter, accepted_rows
 from hf_triton.text_generation.sampling.random_sampling import load_loops
-from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
-from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, TokenLogprobs
 from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.grammar import wait_for_masks
 
@@ -226,7 +226,7 @@ class InFlightEngine(Engine):
         sequence.first_token_s = sequence.submitted_s
         for token_ids in filter(None, sequence.begins_with):
             for token_id in token_ids:
-                self._append_one(sequence, Token(token_id))
+                self._add_token(sequence, token_id, None)
             self._publish([sequence])
         sequence.preempt()
 
@@ -253,7 +253,7 @@ class InFlightEngine(Engine):
                 logits = logits[:num_rows]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
-            self._take_tokens(step, self._sample(step, logits, begun_s))
+            self._sample(step, logits, begun_s)
         self._end_prompts(step)
         for sequence, error in failed.items():
             self._scheduler.discard([sequence])
@@ -306,10 +306,8 @@ class InFlightEngine(Engine):
             self._publish(ended)
             self._remove(ended)
 
-    def _sample(
-        self, step: Step, logits: torch.Tensor, begun_s: float
-    ) -> dict[Sequence, list[Token]]:
-        """The tokens that sequences go on with; of late grammars and NaN logits, none."""
+    def _sample(self, step: Step, logits: torch.Tensor, begun_s: float) -> None:
+        """Samples and publishes the step's tokens; of late grammars and NaN logits, none."""
         sampled = step.sampled
         late = self._late(sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
@@ -317,20 +315,19 @@ class InFlightEngine(Engine):
         for sequence in late:
             sequence.num_computed_tokens -= 1
         if len(late) == len(sampled):
-            return {}
-        tokens = self._sampler.sample(logits, step.rows, late)
+            return
+        found = self._sampler.sample(logits, step.rows, late)
         if not step.drafts:
             num_decodes = len(step.decodes)
             seconds = time.perf_counter() - begun_s
             self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
-        runs = accepted_tokens(step.rows, tokens, step.drafts)
-        self._nan_sequences |= {
-            sequence
-            for sequence, run in runs.items()
-            if run[0].id == NO_TOKEN and sequence not in late
-        }
-        left_out = late | self._nan_sequences
-        return {sequence: run for sequence, run in runs.items() if sequence not in left_out}
+        runs = accepted_rows(step.rows, found.token_ids, step.drafts)
+        for sequence in late:
+            del runs[sequence]
+        self._nan_sequences |= {s for s, run in runs.items() if found.token_ids[run[0]] == NO_TOKEN}
+        for sequence in self._nan_sequences:
+            runs.pop(sequence, None)
+        self._take_tokens(step, runs, found)
 
     def _late(self, sampled: list[Sequence]) -> set[Sequence]:
         """Sequences whose grammar takes long to say which tokens may come next. Their last token is
@@ -344,38 +341,38 @@ class InFlightEngine(Engine):
             return set()
         return {s for s in sampled if s.grammar is not None and not s.grammar.is_ready}
 
-    def _take_tokens(self, step: Step, runs: dict[Sequence, list[Token]]) -> None:
-        """Publishes sampled tokens and removes finished sequences."""
+    def _take_tokens(self, step: Step, runs: dict[Sequence, list[int]], found: Sampled) -> None:
+        """Publishes the tokens of rows and removes finished sequences."""
         for sequence, run in runs.items():  # begins in the processes of all grammars at once
             is_forced = self._rules is not None and self._rules.next_of(sequence) is not None
             if sequence.grammar is not None and not is_forced:
-                sequence.grammar.tell(run[0].id)
+                sequence.grammar.tell(found.token_ids[run[0]])
         for sequence, run in runs.items():
-            self._append(sequence, run)
+            self._append(sequence, run, found)
         self.metrics.num_draft_tokens += sum(len(draft.token_ids) for draft in step.drafts)
         self._publish(runs)
         self._remove([sequence for sequence in runs if sequence.finish_reason is not None])
 
-    def _append(self, sequence: Sequence, run: list[Token]) -> None:
+    def _append(self, sequence: Sequence, run: list[int], found: Sampled) -> None:
         """Adds tokens up to the one that ends the sequence. Keys and values of accepted draft
         tokens are computed; those of wrong ones lie behind them and are overwritten.
         """
         num_before = len(sequence.token_ids)
-        for token in run:
-            self._append_one(sequence, token)
+        for row in run:
+            self._add_token(sequence, found.token_ids[row], found.logprobs.get(row))
         num_accepted = len(sequence.token_ids) - num_before - 1
         if num_accepted:
             sequence.num_computed_tokens += num_accepted
             self.metrics.num_generated_tokens += num_accepted
             self.metrics.num_accepted_tokens += num_accepted
         if self._drafter is not None and sequence.finish_reason is None:
-            self._drafter.add(sequence, run)
+            self._drafter.add(sequence, sequence.token_ids[num_before:])
 
-    def _append_one(self, sequence: Sequence, token: Token) -> None:
+    def _add_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> None:
         if self._rules is not None:
-            self._rules.append(sequence, token, self.setup.eos_token_ids)
+            self._rules.append(sequence, token_id, logprobs)
         elif sequence.finish_reason is None:
-            sequence.append(token, self.setup.eos_token_ids)
+            sequence.append(token_id, self.setup.eos_token_ids, logprobs)
 
     def _remove(self, sequences: list[Sequence]) -> None:
         self._scheduler.retire(sequences)

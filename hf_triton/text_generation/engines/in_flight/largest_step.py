@@ -26,7 +26,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sampling.sampler import Sampler
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
 from .trial import EVERY_OPTION, dummy_sequence
@@ -111,7 +111,7 @@ def largest_step(size: PagedSize, num_tokens: int) -> Step:
     length = min(longest, max(1, size.num_tokens // size.max_num_seqs))
     decodes = [_sequence(length, size) for _ in range(num_decodes)]
     for sequence in decodes:
-        sequence.append(Token(0), frozenset())
+        sequence.append(0, frozenset())
         sequence.num_computed_tokens = sequence.num_prompt_tokens + 1
     last = _sequence(longest, size)
     last.slot, last.num_prefill_tokens = 1, longest

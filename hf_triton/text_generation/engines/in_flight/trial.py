@@ -33,7 +33,7 @@ from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
 # The largest difference of logits, as a share of their range. Runners sum in another order than the
@@ -291,7 +291,7 @@ def warm_up(
     while scheduler.has_work:
         step = scheduler.schedule()
         logits, sampled = runner.compute(step), step.sampled
-        tokens = sampler.sample(logits, sampled) if sampled else []
-        for sequence, token in zip(sampled, tokens, strict=True):
-            sequence.append(Token(max(token.id, 0)), frozenset())
+        token_ids = sampler.sample(logits, sampled).token_ids if sampled else []
+        for sequence, token_id in zip(sampled, token_ids, strict=True):
+            sequence.append(max(token_id, 0), frozenset())
         scheduler.retire([sequence for sequence in sampled if sequence.finish_reason])

@@ -13,12 +13,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup, T
-from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
+from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 
 from .arguments import AdapterFile
 from .client import AsyncVllm, Count
@@ -230,10 +231,10 @@ class VllmEngine(Engine):
             self.metrics.began(sequence, _queue_time_s(output))
         sequence.num_reused_tokens = getattr(output, "num_cached_tokens", None) or 0
         num_before = len(sequence.token_ids)
-        for token in _tokens(sequence, completion):
+        for token_id, logprobs in _tokens(sequence, completion):
             if sequence.finish_reason is not None:
                 break
-            sequence.append(token, self.setup.eos_token_ids)
+            sequence.append(token_id, self.setup.eos_token_ids, logprobs)
         num_new = len(sequence.token_ids) - num_before
         self.metrics.num_generated_tokens += num_new
         if not num_before and num_new:
@@ -308,15 +309,12 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
         await asyncio.sleep(0)
 
 
-def _tokens(sequence: Sequence, completion: Any) -> Iterable[Token]:
+def _tokens(sequence: Sequence, completion: Any) -> Iterable[tuple[int, TokenLogprobs | None]]:
     token_ids, num = completion.token_ids, sequence.params.num_logprobs
     if num is None:
-        return map(Token, token_ids)
-    found = completion.logprobs
-    return [
-        Token(token_id, token_logprobs(token_id, logprobs, num))
-        for token_id, logprobs in zip(token_ids, found, strict=True)
-    ]
+        return ((token_id, None) for token_id in token_ids)
+    found = map(token_logprobs, token_ids, completion.logprobs, repeat(num))
+    return zip(token_ids, found, strict=True)
 
 
 def _prompt_logprobs(sequence: Sequence, output: Any) -> list[TokenLogprobs]:

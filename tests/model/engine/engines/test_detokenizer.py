@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support.driving import Caller
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -243,7 +243,7 @@ def test_the_token_that_ends_a_text_is_no_part_of_it_though_it_is_not_special(
     )
     sequence = Sequence([1], params, Caller(lambda _: None), detokenizer)
     for token_id in (*begin, end):
-        sequence.append(Token(token_id), frozenset([] if is_asked else [end]))
+        sequence.append(token_id, frozenset([] if is_asked else [end]))
     expected = [*begin, end] if kept else begin
     assert sequence.update().read_text() == tokenizer.decode(expected)
 
@@ -261,6 +261,6 @@ def test_special_tokens_are_shown_where_they_are_asked_for_but_the_one_that_ends
         params = SamplingParams(9, min_tokens=len(token_ids), include_stop_word=kept)
         sequence = Sequence([1], params, Caller(lambda _: None), detokenizer)
         for token_id in token_ids:
-            sequence.append(Token(token_id), frozenset([end]))
+            sequence.append(token_id, frozenset([end]))
         assert sequence.finish_reason == "stop"
         assert sequence.update().read_text() == text

@@ -140,7 +140,7 @@ def test_streams_get_every_token_as_it_comes_and_the_same_text(engine: Engine) -
     assert answers.completion(0) == answers.completion(1)
     assert isinstance(streamed.recipient, Caller)
     updates = streamed.recipient.updates
-    assert [len(update.tokens) for update in updates] == [1] * 12
+    assert [len(update.token_ids) for update in updates] == [1] * 12
     assert [update.finish_reason for update in updates] == [None] * 11 + ["length"]
 
 

@@ -13,7 +13,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
 
@@ -47,7 +47,7 @@ class Simulation:
             for position in range(chunk.start, chunk.end):
                 self.compute(chunk.sequence, position)
         for one in step.sampled:
-            one.append(Token(0), frozenset())
+            one.append(0, frozenset())
         done = [one for one in step.sampled if one.finish_reason]
         self.finished += done
         self.scheduler.retire(done)
@@ -141,7 +141,7 @@ def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
         assert all(chunk.is_first and chunk.is_last for chunk in step.prefills)
         assert not lengths or len(step.decodes) + sum(lengths) - lengths[-1] < budget
         for one in step.sampled:
-            one.append(Token(0), frozenset())
+            one.append(0, frozenset())
         scheduler.retire([one for one in step.sampled if one.finish_reason])
     assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
 
@@ -174,7 +174,7 @@ def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones() -> None:
     while not long.token_ids:
         step = scheduler.schedule()
         for one in step.sampled:
-            one.append(Token(0), frozenset())
+            one.append(0, frozenset())
         scheduler.retire([one for one in step.sampled if one.finish_reason])
         num_steps += 1
     assert num_steps == 17

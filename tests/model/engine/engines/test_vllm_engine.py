@@ -148,8 +148,8 @@ def test_log_probabilities_are_those_of_all_engines(engine: Engine) -> None:
     sequence = submit(engine, answers, 0, max_tokens=1, num_logprobs=3)
     answers.completion(0)
     assert isinstance(sequence.recipient, Caller)
-    [token] = sequence.recipient.updates[0].tokens
-    assert token.logprobs == TokenLogprobs(-1.0, 2, ((8, -0.5, 1), (10, -1.5, 3)))
+    [logprobs] = sequence.recipient.updates[0].logprobs
+    assert logprobs == TokenLogprobs(-1.0, 2, ((8, -0.5, 1), (10, -1.5, 3)))
 
 
 def test_those_of_a_prompt_come_alone_where_no_token_is_asked_for(engine: Engine) -> None:

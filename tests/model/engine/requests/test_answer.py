@@ -22,7 +22,7 @@ from hf_triton.text_generation.request.answer import (
 from hf_triton.text_generation.request.chat import ChatTemplate, ReasoningTokens
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
+from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs, Update
 from tests.support.driving import NumberTokenizer
 
 ALL = frozenset(OUTPUTS)
@@ -86,8 +86,9 @@ class Asked:
         self.answer.expect(self.sequences, lambda answer, _: self.closed.append(answer))
 
     def news(self, number: int, *token_ids: int, end: str | None = None) -> None:
-        tokens = [Token(token_id, TokenLogprobs(-0.5, 1)) for token_id in token_ids]
-        self.answer.take(Update(self.sequences[number], tokens, None, end, None))
+        logprobs = [TokenLogprobs(-0.5, 1)] * len(token_ids)
+        update = Update(self.sequences[number], list(token_ids), logprobs, None, end, None)
+        self.answer.take(update)
         self.answer.flush()
 
     @property
@@ -131,10 +132,11 @@ def test_a_stream_sends_each_piece_and_the_final_flag_with_the_last() -> None:
 
 def test_a_stream_without_text_waits_but_an_end_is_told() -> None:
     asked = Asked(streams=True)
-    asked.answer.take(Update(asked.sequences[0], [Token(3, TokenLogprobs(-1, 2))], "", None, None))
+    news = Update(asked.sequences[0], [3], [TokenLogprobs(-1, 2)], "", None, None)
+    asked.answer.take(news)
     asked.answer.flush()
     assert asked.responder.responses == []
-    asked.answer.take(Update(asked.sequences[0], [], "", "timeout", None))
+    asked.answer.take(Update(asked.sequences[0], [], [], "", "timeout", None))
     asked.answer.flush()
     ((outputs, final),) = asked.responder.responses
     assert final
@@ -155,7 +157,7 @@ def test_an_error_answers_once_and_nothing_follows() -> None:
     asked = Asked(n=2, streams=True)
     asked.news(0, 3)
     error = OverloadedError("gone")
-    asked.answer.take(Update(asked.sequences[1], [], None, "error", error))
+    asked.answer.take(Update(asked.sequences[1], [], [], None, "error", error))
     asked.news(0, 4, end="length")
     asked.answer.fail(RuntimeError("again"))
     assert asked.responder.errors == [error]
@@ -179,17 +181,16 @@ def test_an_answer_that_cannot_be_made_is_an_error(streams: bool) -> None:
 
 
 def test_logprobs_name_the_sampled_token_first() -> None:
-    token = Token(5, TokenLogprobs(-2.5, 3, ((1, -0.25, 1), (9, -1.5, 2))))
-    (entry,) = json.loads(logprobs_json([token], described))
+    found = TokenLogprobs(-2.5, 3, ((1, -0.25, 1), (9, -1.5, 2)))
+    (entry,) = json.loads(logprobs_json([5], [found], described))
     assert list(entry) == ["5", "1", "9"]
     assert entry["5"] == {"logprob": -2.5, "rank": 3, "decoded_token": "5"}
     assert entry["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": "9"}
 
 
 def test_a_log_probability_that_is_no_number_is_an_error_and_never_json() -> None:
-    token = Token(5, TokenLogprobs(float("nan"), 1))
     with pytest.raises(EngineError, match=NO_NUMBERS):
-        logprobs_json([token], described)
+        logprobs_json([5], [TokenLogprobs(float("nan"), 1)], described)
 
 
 def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:

@@ -16,7 +16,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages, StateCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 
 PAGE_SIZE = 16
 
@@ -72,7 +72,7 @@ class Engine:
         for one, _, end in computed:
             self.read(one, end)
         for one in step.sampled:
-            one.append(Token(sum(self.said(one)[: one.num_computed_tokens]) % 3), frozenset())
+            one.append(sum(self.said(one)[: one.num_computed_tokens]) % 3, frozenset())
         self.scheduler.retire([one for one in step.sampled if one.finish_reason])
         self.check()
         return step
@@ -179,7 +179,7 @@ def test_no_prompt_is_started_in_a_step_that_preempts() -> None:
     while not scheduler.num_preempted:
         step = scheduler.schedule()
         for one in step.sampled:
-            one.append(Token(1), frozenset())
+            one.append(1, frozenset())
     assert step.prefills == []
     assert scheduler.num_waiting == 1
 
@@ -341,7 +341,7 @@ def test_no_more_is_kept_than_may_be() -> None:
     scheduler.add([one])
     while not one.token_ids:
         for sampled in scheduler.schedule().sampled:
-            sampled.append(Token(1), frozenset())
+            sampled.append(1, frozenset())
     scheduler.retire([one])
     assert pages.num_kept == 3
     assert pages.find(sequence(list(range(80)))).num_ready == 3 * PAGE_SIZE

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_triton.text_generation.sampling.sampler import Sampler
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.model.engine.sampling.test_sampling import EOS, random_logits, sequence
 
 NUM_STEPS = 9
+Token = tuple[int, TokenLogprobs | None]
 EVERYTHING = st.fixed_dictionaries(
     {},
     optional={
@@ -80,8 +81,9 @@ def logits_of(number: int, one: Sequence) -> torch.Tensor:
 def alone(one: Sequence, number: int) -> list[Token]:
     sampler, tokens = Sampler([EOS]), []
     for _ in range(NUM_STEPS):
-        tokens += sampler.sample(logits_of(number, one), [one])
-        one.append(tokens[-1], frozenset())
+        [token_id], logprobs = sampler.sample(logits_of(number, one), [one])
+        one.append(token_id, frozenset())
+        tokens.append((token_id, logprobs.get(0)))
     return tokens
 
 
@@ -98,11 +100,11 @@ def together(sequences: list[Sequence], chance: random.Random) -> list[list[Toke
         for one in running:
             if isinstance(one.grammar, EveryThird):
                 one.grammar.is_late = one in late
-        sampled = sampler.sample(logits, running, late)
-        for one, token in zip(running, sampled, strict=True):
+        token_ids, logprobs = sampler.sample(logits, running, late)
+        for row, (one, token_id) in enumerate(zip(running, token_ids, strict=True)):
             if one not in late:
-                one.append(token, frozenset())
-                tokens[one].append(token)
+                one.append(token_id, frozenset())
+                tokens[one].append((token_id, logprobs.get(row)))
     return [tokens[one][:NUM_STEPS] for one in sequences]
 
 
@@ -120,10 +122,10 @@ def test_no_token_depends_on_its_neighbours_or_on_steps_that_leave_it_out(
     found = together(batch(), random.Random(seed))
     for number, one in enumerate(batch()):
         expected = alone(one, number)
-        assert [token.id for token in found[number]] == [token.id for token in expected]
-        for token, other in zip(found[number], expected, strict=True):
-            assert (token.logprobs is None) == (other.logprobs is None)
-            if token.logprobs is not None and other.logprobs is not None:
-                assert token.logprobs.logprob == pytest.approx(other.logprobs.logprob, abs=1e-5)
-                assert token.logprobs.rank == other.logprobs.rank
-                assert len(token.logprobs.alternatives) == len(other.logprobs.alternatives)
+        for (token_id, mine), (other_id, other) in zip(found[number], expected, strict=True):
+            assert token_id == other_id
+            assert (mine is None) == (other is None)
+            if mine is not None and other is not None:
+                assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
+                assert mine.rank == other.rank
+                assert len(mine.alternatives) == len(other.alternatives)

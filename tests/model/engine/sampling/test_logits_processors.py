@@ -18,7 +18,7 @@ from transformers import (
 
 from hf_triton.text_generation.sampling.logits_processors import LogitsProcessors
 from hf_triton.text_generation.sampling.sampler import Sampler
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import text_source
 from tests.model.engine.sampling.test_sampling import (
     EOS,
@@ -32,7 +32,7 @@ from tests.model.engine.sampling.test_sampling import (
 def having(token_ids: list[int], prompt: list[int] | None = None, **params: Any) -> Sequence:
     one = sequence(prompt, **params)
     for token_id in token_ids:
-        one.append(Token(token_id), frozenset())
+        one.append(token_id, frozenset())
     return one
 
 

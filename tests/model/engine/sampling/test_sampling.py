@@ -43,7 +43,7 @@ def sequence(prompt: list[int] | None = None, **params: Any) -> Sequence:
 
 def sample(sampler: Sampler, logits: torch.Tensor, rows: list[Sequence]) -> list[int]:
     """The ids alone; the logits stay as they are."""
-    return [token.id for token in sampler.sample(logits.clone(), rows)]
+    return sampler.sample(logits.clone(), rows).token_ids
 
 
 def random_logits(num_rows: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> torch.Tensor:

@@ -143,8 +143,8 @@ def generate(sequences: list[Sequence], eos: int, vocab_size: int, *more_ends: i
     sampler = Sampler([eos, *more_ends])
     while going := [s for s in sequences if s.finish_reason is None]:
         logits = torch.randn(len(going), vocab_size, generator=generator)
-        for one, token in zip(going, sampler.sample(logits, going), strict=True):
-            one.append(token, frozenset([eos, *more_ends]))
+        for one, token_id in zip(going, sampler.sample(logits, going).token_ids, strict=True):
+            one.append(token_id, frozenset([eos, *more_ends]))
 
 
 def text_of(sequence: Sequence) -> str:
