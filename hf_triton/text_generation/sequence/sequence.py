@@ -7,7 +7,7 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hf_triton.runtime.errors import (
     CancelledError,
@@ -61,8 +61,7 @@ class Recipient(Protocol):
         """The error is the answer; may be called from any thread, and more than once."""
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """News of a sequence since its last update. ``logprobs`` are its tokens' where the request asks
     for them, else empty. ``text`` is None where the recipient decodes it. ``finish_reason`` is
     ``stop``, ``length``, ``timeout`` or None; ``error`` ends it too.
