@@ -1,5 +1,5 @@
-"""Selects how to compute a model by trying candidates. Knows neither models nor what is
-compared.
+"""Selects one of several ways to compute, by trying each. Knows neither models nor what they
+compare.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, reason
 
-C = TypeVar("C", bound=Any)  # has a name, for the log
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,26 @@ class RunnerSpec:
         return runner
 
 
-class Refusals:
-    def __init__(self) -> None:
-        self._names: dict[str, dict[str, None]] = {}
-
-    def add(self, name: str, why: str) -> None:
-        self._names.setdefault(why, {})[name] = None
-
-    def __iter__(self) -> Any:
-        return (f"{' and '.join(names)}: {why}" for why, names in self._names.items())
-
-    def __str__(self) -> str:
-        return "; ".join(self)
-
-
 def first_agreeing(
-    candidates: Iterable[C],
+    candidates: Iterable[tuple[str, C]],
     difference: Callable[[C], float],
     tolerance: float,
-    refusals: Refusals,
     *,
+    taken: str = "run by",
     told: str = "logits differ by {:.2g} of their range",
+    names_first: bool = False,
     unfit: type[Exception] | tuple[type[Exception], ...] = (),
     give_back: Callable[[], object] = lambda: None,
-) -> C | None:
-    """The first candidate whose numbers differ from the model's own by at most ``tolerance``; logs
-    why earlier ones were rejected. None where none agrees. A candidate that raises ``unfit`` (the
-    model is not of its kind) is not logged. ``give_back`` is called for each rejected one. Raises
-    LoadErrors of candidates.
+) -> tuple[C | None, str]:
+    """The first candidate, of pairs with a name, whose numbers differ from the reference by at most
+    ``tolerance``. One log line says which is ``taken`` and why none before it; where it is the
+    first of all, only with ``names_first``. Where none agrees: None, and why, candidate by
+    candidate. One that raises ``unfit`` (the model is not of its kind) is not mentioned.
+    ``give_back`` is called for each rejected one. Raises LoadErrors of candidates.
     """
-    for candidate in candidates:
+    names: dict[str, dict[str, None]] = {}  # by the reason
+    for name, candidate in candidates:
+        why = ""
         try:
             found = difference(candidate)
         except LoadError:
@@ -70,12 +60,18 @@ def first_agreeing(
             pass
         except Exception as failure:
             # Any exception rejects the candidate: it does not support this architecture.
-            refusals.add(candidate.name, f"{type(failure).__name__}: {reason(failure, 120)}")
+            why = f"{type(failure).__name__}: {reason(failure, 120)}"
         else:
             if found <= tolerance:
-                for refusal in refusals:
-                    log.info(f"not run by {refusal}")
-                return candidate
-            refusals.add(candidate.name, f"{told.format(found)}, allowed is {tolerance:.2g}")
+                if names or names_first:
+                    log.info("; not ".join([f"{taken} {name}", *_refusals(names)]))
+                return candidate, ""
+            why = f"{told.format(found)}, allowed is {tolerance:.2g}"
+        if why:
+            names.setdefault(why, {})[name] = None
         give_back()
-    return None
+    return None, "; ".join(_refusals(names))
+
+
+def _refusals(names: dict[str, dict[str, None]]) -> list[str]:
+    return [f"{' and '.join(those)}: {why}" for why, those in names.items()]

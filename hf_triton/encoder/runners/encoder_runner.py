@@ -17,7 +17,7 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.fused.reading.attention import stable_length
-from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
+from hf_triton.runtime.trial import RunnerSpec, first_agreeing
 
 from ..task import OutputKind
 from ..texts.encoding import Encoding
@@ -97,7 +97,6 @@ def select_runner(
             f"the model itself computes NaN or infinity: its weights may be broken{narrow}"
         )
     made: list[Runner] = []
-    refusals = Refusals()
 
     def difference(candidate: RunnerSpec | type[Runner]) -> float:
         made.append(candidate(setup))
@@ -109,9 +108,11 @@ def select_runner(
 
     allowed = tolerance_of(setup.model) if tolerance is None else tolerance
     told = "differs from the model's own output by {:.2g}"
-    if first_agreeing(candidates, difference, allowed, refusals, told=told, give_back=give_back):
-        return made[0]
-    raise LoadError(f"no runner computes this model correctly: {refusals}")
+    named = ((candidate.name, candidate) for candidate in candidates)
+    found, refusals = first_agreeing(named, difference, allowed, told=told, give_back=give_back)
+    if found is None:
+        raise LoadError(f"no runner computes this model correctly: {refusals}")
+    return made[0]
 
 
 def tolerance_of(model: Any) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.trial import first_agreeing
 from hf_triton.text_generation.engine.own_logits import (
     check_numbers,
     difference,
@@ -37,11 +38,13 @@ _EXACT, _ROUNDED = 1e-3, 2e-2
 
 
 class Batches(Enum):
-    """Kinds of batches, the largest first."""
-
     PADDED = "padded batches"
     EQUAL = "batches of equal prompt lengths"
     ALONE = "batches of one prompt"
+
+
+# The prompts that are tried in each, of which so many, the last, are compared; the largest first.
+_TRIED = {Batches.PADDED: ((0, 1, 2), 2), Batches.EQUAL: ((3, 2), 1), Batches.ALONE: ((2,), 1)}
 
 
 def shown_batches(model: Any, pad: Pad) -> Batches:
@@ -61,20 +64,22 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
 
     is_exact = model.dtype == torch.float32 and getattr(model, "hf_quantizer", None) is None
 
-    def largest(candidates: tuple[Batches, ...]) -> Batches:
-        tolerance = _EXACT if is_exact else _ROUNDED
+    def largest(*candidates: Batches) -> Batches:
         alone = torch.cat([logits(1), logits(2)])
-        for batches in candidates:
-            among = (0, 1, 2) if batches is Batches.PADDED else (3, 2)
-            expected = alone if batches is Batches.PADDED else alone[1:]
-            if difference(logits(*among)[1:], expected) <= tolerance:
-                return batches
-        if difference(logits(2), alone[1:]) > tolerance:
+
+        def differs(batches: Batches) -> float:
+            among, num = _TRIED[batches]
+            return difference(logits(*among)[-num:], alone[-num:])
+
+        named = ((one.value, one) for one in candidates)
+        tolerance = _EXACT if is_exact else _ROUNDED
+        found, _ = first_agreeing(named, differs, tolerance, taken="generates in")
+        if found is None:
             log.warn("the model's answers differ from run to run: none can be compared")
-        return Batches.ALONE
+        return found or Batches.ALONE
 
     check_numbers(logits(0))
     for width in SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
-            return largest((Batches.PADDED, Batches.EQUAL))
-    return largest((Batches.EQUAL,))
+            return largest(*Batches)
+    return largest(Batches.EQUAL, Batches.ALONE)

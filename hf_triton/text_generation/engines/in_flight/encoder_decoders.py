@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.generation_rules import decoder_start, neutral_config
 from hf_triton.text_generation.engine.own_logits import narrowed
@@ -103,22 +103,21 @@ def _select(
     """
     model, trial = setup.model, _trial(setup, sources, start)
 
-    def matching(refusals: Refusals, *, pads: bool) -> RunnerSpec | None:
+    def matching(*, pads: bool) -> tuple[RunnerSpec | None, str]:
         specs = [
             RunnerSpec(name, partial(kind, pads=pads), chunked_prefill=False)
             for name, kind in _RUNNERS.items()
         ]
-        return trial.select(trial.expected(), specs, shapes, refusals)
+        return trial.select(trial.expected(), specs, shapes)
 
     for width in () if setup.sources else SMALL_WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
-            found = matching(Refusals(), pads=True)
+            found, _ = matching(pads=True)
             if found is not None:
                 return found
             break
-    refusals = Refusals()
     with narrowed(model, "sliding_window".__eq__, _WINDOW):
-        found = matching(refusals, pads=False)
+        found, refusals = matching(pads=False)
     if found is None:
-        raise UnsupportedModelError(str(refusals))
+        raise UnsupportedModelError(refusals)
     return found

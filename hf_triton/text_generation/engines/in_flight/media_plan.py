@@ -13,7 +13,7 @@ import torch
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import EngineError, place, reason
-from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
@@ -59,7 +59,7 @@ def select_with_media(
     computed in chunks, and whether their keys and values may be shared. Raises
     UnsupportedModelError where no runner's logits agree with the model's own.
     """
-    preferred, refusals, own_attention = plain.of_model or plain, Refusals(), entry.own_attention
+    preferred, own_attention = plain.of_model or plain, entry.own_attention
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             with own_attention.restored():
@@ -73,7 +73,7 @@ def select_with_media(
             for spec in dict.fromkeys((preferred, CACHE))
         ]
         own_attention.restore()
-        found = trial.select(expected, specs, shapes, refusals)
+        found, refusals = trial.select(expected, specs, shapes)
         if found is None:
             raise UnsupportedModelError(f"with images: {refusals}")
         _encode_by_item(entry, prompts, expected.tolerance)

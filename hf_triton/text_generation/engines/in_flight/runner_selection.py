@@ -20,7 +20,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
-from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import narrowed
 from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend, plain_attention
 from hf_triton.text_generation.forward.paged.attention_selection import (
@@ -94,20 +94,14 @@ def select_runner(
     """
     if device.type == "cpu":
         choose_experts(model)
-    refusals = Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             trial = text_trial(model, device, max_model_len)
             expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
-        found = trial.select(
-            expected,
-            _candidates(model, shapes, device, compiled=compiled),
-            shapes,
-            refusals,
-            unfit=UnsupportedLayersError,
-        )
+        candidates = _candidates(model, shapes, device, compiled=compiled)
+        found, refusals = trial.select(expected, candidates, shapes, unfit=UnsupportedLayersError)
     if found is None:
         why = "none of the ways to compute its steps in flight gives what its own generate gives"
         raise UnsupportedModelError(f"{why} ({refusals})")

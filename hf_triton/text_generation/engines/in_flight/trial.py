@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hf_triton.runtime.attention import OwnAttention
-from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
+from hf_triton.runtime.trial import RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import (
     check_numbers,
     difference,
@@ -121,12 +121,11 @@ class Trial:
         expected: Expected,
         candidates: Iterable[RunnerSpec],
         shapes: list[LayerShape],
-        refusals: Refusals,
         **more: Any,
-    ) -> RunnerSpec | None:
+    ) -> tuple[RunnerSpec | None, str]:
         """The first runner that gives the expected logits, or in 16 bits some that are as near to
-        those of float32. The model attends by itself again after each that is rejected. Raises
-        LoadError for NaN in all.
+        those of float32; None, and why, where none does. The model attends by itself again after
+        each that is rejected. Raises LoadError for NaN in all.
         """
         check_numbers(expected.logits)
         own_attention = OwnAttention(self.model)
@@ -147,14 +146,9 @@ class Trial:
             farther = self._error(logits, exact) / self._error(expected.logits, exact)
             return expected.tolerance if farther <= _FARTHER else found
 
-        return first_agreeing(
-            candidates,
-            differs,
-            expected.tolerance,
-            refusals,
-            give_back=own_attention.restore,
-            **more,
-        )
+        named = ((spec.name, spec) for spec in candidates)
+        give_back = own_attention.restore
+        return first_agreeing(named, differs, expected.tolerance, give_back=give_back, **more)
 
     def logits(self, spec: RunnerSpec, shapes: list[LayerShape]) -> torch.Tensor:
         """A runner's logits (probes, forced tokens + 1, vocab), float32, over a cache full of NaN,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.runtime.trial import Refusals, RunnerSpec
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine import own_logits
 from hf_triton.text_generation.engine.own_logits import difference
 from hf_triton.text_generation.engines.in_flight.runner_selection import in_pages_by
@@ -31,11 +31,12 @@ def test_a_runner_that_mixes_up_the_second_pages_of_rows_is_refused() -> None:
 
     model = tiny_model("llama")
     trial, shapes = text_trial(model, CPU), layer_shapes(model, CPU)
-    expected, refusals = trial.expected(), Refusals()
+    expected = trial.expected()
     specs = [in_pages_by(PagedRunner, attend) for attend in (mixed_up, plain_attention)]
-    assert trial.select(expected, specs[:1], shapes, refusals) is None
-    assert "logits differ by" in str(refusals)
-    assert trial.select(expected, specs[1:], shapes, Refusals()) is specs[1]
+    found, why = trial.select(expected, specs[:1], shapes)
+    assert found is None
+    assert why.startswith("packed: logits differ by ")
+    assert trial.select(expected, specs[1:], shapes) == (specs[1], "")
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def selected(trial: Trial, logits: torch.Tensor, monkeypatch: pytest.MonkeyPatch
     """Whether a runner with these logits is taken where nearly none may differ."""
     monkeypatch.setattr(Trial, "logits", lambda *_: logits)
     expected, spec = Expected(trial.expected().logits, 1e-6), RunnerSpec("one", lambda *_: None)
-    return trial.select(expected, [spec], [], Refusals()) is spec
+    return trial.select(expected, [spec], [])[0] is spec
 
 
 def test_in_16_bits_a_runner_may_differ_that_is_as_near_to_float32(
