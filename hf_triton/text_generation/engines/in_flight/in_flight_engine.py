@@ -24,7 +24,7 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
-from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
+from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
@@ -93,21 +93,18 @@ class InFlightEngine(Engine):
                 f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
             ) from error
         try:
-            runner = self._plan.make_runner(setup.model, cache, setup.device)
+            runner: Runner = self._plan.make_runner(setup.model, cache, setup.device)
         except UnsupportedLayersError as error:
             raise UnsupportedModelError(f"prepared layers: {reason(error)}") from error
         self._takes_snapshots = runner.takes_snapshots
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         load_loops(setup.device, setup.model.dtype)
-        if isinstance(runner, ExtrasRunner):
-            runner.plain = with_cuda_graphs(runner.plain, setup.device)
-            self.runner = runner
-        else:
-            self.runner = with_cuda_graphs(runner, setup.device)
+        self.runner = with_cuda_graphs(runner.plain or runner, setup.device)
         if setup.adapters is not None:
-            plain, extras = self.runner, AdaptedSteps(setup.adapters, setup.device)
-            self.runner = ExtrasRunner(plain, runner, extras)
-            self.runner.name = f"{plain.name}, adapters"
+            runner.extras = AdaptedSteps(setup.adapters, setup.device)
+            runner.name = f"{self.runner.name}, adapters"
+        if runner.extras is not None:
+            runner.plain, self.runner = self.runner, runner
         self._use_new_space(shares=False)
         try:
             self._warm_up()

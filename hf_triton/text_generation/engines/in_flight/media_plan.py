@@ -17,7 +17,7 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
+from hf_triton.text_generation.forward.transformers.step_extras import StepMedia
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
@@ -128,8 +128,11 @@ def _with_media(plain: RunnerSpec, media: RunnerSpec, entry: DecoderEntry) -> Ru
     def make(*given: Any) -> Runner:
         # The one that runs the model last: another may reset how the model attends.
         of_text = None if plain is media else plain(*given)
-        of_model = media(*given)
-        return ExtrasRunner(of_text or of_model, of_model, StepMedia(entry))
+        runner: Runner = media(*given)
+        runner.extras = StepMedia(entry)
+        if of_text is not None:
+            runner.plain, runner.argmax = of_text, of_text.argmax
+        return runner
 
     name = media.name if plain is media else f"{plain.name}, {media.name} with images"
     return replace(media, name=name, make=make)

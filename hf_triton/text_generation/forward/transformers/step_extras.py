@@ -1,6 +1,4 @@
-"""Contexts of forwards whose steps have more than tokens: adapters, or images and sounds. Other
-steps are computed without.
-"""
+"""Contexts of forwards whose steps have more than tokens: adapters, or images and sounds."""
 
 from __future__ import annotations
 
@@ -12,33 +10,6 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAdapters
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 from hf_triton.text_generation.sequence.sequence import Sequence
-
-from .transformers_runner import Runner
-
-
-class ExtrasRunner(Runner):
-    """Computes steps with ``extras`` by ``inner``, within their context, others by ``plain``, over
-    one cache.
-    """
-
-    def __init__(self, plain: Runner, inner: Runner, extras: StepMedia | AdaptedSteps) -> None:
-        self.plain, self.inner, self.extras = plain, inner, extras
-        self.cache, self.argmax = inner.cache, plain.argmax
-        self.supports_drafts = plain.supports_drafts and inner.supports_drafts
-        self.takes_snapshots = plain.takes_snapshots and inner.takes_snapshots
-
-    @property
-    def computes_answers_otherwise(self) -> bool:
-        return self.plain.computes_answers_otherwise or self.inner.computes_answers_otherwise
-
-    def forward(self, step: Step) -> torch.Tensor:
-        if not self.extras.are_in(step):
-            return self.plain.forward(step)
-        return self.inner.in_parts(step, self._forward)
-
-    def _forward(self, part: Step) -> torch.Tensor:
-        with self.extras.around(part):
-            return self.inner.forward(part)
 
 
 class StepMedia:

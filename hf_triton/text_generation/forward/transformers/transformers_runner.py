@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol
 
 import torch
 
@@ -20,13 +20,24 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(dim=-1)
 
 
+class Extras(Protocol):
+    """The context of forwards whose steps have more than tokens."""
+
+    def are_in(self, step: Step) -> bool: ...
+
+    def around(self, step: Step) -> AbstractContextManager[None]: ...
+
+
 class Runner(ABC):
-    """Computes steps over ``cache``. ``supports_drafts``: it can take tokens back.
+    """Computes steps over ``cache``: those with ``extras`` within their context, others by
+    ``plain``, where that is another runner. ``supports_drafts``: it can take tokens back.
     ``takes_snapshots``: its states can be kept for other prompts.
     """
 
     name = ""
     cache: Any
+    extras: Extras | None = None
+    plain: Runner | None = None
     supports_drafts = False
     takes_snapshots = False
     argmax: Callable[[torch.Tensor], torch.Tensor] = staticmethod(argmax)
@@ -43,7 +54,14 @@ class Runner(ABC):
     def compute(self, step: Step) -> torch.Tensor:
         """Copies shared states and pages, then computes the step."""
         self.cache.copy(step.copies)
-        return self.forward(step)
+        if self.extras is not None and self.extras.are_in(step):
+            return self.in_parts(step, self._with_extras)
+        return (self.plain or self).forward(step)
+
+    def _with_extras(self, part: Step) -> torch.Tensor:
+        assert self.extras is not None
+        with self.extras.around(part):
+            return self.forward(part)
 
     @abstractmethod
     def forward(self, step: Step) -> torch.Tensor:

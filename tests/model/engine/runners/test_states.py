@@ -5,7 +5,7 @@ their share of a prompt, and that a wrong one is found at load.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +21,6 @@ from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import paged_runner
 from hf_triton.text_generation.forward.states import state_runner as states_runner
-from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
-from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -193,18 +191,3 @@ def test_a_row_that_a_sequence_needs_takes_no_snapshot() -> None:
     space.allocate(dummy_sequence([7] * 40, SamplingParams(1)))
     assert made[1].snapshot is None
     assert not space.kept
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
-def test_no_answer_is_shared_where_one_of_two_runners_computes_it_otherwise(number: int) -> None:
-    both: list[Any] = [CacheRunner.__new__(CacheRunner) for _ in range(2)]
-    for runner in both:
-        runner.cache = None
-    both[number] = _Otherwise()
-    assert ExtrasRunner(both[0], both[1], cast("Any", None)).computes_answers_otherwise
-
-
-class _Otherwise(CacheRunner):
-    cache, computes_answers_otherwise = None, True
-
-    def __init__(self) -> None: ...
