@@ -26,8 +26,8 @@ class RunnerSpec:
     chunked_prefill: bool = True
     of_model: RunnerSpec | None = None
 
-    def __call__(self, *given: Any) -> Any:
-        runner = self.make(*given)
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        runner = self.make(*given, **more)
         runner.name = self.name
         return runner
 

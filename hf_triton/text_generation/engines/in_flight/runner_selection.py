@@ -29,7 +29,8 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
     select_attention,
 )
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
-from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
+from hf_triton.text_generation.forward.states.own_functions import OwnFunctions
+from hf_triton.text_generation.forward.states.row import StateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 
@@ -47,9 +48,10 @@ def _fused(*given: Any) -> Any:
 
 
 def _states(*given: Any) -> Any:
-    from hf_triton.text_generation.forward.states.state_runner import StateRunner  # needs Numba
+    from hf_triton.text_generation.forward.states import compiled_functions  # needs Numba
 
-    return StateRunner(*given, _compiled_attention())
+    functions = compiled_functions.CompiledFunctions
+    return StateRunner(*given, _compiled_attention(), functions=functions)
 
 
 def _packed(model: Any, cache: Any, device: torch.device, **more: Any) -> Any:
@@ -68,7 +70,8 @@ def _compiled_attention() -> Attend:
 PACKED = RunnerSpec("packed", _packed)
 PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True))
 FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
-STATES = RunnerSpec("packed, states", _states)
+STATES = RunnerSpec(StateRunner.name, _states)
+OWN_STATES = RunnerSpec(StateRunner.name, partial(StateRunner, functions=OwnFunctions))
 CACHE = RunnerSpec("cache", CacheRunner)
 # For models whose prompts' tokens all see each other (PaliGemma), or whose recurrence does not go
 # on from an earlier chunk's state (transformers' scan of Mamba 1 takes none).
@@ -117,7 +120,7 @@ def _candidates(
     keeps_latents = any(hasattr(module, "expand_kv") for module in model.modules())
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
     if keep_states(shapes) and all(shape.is_packed for shape in shapes) and not keeps_latents:
-        in_pages = _on_gpu(PagedStateRunner, model, shapes, device)
+        in_pages = _on_gpu(OWN_STATES, model, shapes, device)
         found += [STATES, in_pages] if compiled else [in_pages]
     if compiled and is_plain:
         found.append(FUSED)
@@ -159,7 +162,7 @@ def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
 
 
 def _attention_cases(
-    model: Any, shapes: list[LayerShape], device: torch.device, kind: type[PagedRunner]
+    model: Any, shapes: list[LayerShape], device: torch.device, kind: Any
 ) -> set[AttentionCase]:
     """The cases of attention that the model's layers make in a trial run."""
     cases: set[AttentionCase] = set()

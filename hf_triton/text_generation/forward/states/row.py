@@ -1,6 +1,6 @@
-"""Runs a model with states over a row of tokens of many sequences: its modules run as if every
-sequence began, and functions of ours replace transformers' own in the model's source, for the time
-of a forward. They know where sequences end, and keep their states.
+"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward: its modules
+run as if every sequence began, and functions of ours replace transformers' own in the model's
+source, for the time of a forward. They know where sequences end, and keep their states.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ class RowFunctions:
         return self._states[key]
 
 
-class RowStateRunner(PagedRunner):
+class StateRunner(PagedRunner):
+    """Computes by ``functions`` of states, made for the cache."""
+
+    name = "packed, states"
     supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
 
@@ -115,11 +118,11 @@ class RowStateRunner(PagedRunner):
         model: Any,
         cache: PagedCache,
         device: torch.device,
-        functions: RowFunctions,
         *attend: Attend,
+        functions: Callable[[PagedCache], RowFunctions],
     ) -> None:
         super().__init__(model, cache, device, *attend)
-        self._functions = functions
+        self._functions = functions(cache)
         self._cache_name = cache_argument(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         modules = {type(module).__module__ for module in model.modules()}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from hf_triton.text_generation.forward.states.compiled_functions import CompiledFunctions
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
-from hf_triton.text_generation.forward.states.state_runner import StateFunctions
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 
@@ -38,7 +38,7 @@ def functions(kind: str, size: tuple[int, ...], dtype: torch.dtype) -> tuple[Any
     layer = LayerShape(0, 0, 0, dtype, CPU, states=(shape,))
     cache = PagedCache([layer], PagedSize(1, 8, NUM_SLOTS - 1, 0))
     cache.states[0][0].normal_()
-    made = StateFunctions(cache)
+    made = CompiledFunctions(cache)
     made.runs = runs()
     made.expect(kind, 0, 0)
     return made, cache.states[0][0]

@@ -19,8 +19,7 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
 )
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
-from hf_triton.text_generation.forward.states import paged_runner
-from hf_triton.text_generation.forward.states import state_runner as states_runner
+from hf_triton.text_generation.forward.states import compiled_functions, own_functions
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -85,10 +84,10 @@ def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
 @pytest.mark.parametrize(
     "compiled, owner, name, fault",
     [
-        (True, states_runner, "runs_of", new_where(lambda run: 0)),
-        (True, states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
-        (False, paged_runner, "runs_of", new_where(lambda run: 0)),
-        (False, paged_runner, "runs_of", new_where(lambda run: 1)),
+        (True, compiled_functions, "runs_of", new_where(lambda run: 0)),
+        (True, compiled_functions, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
+        (False, own_functions, "runs_of", new_where(lambda run: 0)),
+        (False, own_functions, "runs_of", new_where(lambda run: 1)),
         (False, PagedStep, "_once", of_padding),
     ],
 )

@@ -1,6 +1,5 @@
-"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on the CPU, by
-compiled convolutions and recurrences. Unlike transformers' own, these scans go on from a state, so
-prompts are computed in chunks.
+"""Updates states in a packed forward on the CPU by compiled convolutions and recurrences. Unlike
+transformers' own, these scans go on from a state, so prompts are computed in chunks.
 
 Each function has the name and arguments of transformers' own (which come from causal-conv1d,
 mamba-ssm and flash-linear-attention), with a batch of one row. It knows from the step where
@@ -19,22 +18,13 @@ from hf_triton.runtime.kernels.layout import CHANNELS
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.step import PagedStep
-from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, UnsupportedStatesError, runs_of
+from .row import NO_LIMIT, RowFunctions, Run, UnsupportedStatesError, runs_of
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _SILU = ("silu", "swish")
 
 
-class StateRunner(RowStateRunner):
-    """Raises UnsupportedStatesError for another device, ImportError without Numba."""
-
-    def __init__(self, model: Any, cache: PagedCache, device: torch.device, *others: Any) -> None:
-        if device.type != "cpu":
-            raise UnsupportedStatesError(f"it is on {device.type}")
-        super().__init__(model, cache, device, StateFunctions(cache), *others)
-
-
-class StateFunctions(RowFunctions):
+class CompiledFunctions(RowFunctions):
     """``runs`` (count, 6) int64 are the first numbers of each ``Run`` of the step."""
 
     def __init__(self, cache: PagedCache) -> None:

@@ -1,8 +1,8 @@
-"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on any device, by
-the model's own functions of states: the decodes are one batch of what updates a state by a token,
-and each chunk is a call of what scans many. transformers takes kernels of causal-conv1d, mamba-ssm
-or flash-linear-attention for them where those are installed. Steps of decodes alone fit a CUDA
-graph: the host reads nothing, and what they launch depends on their number.
+"""Updates states in a packed forward on any device by the model's own functions: the decodes are
+one batch of what updates a state by a token, and each chunk is a call of what scans many.
+transformers takes kernels of causal-conv1d, mamba-ssm or flash-linear-attention for them where
+those are installed. Steps of decodes alone fit a CUDA graph: the host reads nothing, and what they
+launch depends on their number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..paged.step import PagedStep
-from .row import NO_LIMIT, RowFunctions, RowStateRunner, Run, runs_of
+from .row import NO_LIMIT, RowFunctions, Run, runs_of
 
 # The functions that a model's source calls for one token, by those for many.
 _UPDATES = {
@@ -30,22 +30,15 @@ _UPDATES = {
 _OnState = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-class PagedStateRunner(RowStateRunner):
-    """Calls the model's own functions of states, decodes together and each chunk by itself."""
-
-    name = "packed, states"
-
-    def __init__(self, model: Any, cache: PagedCache, device: torch.device, *others: Any) -> None:
-        super().__init__(model, cache, device, OwnFunctions(cache), *others)
-
-
 class _Own(NamedTuple):
     scan: Callable[..., Any]
     update: Callable[..., Any]
 
 
 class OwnFunctions(RowFunctions):
-    """Arguments and results are those of StateFunctions (state_runner.py)."""
+    """Calls the model's own functions, decodes together and each chunk by itself. Arguments and
+    results are those of CompiledFunctions (compiled_functions.py).
+    """
 
     def __init__(self, cache: PagedCache) -> None:
         super().__init__(cache)
