@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.devices.cuda_capture import capture_on_stream
 from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, not_as_generated, reason
@@ -24,7 +25,7 @@ from .engine.encoder_engine import EncoderEngine
 from .options import EncoderOptions
 from .runners.encoder_runner import Runner, RunnerSetup, random_encodings, select_runner
 from .runners.packed_runner import PackedRunner
-from .runners.padded_runner import EQUAL_LENGTHS, PADDED
+from .runners.padded_runner import EQUAL_LENGTHS, PADDED, PaddedRunner
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, TaskSetup
 from .texts.encoding import set_padding
@@ -176,9 +177,9 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     graphs on a GPU.
     """
     if setup.device.type == "cuda":
-        from .runners.graph_runner import GraphRunner
-
-        return select_runner(setup, (GraphRunner, PADDED, EQUAL_LENGTHS))
+        make = partial(PaddedRunner, capture=capture_on_stream(setup.device))
+        graphs = RunnerSpec(f"{PADDED.name}, CUDA graphs", make)
+        return select_runner(setup, (graphs, PADDED, EQUAL_LENGTHS))
     prepacked = cache(partial(prepack, setup.model, many_rows=True))
 
     def fused(setup: RunnerSetup) -> Runner:

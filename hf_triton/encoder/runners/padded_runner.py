@@ -10,11 +10,13 @@ from functools import partial
 
 import torch
 
+from hf_triton.runtime.devices.cuda_capture import Capture
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.trial import RunnerSpec
 
 from ..texts.encoding import ROWS, Encoding, padded_rows, padding_filler
 from .encoder_runner import Runner, RunnerSetup, call_options, check_rotation, output_of
+from .graphs import Graphs
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
@@ -23,7 +25,9 @@ Forward = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
 class PaddedRunner(Runner):
-    """``forward_padded`` computes (batch, length) inputs; the default is the model's forward."""
+    """``forward_padded`` computes (batch, length) inputs; the default is the model's forward.
+    With ``capture`` short batches are replayed as CUDA graphs.
+    """
 
     name = "batches cut by length"
 
@@ -33,6 +37,7 @@ class PaddedRunner(Runner):
         forward_padded: Forward | None = None,
         *,
         equal_lengths: bool = False,
+        capture: Capture | None = None,
     ) -> None:
         """``equal_lengths``: no padding at all, a batch is of one length."""
         super().__init__(setup)
@@ -44,13 +49,16 @@ class PaddedRunner(Runner):
         self.follows_threads = forward_padded is None
         self._pad_id = padding_filler(setup.model.config)
         self._is_per_token = setup.output != "sequences"
+        self._graphs = Graphs(setup, capture, self.rows, self._computed) if capture else None
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
         found: dict[int, torch.Tensor] = {}
         for indexes in self.cuts([len(encoding) for encoding in batch]):
             part = [batch[index] for index in indexes]
-            output = self.forward_part(part)
+            output = None if self._graphs is None else self._graphs.replayed(part)
+            if output is None:
+                output = self._computed(to_device(self.rows(part), self.setup.device))
             for index, encoding, one in zip(indexes, part, output, strict=False):
                 found[index] = encoding.of_tokens(one) if self._is_per_token else one
         return [found[index] for index in range(len(batch))]
@@ -71,12 +79,9 @@ class PaddedRunner(Runner):
         if cut:
             yield cut
 
-    def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
-        """One batch -> (batch, longest, size), or (batch, size)."""
-        return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
-
-    def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        return dict(zip(ROWS, rows, strict=False))
+    def _computed(self, rows: torch.Tensor) -> torch.Tensor:
+        """(inputs, batch, longest) -> (batch, longest, size), or (batch, size)."""
+        return self._forward(dict(zip(ROWS, rows, strict=False)))
 
     def rows(self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0) -> torch.Tensor:
         """The model's inputs, (inputs, batch, longest) int64 on the CPU, padded on the right,

@@ -15,7 +15,8 @@ from hf_triton.encoder.runners.encoder_runner import (
     reference_forward,
     select_runner,
 )
-from hf_triton.encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
+from hf_triton.encoder.runners.graphs import bucket_of, buckets
+from hf_triton.encoder.runners.padded_runner import PaddedRunner
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.devices.cuda_capture import Replay
 from hf_triton.runtime.trial import RunnerSpec
@@ -54,7 +55,7 @@ def test_replayed_batches_agree_with_the_model(
 ) -> None:
     setup = setup_of(tiny_encoder(architecture, auto_class, tmp_path), output, auto_class)
     capture = Capture()
-    runner = select_runner(setup, [RunnerSpec("graphs", partial(GraphRunner, capture=capture))])
+    runner = select_runner(setup, [RunnerSpec("graphs", partial(PaddedRunner, capture=capture))])
     encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     before = capture.num_captures
@@ -72,7 +73,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
     def fails(run: Callable[[], torch.Tensor]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    runner = GraphRunner(setup, fails)
+    runner = PaddedRunner(setup, capture=fails)
     encodings = random_encodings(setup, (5, 40))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
@@ -91,7 +92,7 @@ def test_a_capture_that_fails_costs_its_own_bucket_alone(
 
     setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     capture = NoMemoryForOne()
-    runner = GraphRunner(setup, capture)
+    runner = PaddedRunner(setup, capture=capture)
     assert capture.num_captures == len(list(buckets(setup.max_length))) - 1
     encodings = random_encodings(setup, (5, 40))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
@@ -112,7 +113,7 @@ def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
         return forward(**inputs)
 
     setup.model.forward = recorded
-    GraphRunner(setup, Capture())
+    PaddedRunner(setup, capture=Capture())
     assert masks
     assert all(0 in mask for mask in masks)
 

@@ -10,19 +10,18 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
 import torch
 
-from hf_triton.runtime.devices.cuda_capture import Capture, Replay, capture_on_stream
+from hf_triton.runtime.devices.cuda_capture import Capture, Replay
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.log import warn
 
 from ..texts.encoding import Encoding
 from .encoder_runner import RunnerSetup
-from .padded_runner import PaddedRunner
 
 # A bucket is at most half as long again as the texts in it: attention's time grows with the square
 # of the length.
@@ -36,26 +35,32 @@ _MOST_FAILURES = 3  # captures that fail, with none that succeeds, before it giv
 Bucket = tuple[int, int]  # batch size, length
 
 
-class GraphRunner(PaddedRunner):
-    """Replays the graphs of ``capture``. All graphs share one input and one output buffer."""
+class Graphs:
+    """``rows`` pads a batch to (inputs, batch size, length) on the CPU; ``compute`` is captured on
+    such. All graphs share one input and one output buffer.
+    """
 
-    name = "batches cut by length, CUDA graphs"
-
-    def __init__(self, setup: RunnerSetup, capture: Capture | None = None) -> None:
-        super().__init__(setup)
+    def __init__(
+        self,
+        setup: RunnerSetup,
+        capture: Capture,
+        rows: Callable[..., torch.Tensor],
+        compute: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._max_length, self._rows, self._compute = setup.max_length, rows, compute
         num_inputs = 3 if setup.has_token_types else 2
         self._inputs = torch.zeros(num_inputs * MAX_TOKENS, dtype=torch.int64, device=setup.device)
         self._output = torch.empty(0)
         self._captured: dict[Bucket, Replay] = {}
-        self._capture_all(capture or capture_on_stream(setup.device))
+        self._capture_all(capture)
 
-    @torch.inference_mode()
-    def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
-        bucket = bucket_of(len(part), max(map(len, part)), self.setup.max_length)
+    def replayed(self, part: Sequence[Encoding]) -> torch.Tensor | None:
+        """The output of a batch; None where no graph holds it."""
+        bucket = bucket_of(len(part), max(map(len, part)), self._max_length)
         replay = None if bucket is None else self._captured.get(bucket)
         if replay is None or bucket is None:
-            return super().forward_part(part)
-        self._fill(self.rows(part, *bucket))
+            return None
+        self._fill(self._rows(part, *bucket))
         # The next replay writes over a graph's output.
         return replay().clone()
 
@@ -66,7 +71,7 @@ class GraphRunner(PaddedRunner):
 
     def _capture_all(self, capture: Capture) -> None:
         failures = []
-        found = buckets(self.setup.max_length)
+        found = buckets(self._max_length)
         for bucket in found:
             try:
                 self._captured[bucket] = self._record(capture, bucket)
@@ -85,11 +90,10 @@ class GraphRunner(PaddedRunner):
         num_rows, length = bucket
         # With some padding: transformers leaves out a mask that hides nothing, but never while it
         # captures, and then attention would be captured that was not warmed up.
-        padded = Encoding([self._pad_id] * max(1, length - 1))
-        inputs = self.named(self._fill(self.rows([padded], num_rows, length)))
+        inputs = self._fill(self._rows([Encoding([0] * max(1, length - 1))], num_rows, length))
 
         def run() -> torch.Tensor:
-            output = self._forward(inputs)
+            output = self._compute(inputs)
             if not len(self._output):
                 most = MAX_TOKENS if output.dim() == 3 else BATCH_SIZES[-1]
                 self._output = output.new_empty(most * output.shape[-1])
