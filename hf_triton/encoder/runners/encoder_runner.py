@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.fused.reading.attention import stable_length
 from hf_triton.runtime.trial import RunnerSpec, first_agreeing
@@ -73,9 +74,6 @@ class Runner(ABC):
         (size,) where the kind is "sequences". An output does not depend on the others' texts.
         """
 
-    def close(self) -> None:  # noqa: B027, most have nothing to give back
-        """Restores the model's own attention and layers."""
-
 
 def select_runner(
     setup: RunnerSetup,
@@ -83,7 +81,8 @@ def select_runner(
     tolerance: float | None = None,
 ) -> Runner:
     """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
-    that of their dtype, or of quantized layers. Raises LoadError.
+    that of their dtype, or of quantized layers. The model attends by itself again after each that
+    is rejected. Raises LoadError.
     """
     config = setup.model.config.get_text_config()
     windows = [getattr(config, name, None) or 0 for name in _WINDOWS]
@@ -99,13 +98,11 @@ def select_runner(
     made: list[Runner] = []
 
     def difference(candidate: RunnerSpec | type[Runner]) -> float:
+        made.clear()
         made.append(candidate(setup))
-        return largest_difference(made[-1].forward(scene), expected)
+        return largest_difference(made[0].forward(scene), expected)
 
-    def give_back() -> None:
-        while made:
-            made.pop().close()
-
+    give_back = OwnAttention(setup.model).restore
     allowed = tolerance_of(setup.model) if tolerance is None else tolerance
     told = "differs from the model's own output by {:.2g}"
     named = ((candidate.name, candidate) for candidate in candidates)

@@ -10,9 +10,10 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,7 +22,9 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.log import warn
 
 from ..texts.encoding import Encoding
-from .encoder_runner import RunnerSetup
+
+if TYPE_CHECKING:
+    from .padded_runner import PaddedRunner
 
 # A bucket is at most half as long again as the texts in it: attention's time grows with the square
 # of the length.
@@ -36,18 +39,11 @@ Bucket = tuple[int, int]  # batch size, length
 
 
 class Graphs:
-    """``rows`` pads a batch to (inputs, batch size, length) on the CPU; ``compute`` is captured on
-    such. All graphs share one input and one output buffer.
-    """
+    """A runner's forward, captured for each bucket. All share one input and one output buffer."""
 
-    def __init__(
-        self,
-        setup: RunnerSetup,
-        capture: Capture,
-        rows: Callable[..., torch.Tensor],
-        compute: Callable[[torch.Tensor], torch.Tensor],
-    ) -> None:
-        self._max_length, self._rows, self._compute = setup.max_length, rows, compute
+    def __init__(self, runner: PaddedRunner, capture: Capture) -> None:
+        self._runner, setup = runner, runner.setup
+        self._max_length = setup.max_length
         num_inputs = 3 if setup.has_token_types else 2
         self._inputs = torch.zeros(num_inputs * MAX_TOKENS, dtype=torch.int64, device=setup.device)
         self._output = torch.empty(0)
@@ -57,12 +53,11 @@ class Graphs:
     def replayed(self, part: Sequence[Encoding]) -> torch.Tensor | None:
         """The output of a batch; None where no graph holds it."""
         bucket = bucket_of(len(part), max(map(len, part)), self._max_length)
-        replay = None if bucket is None else self._captured.get(bucket)
-        if replay is None or bucket is None:
+        if bucket is None or bucket not in self._captured:
             return None
-        self._fill(self._rows(part, *bucket))
+        self._fill(self._runner.rows(part, *bucket))
         # The next replay writes over a graph's output.
-        return replay().clone()
+        return self._captured[bucket]().clone()
 
     def _fill(self, rows: torch.Tensor) -> torch.Tensor:
         """Copies inputs to the graphs' buffer without waiting; returns a view of it."""
@@ -90,10 +85,11 @@ class Graphs:
         num_rows, length = bucket
         # With some padding: transformers leaves out a mask that hides nothing, but never while it
         # captures, and then attention would be captured that was not warmed up.
-        inputs = self._fill(self._rows([Encoding([0] * max(1, length - 1))], num_rows, length))
+        padded = Encoding([0] * max(1, length - 1))
+        inputs = self._fill(self._runner.rows([padded], num_rows, length))
 
         def run() -> torch.Tensor:
-            output = self._compute(inputs)
+            output = self._runner.computed(inputs)
             if not len(self._output):
                 most = MAX_TOKENS if output.dim() == 3 else BATCH_SIZES[-1]
                 self._output = output.new_empty(most * output.shape[-1])

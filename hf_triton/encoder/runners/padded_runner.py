@@ -49,7 +49,7 @@ class PaddedRunner(Runner):
         self.follows_threads = forward_padded is None
         self._pad_id = padding_filler(setup.model.config)
         self._is_per_token = setup.output != "sequences"
-        self._graphs = Graphs(setup, capture, self.rows, self._computed) if capture else None
+        self._graphs = Graphs(self, capture) if capture else None
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
@@ -58,7 +58,7 @@ class PaddedRunner(Runner):
             part = [batch[index] for index in indexes]
             output = None if self._graphs is None else self._graphs.replayed(part)
             if output is None:
-                output = self._computed(to_device(self.rows(part), self.setup.device))
+                output = self.computed(to_device(self.rows(part), self.setup.device))
             for index, encoding, one in zip(indexes, part, output, strict=False):
                 found[index] = encoding.of_tokens(one) if self._is_per_token else one
         return [found[index] for index in range(len(batch))]
@@ -79,7 +79,7 @@ class PaddedRunner(Runner):
         if cut:
             yield cut
 
-    def _computed(self, rows: torch.Tensor) -> torch.Tensor:
+    def computed(self, rows: torch.Tensor) -> torch.Tensor:
         """(inputs, batch, longest) -> (batch, longest, size), or (batch, size)."""
         return self._forward(dict(zip(ROWS, rows, strict=False)))
 

@@ -34,7 +34,6 @@ def started(runner: Runner) -> Iterator[EncoderEngine]:
     engine.thread.start()
     yield engine
     engine.thread.stop()
-    runner.close()
 
 
 def computed(engine: EncoderEngine, texts: Sequence[Encoding]) -> list[Any]:

@@ -21,6 +21,7 @@ from hf_triton.encoder.runners.packed_runner import PackedRunner
 from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.task import OutputKind
 from hf_triton.encoder.texts.tokenization import Tokenization
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import LoadError
 from tests.support.encoder_setups import setup_of
 from tests.support.tiny_encoders import ARCHITECTURES, CONTEXT, texts, tiny_encoder
@@ -45,10 +46,11 @@ def test_heads_of_texts_and_pairs_are_each_computed_as_if_alone(
     if output == "sequences":
         encodings += [tokens.encode("a", text, "Anna lives in Paris") for text in texts(3)]
     expected = [reference_forward(setup, encoding) for encoding in encodings]
+    own_attention = OwnAttention(setup.model)
     for candidates in (CANDIDATES, (PaddedRunner,), (FusedRunner,)):
         runner: Runner = select_runner(setup, candidates)
         found = runner.forward(encodings)
-        runner.close()
+        own_attention.restore()
         assert [one.shape for one in found] == [one.shape for one in expected]
         assert largest_difference(found, expected) < 1e-4
 
