@@ -160,12 +160,15 @@ def test_rows_that_change_in_a_batch_get_smaller_ones(
     ],
 )
 def test_what_padding_changes_after_many_tokens_is_noticed_at_load(
-    model_type: str, config: dict[str, Any]
+    model_type: str, config: dict[str, Any], log_lines: list[str]
 ) -> None:
     """The first counts blocks of 128 tokens from the first pad, the second positions from 16 on."""
     engine = GenerateEngine(setup(random_model(model_type, **config), max_num_seqs=8))
     with running(engine):
         assert "batches of equal prompt lengths" in engine.description
+    (line,) = log_lines
+    why = "not padded batches: logits differ by "
+    assert line.startswith(f"I generates in batches of equal prompt lengths; {why}")
 
 
 def test_answers_that_cannot_be_reproduced_are_said_at_load(
