@@ -90,7 +90,7 @@ def test_nobody_reads_anothers(starter: Starter) -> None:
 def put(kept: KeptResponses, caller: str, response_id: str, size: int, before: Any = None) -> bool:
     output = [{"id": item_id("msg", response_id, 0), "text": "x" * size}]
     response = {"id": response_id, "previous_response_id": before, "output": output}
-    return EarlierResponses(kept, caller, caller).put(response, [])
+    return EarlierResponses(kept, caller, caller).put(response["id"], response, [])
 
 
 @pytest.mark.threat("kept-responses")
@@ -135,7 +135,7 @@ def test_what_is_referred_to_is_no_more_than_a_body_may_be() -> None:
     for number in range(3):
         output = [{"id": f"i{number}", "content": [[]] * 100_000}]
         response = {"id": f"r{number}", "previous_response_id": before, "output": output}
-        EarlierResponses(kept).put(response, [])
+        EarlierResponses(kept).put(response["id"], response, [])
         before = f"r{number}"
     assert EarlierResponses(kept).until("r1")
     with pytest.raises(ApiError, match="too many lists"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal
@@ -20,6 +20,8 @@ _MOST_BYTES = 32 * 2**20  # of one caller
 ALL_BYTES = 256 * 2**20
 _LEAST_BYTES = 32 * 2**10  # that each counts, which bounds how many there are
 PREFIX = "resp_"
+# The id of the response before, and the items of the input and the output.
+_Turn = tuple[str | None, list[Any], list[Json]]
 _NUM_DIGITS = 32  # after it
 
 
@@ -30,19 +32,16 @@ def item_id(prefix: str, response_id: str, number: int) -> str:
 
 @dataclass
 class _Kept:
-    """A response and its ``_Turn``, as JSON. ``owner`` may read it; ``payer`` is counted, which is
-    the address of a caller without a key.
+    """A response's fields and the items of its input, as JSON. ``owner`` may read it; ``payer`` is
+    counted, which is the address of a caller without a key.
     """
 
     owner: str
     payer: str
-    response: bytes
-    turn: bytes
+    response: Mapping[str, Raw]
+    items: bytes
+    num_bytes: int
     until_s: float = 0
-
-    @property
-    def num_bytes(self) -> int:
-        return max(_LEAST_BYTES, len(self.response) + len(self.turn))
 
 
 @dataclass
@@ -102,14 +101,6 @@ class KeptResponses:
                 del self._num_bytes[kept.payer]
 
 
-class _Turn(Struct):
-    """What the prompt of a later response is made from."""
-
-    previous_response_id: str | None
-    items: list[Any]
-    output: list[Json]
-
-
 class Deleted(Struct):
     id: str
     object: Literal["response.deleted"] = "response.deleted"
@@ -121,7 +112,7 @@ class EarlierResponses:
 
     def __init__(self, kept: KeptResponses, owner: str = "", payer: str = "") -> None:
         self._kept, self._owner, self._payer = kept, owner, payer
-        self._read: dict[str, _Turn] = {}
+        self._read: dict[str, _Turn] = {}  # by the id of a response
         self._num_structure = 0
         self._referred: set[str] = set()
 
@@ -134,8 +125,8 @@ class EarlierResponses:
     def are_kept(self) -> bool:
         return self._kept.keep_s > 0
 
-    def response(self, response_id: str) -> Raw:
-        return Raw(self._found(response_id, _not_kept(404, "id")).response)
+    def response(self, response_id: str) -> Mapping[str, Raw]:
+        return self._found(response_id, _not_kept(404, "id")).response
 
     def until(self, response_id: str) -> list[Json]:
         """The items of that response's input and output, after those of all before it."""
@@ -143,9 +134,8 @@ class EarlierResponses:
         found: list[list[Json]] = []
         at: str | None = response_id
         while at is not None:
-            turn = self._turn(at, missing)
-            found.append([*turn.items, *turn.output])
-            at = turn.previous_response_id
+            at, items, output = self._turn(at, missing)
+            found.append([*items, *output])
         return [item for items in reversed(found) for item in items]
 
     def item(self, where: str, item_id: Any) -> Json:
@@ -154,17 +144,18 @@ class EarlierResponses:
             raise missing
         self._referred.add(item_id)
         digits = item_id.partition("_")[2][:_NUM_DIGITS]
-        turn = self._turn(f"{PREFIX}{digits}", missing)
-        found = next((item for item in turn.output if item["id"] == item_id), None)
+        _, _, output = self._turn(f"{PREFIX}{digits}", missing)
+        found = next((item for item in output if item["id"] == item_id), None)
         if found is None:
             raise missing
         return found
 
-    def put(self, response: Json, items: list[Any]) -> bool:
+    def put(self, response_id: str, response: Any, items: list[Any]) -> bool:
         """Keeps a response to the items of its input."""
-        turn = _Turn(response["previous_response_id"], items, response["output"])
-        kept = _Kept(self._owner, self._payer, json.encode(response), json.encode(turn))
-        return self._kept.put(response["id"], kept)
+        told, said = json.encode(response), json.encode(items)
+        fields = json.decode(told, type=dict[str, Raw])
+        num_bytes = max(_LEAST_BYTES, len(told) + len(said))
+        return self._kept.put(response_id, _Kept(self._owner, self._payer, fields, said, num_bytes))
 
     def delete(self, response_id: str) -> Deleted:
         self.response(response_id)
@@ -180,9 +171,11 @@ class EarlierResponses:
     def _turn(self, response_id: str, missing: ApiError) -> _Turn:
         found = self._found(response_id, missing)
         if response_id not in self._read:
-            self._num_structure += num_structure(found.turn)
+            output = bytes(found.response["output"])
+            self._num_structure += num_structure(found.items) + num_structure(output)
             check_structure(self._num_structure)
-            self._read[response_id] = json.decode(found.turn, type=_Turn)
+            before = json.decode(found.response["previous_response_id"])
+            self._read[response_id] = before, json.decode(found.items), json.decode(output)
         return self._read[response_id]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, structs, to_builtins
+from msgspec import UNSET, Struct, structs
 
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
@@ -110,8 +110,8 @@ class ResponseWriter(Writer):
         found = [] if self._output else self._open_text("message")
         found += self._close(self._status)
         if self._told["store"]:
-            kept: Json = to_builtins(self.result())
-            self._told["store"] = self.answer.earlier.put(kept, self.asked.told["items"])
+            kept = self.answer.answer_id, self.result(), self.asked.told["items"]
+            self._told["store"] = self.answer.earlier.put(*kept)
         return [*found, self._event(f"response.{self._status}", response=self.result())]
 
     def failed(self, error: ApiError) -> bytes:
