@@ -462,5 +462,5 @@ def _logprobs(token: str) -> dict[str, Any]:
     return {
         "5": {"logprob": -1.5, "rank": 2, "decoded_token": token},
         "6": {"logprob": -0.5, "rank": 1, "decoded_token": "\ufffd"},
-        "7": {"logprob": float("-inf"), "rank": 3, "decoded_token": "\ufffd"},
+        "7": {"logprob": -9999.0, "rank": 3, "decoded_token": "\ufffd"},
     }

@@ -9,26 +9,27 @@ it.
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field, json
 
-# OpenAI's stand-in for a probability too small to tell; JSON has no infinity.
-LEAST_LOGPROB = -9999.0
 _DECODER = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct):
     """One token that could stand at a position; ``rank`` 1 is the likeliest."""
 
-    text: str
     logprob: float | None
-    rank: int
+    rank: Any  # an integer; None without a logprob
+    text: str = field(name="decoded_token")
     bytes: Sequence[int] | None = None
     id: int = 0
+
+
+_POSITIONS = json.Decoder(list[dict[int, Entry]])
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,13 @@ class Offsets:
 
 def read_positions(text: str, offsets: Offsets) -> list[Position]:
     positions = []
-    for tokens in json.loads(text):
-        entries = [
-            Entry(
-                token["decoded_token"],
-                _at_least(token["logprob"]),
-                token["rank"],
-                token.get("bytes"),
-                int(token_id),
-            )
-            for token_id, token in tokens.items()
-        ]
-        ranked = tuple(sorted(entries, key=lambda entry: entry.rank))
-        positions.append(Position(entries[0], ranked, offsets.next(entries[0])))
+    for tokens in _POSITIONS.decode(text):
+        for token_id, entry in tokens.items():
+            entry.id = token_id
+        sampled, *_ = tokens.values()
+        ranked = tuple(sorted(tokens.values(), key=attrgetter("rank")))
+        positions.append(Position(sampled, ranked, offsets.next(sampled)))
     return positions
-
-
-def _at_least(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, LEAST_LOGPROB)
 
 
 def _texts(position: Position, num_alternatives: int) -> dict[str, float | None] | None:
