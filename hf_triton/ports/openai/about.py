@@ -91,6 +91,7 @@ _ANY = Operation(
     error=HubError,
 )
 _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
+MODEL = f"{OF_MODEL}{{model:.+}}"
 _OF_MODEL = Operation(
     "A path of one model, such as /models/NAME/v1/chat/completions; alone as POST /", error=HubError
 )
@@ -128,21 +129,14 @@ class About:
             Route("/v1/models/{name:.+}", self._model, Operation("One model", Model)),
         ]
 
-    def last_routes(self, others: Sequence[Route]) -> list[Route]:
+    def last_routes(self) -> list[Route]:
         """These come last: a model's name may have slashes."""
-        own = [Route("/info", self._info, _INFO), Route("/", self._answer, _ANY)]
-        self._handlers = {(one.method, one.path): one.handler for one in (*others, *own)}
-        path = f"{OF_MODEL}{{path:.+}}"
-        return [*own, *(Route(path, self._of_model, _OF_MODEL, one) for one in ("GET", "POST"))]
-
-    async def _of_model(self, request: web.Request) -> web.StreamResponse:
-        """Hands a request under /models/NAME on to its path's handler."""
-        given, method = request.match_info["path"], request.method
-        paths = [path for of, path in self._handlers if of == method and given.endswith(path)]
-        found = max(paths, key=len, default="")
-        request.match_info["model"] = given.removesuffix(found)
-        alone = self._answer if method == "POST" else self._info
-        return await self._handlers.get((method, found), alone)(request)
+        return [
+            Route("/info", self._info, _INFO),
+            Route("/", self._answer, _ANY),
+            Route(MODEL, self._info, _OF_MODEL, "GET"),
+            Route(MODEL, self._answer, _OF_MODEL, "POST"),
+        ]
 
     async def _health(self, _request: web.Request) -> web.Response:
         if not await self._triton.is_live():

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from generator.spec.task_sets import MEDIA_TASKS
 from hf_triton.ports.callers import of_one_caller
-from hf_triton.ports.openai.about import About, with_schema
+from hf_triton.ports.openai.about import MODEL, About, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
 from hf_triton.ports.openai.connections import (
     Connection,
@@ -131,7 +131,10 @@ class OpenAiApp:
         app = web.Application(middlewares=middlewares)
         app.on_response_prepare.extend((send_id, close_after_chunks, self._access.send_cors))
         app.on_cleanup.append(self._close)
-        for route in with_schema(self._routes()):
+        routes = with_schema(self._routes())
+        named = [replace(one, path=MODEL + one.path) for one in routes if one.path != MODEL]
+        # The longest first: a model's name may have slashes.
+        for route in (*sorted(named, key=lambda one: len(one.path), reverse=True), *routes):
             add = getattr(app.router, f"add_{route.method.lower()}")
             add(route.path, route.handler)
         if self._playground:
@@ -148,7 +151,7 @@ class OpenAiApp:
             **dict.fromkeys(ENCODING, self._encoded),
             **dict.fromkeys(HEARING, self._heard),
         }
-        routes = [
+        return [
             *self._about.routes(),
             *(Route("/v1/responses/{id}", self._keep, *how) for how in KEPT),
             *(
@@ -157,8 +160,8 @@ class OpenAiApp:
                 for path in one.paths
             ),
             *self._adapters.routes(self._asked),
+            *self._about.last_routes(),
         ]
-        return [*routes, *self._about.last_routes(routes)]
 
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0

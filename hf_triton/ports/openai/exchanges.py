@@ -12,6 +12,7 @@ import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +30,7 @@ from hf_triton.ports.refusal import RefusedError
 from hf_triton.runtime.request.request_parameters import CALLER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+json_response = partial(web.json_bytes_response, dumps=to_json)
 
 _SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -181,12 +183,4 @@ def _error(
         body.request_id = id_of(request)
     elif is_hubs(request.path):
         status, body = error.hubs_status, error.hubs_body()
-    return json_response(body, status, {**error.headers(), **(headers or {})})
-
-
-def json_response(
-    value: Any, status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    return web.Response(
-        body=to_json(value), status=status, headers=headers, content_type="application/json"
-    )
+    return json_response(body, status=status, headers={**error.headers(), **(headers or {})})

@@ -53,8 +53,6 @@ from hf_triton.tritonserver.model_state import State
 ReadBody = Callable[[web.Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[Any]]
 _HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
 _FOLDER = Path(__file__).with_name("page")
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_INDEX = "index.html"
 ROOT = "/playground/"
 PATHS = frozenset({ROOT[:-1], ROOT, *(ROOT + file.name for file in _FOLDER.iterdir())})
 # Nothing of another origin is loaded, asked or framed; no text becomes markup or a script.
@@ -71,16 +69,11 @@ _HEADERS = {
 }
 
 
-async def page(request: web.Request) -> web.Response:
+async def page(request: web.Request) -> web.StreamResponse:
     if request.path == ROOT[:-1]:
         return web.Response(status=308, headers={**_HEADERS, "Location": ROOT[1:]})
-    file = _FOLDER / (request.path.removeprefix(ROOT) or _INDEX)
-    return web.Response(
-        body=file.read_bytes(),
-        headers=_HEADERS,
-        content_type=_TYPES[file.suffix],
-        charset="utf-8",
-    )
+    name = request.path.removeprefix(ROOT) or "index.html"
+    return web.FileResponse(_FOLDER / name, headers=_HEADERS)
 
 
 class Playground:
@@ -236,5 +229,4 @@ def _packed(name: str, of_type: str, elements: list[Any]) -> bytes:
 def _unpacked(of_type: str, data: bytes) -> list[Any]:
     if of_type not in ("BYTES", *FORMATS):
         raise ApiError(501, f"the answer has {of_type}, which JSON can't show; use gRPC")
-    values = unpack(of_type, data)
-    return [None if isinstance(one, float) and not math.isfinite(one) else one for one in values]
+    return unpack(of_type, data)
