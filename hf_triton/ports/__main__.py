@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import traceback
 from functools import partial
-from typing import Any
 
 import uvloop
 
+from hf_triton.ports.refusal import report_bug
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import ProxySettings
@@ -37,18 +36,12 @@ def main() -> int:
 
 
 async def _serve(settings: ProxySettings, parent: Parent) -> None:
-    asyncio.get_running_loop().set_exception_handler(_report_bug)
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: report_bug("the ports' process failed", context.get("exception"))
+    )
     retries = RetryCoordinator(settings.abandoned_requests, say_line)
     parent.follow(retries.follow)
     await serve_ports(settings, parent.stop, tell_ready, retries)
-
-
-def _report_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Only the place: a message could quote a request."""
-    error = context.get("exception")
-    frames = traceback.extract_tb(error.__traceback__) if error else None
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
-    sys.stderr.write(f"hf-triton: the ports' process failed: {type(error).__name__} at {place}\n")
 
 
 if __name__ == "__main__":

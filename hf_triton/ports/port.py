@@ -24,7 +24,7 @@ from generator.render.manifest import CONFIG_FILE
 from generator.spec.access import Tls
 from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
-from hf_triton.ports.refusal import RefusedError, needs_admin_key
+from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
@@ -155,7 +155,11 @@ class Port:
     def check_admin_key(self, given: bytes, header: str) -> None:
         """Raises RefusedError where a caller of an API that changes the server lacks the key."""
         if self._admin_key and not hmac.compare_digest(given, self._admin_key.encode()):
-            raise needs_admin_key(header)
+            text = (
+                f"This protocol is restricted: it needs the header {header} with the admin key "
+                "(HF_TRITON_ADMIN_KEY or --admin-key-file), or a server with --open-admin-apis"
+            )
+            raise RefusedError(403, text)
 
     def sweep(self) -> None:
         now = self.now()

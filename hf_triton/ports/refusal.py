@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Mapping
 
 from generator.render.model_config import LACKED_HERE
@@ -28,12 +30,11 @@ def refusal_of(error: BaseException) -> RefusedError:
     if isinstance(error, OSError) and error.errno in LACKED_HERE:
         text = f"the server lacks a resource ({os.strerror(error.errno)}): try again later"
         return RefusedError(503, text, {"Retry-After": "1"})
-    return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")
+    return RefusedError(500, f"internal error: {type(error).__name__}")
 
 
-def needs_admin_key(header: str) -> RefusedError:
-    return RefusedError(
-        403,
-        f"This protocol is restricted: it needs the header {header} with the admin key "
-        "(HF_TRITON_ADMIN_KEY or --admin-key-file), or a server with --open-admin-apis",
-    )
+def report_bug(failed: str, error: BaseException | None) -> None:
+    """Reports an error by its type and place: its message could quote a request."""
+    frames = traceback.extract_tb(error.__traceback__) if error else None
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    sys.stderr.write(f"hf-triton: {failed}: {type(error).__name__} at {place}\n")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
-import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
@@ -26,7 +24,7 @@ from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
 from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
 from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
-from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.refusal import RefusedError, refusal_of, report_bug
 from hf_triton.runtime.request.request_parameters import CALLER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -161,16 +159,12 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
     """The error itself, or for a bug of ours one that says no more than its type."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, RefusedError):
-        return of_refusal(error)
     if isinstance(error, RecursionError):
         return ApiError(400, "the body: nested too deeply")
-    # Only the place: the text could quote a prompt.
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"
-    label = f"[request id: {request_id}]"
-    sys.stderr.write(f"hf-triton: {label} the OpenAI API failed at a request: {place}\n")
-    return ApiError(500, f"internal error: {type(error).__name__}")
+    if not isinstance(error, RefusedError):
+        label = f"[request id: {request_id}]"
+        report_bug(f"{label} the OpenAI API failed at a request", error)
+    return of_refusal(refusal_of(error))
 
 
 def _error(

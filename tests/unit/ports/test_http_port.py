@@ -256,7 +256,7 @@ async def test_a_bug_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> No
             client.post(GENERATE, b"{}")
             got = await client.answer()
         assert got.status == 500
-        assert got.error == "internal error of the proxy: KeyError"
+        assert got.error == "internal error: KeyError"
         client.post(GENERATE, b"{}")
         assert (await client.answer()).status == 200
 
