@@ -97,7 +97,7 @@ class FoundCalls:
         self._pieces: list[str] = []  # that wait
         self._holds = False  # whether a call may have begun
         self._within_text = False  # where nothing is a call without a mark
-        self._num_calls = 0
+        self.num_calls = 0
 
     def read(self, text: str, *, ends: bool) -> Read:
         read = Read()
@@ -111,9 +111,6 @@ class FoundCalls:
         if self._tools.forced is not None:
             read.text = ""
         return read
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        return "tool_calls" if reason == "stop" and self._num_calls else reason
 
     def _num_text(self, waiting: str) -> int:
         """The number of characters before what may be a call."""
@@ -140,7 +137,7 @@ class FoundCalls:
                 end = mark.start() if mark else len(text)
                 read.text += text[at:end]
                 at, self._within_text = end, False
-            if self._num_calls:
+            if self.num_calls:
                 at = self._after_call(text, at)
             # A call begins after white space, and what comes before calls.
             begun = _end(self._begin, text, at)
@@ -150,9 +147,9 @@ class FoundCalls:
             self._within_text = not found.calls
             read.text += found.text if found.calls else text[at : found.end]
             for name, arguments in found.calls:
-                if self._tools.parallel or not self._num_calls:
-                    read.calls.append(new_call(self._num_calls, name, arguments))
-                    self._num_calls += 1
+                if self._tools.parallel or not self.num_calls:
+                    read.calls.append(new_call(self.num_calls, name, arguments))
+                    self.num_calls += 1
             at = found.end
 
     def _after_call(self, text: str, at: int) -> int:
@@ -250,7 +247,9 @@ class AnswerReader:
         return read
 
     def finish_reason(self, reason: str | None) -> str | None:
-        return reason if self._calls is None else self._calls.finish_reason(reason)
+        """To OpenAI a call that was asked for by name is no reason to stop."""
+        has_called = isinstance(self._calls, FoundCalls) and self._calls.num_calls
+        return "tool_calls" if reason == "stop" and has_called else reason
 
 
 class FoundReasoning:

@@ -51,7 +51,3 @@ class NamedCall:
         self._begun = True
         more = Call(function=Function(arguments=text), index=0)
         return Read(calls=[more if begun else new_call(0, self._name, text)])
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        """Leaves the reason: to OpenAI a call that was asked for by name is no reason to stop."""
-        return reason
