@@ -22,6 +22,7 @@ from hf_triton.runtime.request.request_parameters import CALL, CALLER
 MAX_VALUES = 8_388_608
 # Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
 _MAX_SHARED_ELEMENTS = 2**40
+_OWN = {CALLER, CALL}  # parameters that only the proxy sends
 # Triton reads names, and texts of parameters, up to their first zero byte: two different ones would
 # be one.
 _WITH_ZERO_BYTE = "got a text with a zero byte in it"
@@ -96,41 +97,36 @@ def timeout_s_of(request: bytes) -> float:
     return int(found[1]) / 1000 if found else math.inf
 
 
-def checked_infer(
-    head: bytes, num_bytes: int, alias: str = "", call: str = ""
-) -> tuple[bytes, list[str]]:
-    """The JSON of /infer, written anew, and the outputs to be classified. ``num_bytes`` is the size
-    of the whole body, binary data included; ``alias`` is what the model is told of the caller,
-    ``call`` of the request itself. Raises RefusedError.
+def checked_infer(head: bytes, num_bytes: int, **own: str) -> tuple[bytes, list[str]]:
+    """Writes the JSON of /infer anew; returns it and the outputs to be classified. ``num_bytes`` is
+    the size of the whole body, binary data included; ``own`` are parameters that only the proxy
+    sends. Raises RefusedError.
     """
     _check_size(head)
     request = _decoded(_INFER, head)
     for tensor in request.inputs:
         _check_shape(tensor, num_bytes)
         _check_binary(tensor, num_bytes)
-    own, given = {CALLER: alias, CALL: call}, request.parameters or {}
-    if any(own.values()) or own.keys() & given.keys():
-        rest = {key: value for key, value in given.items() if key not in own}
-        request.parameters = {**rest, **{key: value for key, value in own.items() if value}}
+    given = request.parameters or {}
+    if own or not _OWN.isdisjoint(given):
+        rest = {key: value for key, value in given.items() if key not in _OWN}
+        request.parameters = {**rest, **own}
     classified = [
         one.name for one in request.outputs or () if "classification" in (one.parameters or ())
     ]
     return _ENCODER.encode(request), classified
 
 
-def checked_generate(body: bytes, alias: str = "", call: str = "") -> bytes:
-    """The body of /generate, written anew without empty lists: from 26.04 on Triton refuses one for
-    a tensor. ``alias`` is what the model is told of the caller, ``call`` of the request itself.
-    Raises RefusedError.
+def checked_generate(body: bytes, **own: str) -> bytes:
+    """Writes the body of /generate anew without empty lists: from 26.04 on Triton refuses one for a
+    tensor. ``own`` are parameters that only the proxy sends. Raises RefusedError.
     """
     fields = {
         name: value
         for name, value in _checked_fields(body).items()
         if not _EMPTY_LIST.fullmatch(value)
     }
-    for name, value in ((CALLER, alias), (CALL, call)):
-        if value:
-            fields[name] = Raw(_ENCODER.encode(value))
+    fields |= {name: Raw(_ENCODER.encode(value)) for name, value in own.items()}
     return _ENCODER.encode(fields)
 
 
@@ -163,7 +159,7 @@ def _check_fields(where: str, fields: dict[str, Raw], body: bytes) -> None:
             text = _decoded(_ANY, bytes(value))
             if isinstance(text, str) and "\0" in text:
                 raise RefusedError(400, f"{name[:64]}: {_WITH_ZERO_BYTE}")
-    for name in (CALLER, CALL):
+    for name in _OWN:
         fields.pop(name, None)
 
 

@@ -18,6 +18,7 @@ from hf_triton.ports.http.request import ADMIN_HEADER, Request
 from hf_triton.ports.http.upstream import Pool, Upstream, read_left
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError
+from hf_triton.runtime.request.request_parameters import CALL, CALLER
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _TOLD_BY_LOADED = ("", "config")  # "" is its metadata
@@ -88,17 +89,17 @@ class HttpProxy(Port):
         """The request for tritonserver. Raises RefusedError."""
         head_length = request.head_length(len(body))
         alias = request.account.alias if request.account else ""
+        told = {CALLER: alias, CALL: first_text(request.call_name, streams=request.streams)}
+        own = {name: value for name, value in told.items() if value}
         endpoint = request.endpoint
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
-            call = first_text(request.call_name, streams=False)
-            head, classified = checked_infer(body[:end], len(body), alias, call)
+            head, classified = checked_infer(body[:end], len(body), **own)
             self.check_classified(request.model, classified)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif endpoint in _GENERATE and (body or request.method == b"POST"):
-            call = first_text(request.call_name, streams=request.streams)
-            body, head_length = checked_generate(body, alias, call), None
+            body, head_length = checked_generate(body, **own), None
         elif body:
             head_length = None
             if request.path == _INDEX_PATH:

@@ -173,14 +173,15 @@ def test_too_many_keys_are_refused(place: str) -> None:
 def test_only_the_proxy_names_a_caller_to_a_model() -> None:
     """A name in another case is read beside it, see tests/unit/requests/test_cache_salt.py."""
     asked = infer(parameters={CALLER: "somebody else", "a": 1})
-    for alias, expected in (("", {"a": 1}), ("me", {"a": 1, CALLER: "me"})):
-        sent = json.loads(checked_infer(asked, len(asked), alias)[0])
-        assert sent["parameters"] == expected
+    for own in ({}, {CALLER: "me"}):
+        sent = json.loads(checked_infer(asked, len(asked), **own)[0])
+        assert sent["parameters"] == {"a": 1, **own}
     flat = json.dumps(
         {CALLER: "x", CALL: "x", "parameters": {CALLER: "x", CALL: "x", "a": 1}}
     ).encode()
     assert json.loads(checked_object(flat)) == {"parameters": {"a": 1}}
-    assert json.loads(checked_generate(flat, "me")) == {"parameters": {"a": 1}, CALLER: "me"}
+    own = {CALLER: "me"}
+    assert json.loads(checked_generate(flat, **own)) == {"parameters": {"a": 1}, **own}
 
 
 def test_an_empty_list_for_a_tensor_is_left_out() -> None:

@@ -189,7 +189,7 @@ def _infer_request(
     config: Any, values: Mapping[str, Any], request_id: str, caller: Mapping[str, str]
 ) -> Any:
     """A ModelInferRequest of one row. Raises ApiError, 400, for what the model does not take."""
-    request = new_request(config.name, request_id, ())
+    request = new_request(config.name, request_id, (), caller)
     declared = {tensor.name: tensor for tensor in config.input}
     for name, value in values.items():
         if name not in declared:
@@ -202,8 +202,6 @@ def _infer_request(
         datatype = _datatype(tensor)
         data = _packed(name, datatype, elements)
         add_input(request, name, datatype, batch + shape, data)
-    for name, text in caller.items():
-        request.parameters[name].string_param = text
     return request
 
 

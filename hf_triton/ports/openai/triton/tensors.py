@@ -59,10 +59,10 @@ def infer_request(
     outputs: Iterable[str],
 ) -> Any:
     """A ModelInferRequest of one row; the inputs of ``_PARAMETERS`` are parameters."""
-    request = new_request(model.triton_name, request_id, outputs)
+    own = {name: str(value) for name, value in inputs.items() if name in _PARAMETERS}
+    request = new_request(model.triton_name, request_id, outputs, own)
     for name, value in inputs.items():
-        if name in _PARAMETERS:
-            request.parameters[name].string_param = str(value)
+        if name in own:
             continue
         datatype, data = pack_value(value)
         size = len(value) if isinstance(value, list | tuple) else 1
@@ -71,10 +71,14 @@ def infer_request(
     return request
 
 
-def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
+def new_request(
+    model: str, request_id: str, outputs: Iterable[str], parameters: Mapping[str, str]
+) -> Any:
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name in outputs:
         request.outputs.add(name=name)
+    for name, value in parameters.items():
+        request.parameters[name].string_param = value
     return request
 
 

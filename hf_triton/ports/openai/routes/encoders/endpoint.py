@@ -128,9 +128,8 @@ class Batch:
 
         async def ask_for(first: int) -> Any:
             rows = slice(first, first + size)
-            request = self._request(model, request_id, self.texts[rows], self.pairs[rows])
-            for name, value in parameters.items():
-                request.parameters[name].string_param = value
+            request = new_request(model.triton_name, request_id, self.outputs, parameters)
+            self._add_inputs(request, model, self.texts[rows], self.pairs[rows])
             try:
                 return await infer(request)
             except ApiError as error:
@@ -144,10 +143,9 @@ class Batch:
             for task in tasks:
                 task.cancel()
 
-    def _request(
-        self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
-    ) -> Any:
-        request = new_request(model.triton_name, request_id, self.outputs)
+    def _add_inputs(
+        self, request: Any, model: ServedModel, texts: Sequence[str], pairs: Sequence[str]
+    ) -> None:
         ones = [1] if model.is_batched else []
         columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
         for name, column in columns.items():
@@ -157,7 +155,6 @@ class Batch:
         for name, value in self.options.items():
             datatype, data = pack_value(value)
             add_input(request, name, datatype, [num_rows, *ones], data * num_rows)
-        return request
 
     def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
         rows: dict[str, list[Any]] = {name: [] for name in self.outputs}
