@@ -22,6 +22,7 @@ from hf_triton.tritonserver.listen import Listen
 # The path and the body by the task.
 _SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(COMPLETION_TASKS, ("completions", {"prompt": "I am going"})),
+    **{task: ("chat/completions", {"messages": sample_chat(task)}) for task in MEDIA_TASKS},
     **dict.fromkeys(EMBEDDING_TASKS, ("embeddings", {"input": "I am going"})),
     **dict.fromkeys(CLASSIFIER_TASKS, ("classify", {"input": "I am going"})),
 }
@@ -44,10 +45,7 @@ class OpenAiApi:
     def curl_line(self, model: str, task: str = COMPLETION_TASKS[0]) -> str:
         """A request that fits the task, with the key from its variable."""
         header = f' -H "Authorization: Bearer ${self.key_variable}"' if self.key_variable else ""
-        of_chat = task in MEDIA_TASKS
-        path, asked = (
-            ("chat/completions", {"messages": sample_chat(task)}) if of_chat else _SAMPLES[task]
-        )
+        path, asked = _SAMPLES[task]
         return f"curl {self.url}/v1/{path}{header} -d '{json.dumps({'model': model, **asked})}'"
 
 

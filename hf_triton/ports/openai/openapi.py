@@ -83,17 +83,15 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     found: Json = {
         "operationId": re.sub(r"\W+", "_", name),
         "summary": operation.summary,
+        "parameters": [
+            {"name": variable[1], "in": "path", "required": True, "schema": _TEXT}
+            for variable in _VARIABLE.finditer(route.path)
+        ],
         "responses": {
             "200": {"description": "The answer", "content": answers},
             "default": {"description": "An error, which names its place", "content": failed},
         },
     }
-    variables = [variable[1] for variable in _VARIABLE.finditer(route.path)]
-    if variables:
-        found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in variables
-        ]
     if operation.body:
         bodies = [known[one] for one in operation.bodies]
         schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}

@@ -22,8 +22,7 @@ from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.logprobs import Offsets, Position, read_positions
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.ports.openai.tool_calls.calls import Call
+from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader, Call
 from hf_triton.ports.openai.triton.tensors import Chunk
 from hf_triton.runtime.request.chat_formats import read_counts, read_format
 

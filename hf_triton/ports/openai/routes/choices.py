@@ -36,7 +36,7 @@ from hf_triton.ports.openai.schema.request import (
     asked,
 )
 from hf_triton.ports.openai.schema.tools import read_tools
-from hf_triton.ports.openai.tool_calls.calls import Call
+from hf_triton.ports.openai.tool_calls.answer_reader import Call
 
 _DONE = b"data: [DONE]\n\n"
 _USUAL_EFFORT = "medium"  # where nothing is said

@@ -20,8 +20,7 @@ from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.messages import CountRequest, MessagesRequest
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.tool_calls.answer_reader import num_safe
-from hf_triton.ports.openai.tool_calls.calls import Call
+from hf_triton.ports.openai.tool_calls.answer_reader import Call, num_safe
 
 PATH = "/v1/messages"
 _PING: Json = {"type": "ping"}

@@ -21,7 +21,7 @@ from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLogprobs
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.tool_calls.calls import Call
+from hf_triton.ports.openai.tool_calls.answer_reader import Call
 
 # What an item's id begins with, its own fields and its part, by its type.
 _TEXT_ITEMS: dict[str, tuple[str, Json, Json]] = {

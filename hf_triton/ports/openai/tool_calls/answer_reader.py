@@ -8,12 +8,14 @@ end: what looks like a call within it is none.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
 
 from hf_triton.ports.openai.schema.tools import Tools
-from hf_triton.ports.openai.tool_calls.calls import NamedCall, Read, new_call
 from hf_triton.ports.openai.tool_calls.parameter_calls import ParameterCalls
 from hf_triton.ports.openai.tool_calls.written_values import (
     BEGIN_OF_PYTHON,
@@ -36,6 +38,33 @@ _NO_CALL = re.compile(
     r'(?:\[\s*)?\{\s*(?:"(?!(?:name|arguments|parameters|type|id)")[^"]*"\s*:|[^\s"])|\[\s*[^\s{]'
 )
 _BETWEEN = re.compile(r"[\s,]*")
+
+
+class Function(Struct, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class Call(Struct, kw_only=True):
+    function: Function
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+@dataclass
+class Read:
+    reasoning: str = ""
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+def new_call(index: int, name: str, arguments: str) -> Call:
+    # Nine letters and digits: Mistral's chat templates take no other.
+    call_id = uuid.uuid4().hex[:9]
+    return Call(
+        function=Function(name=name, arguments=arguments), index=index, id=call_id, type="function"
+    )
 
 
 # A call's name, its arguments and its text.
@@ -207,6 +236,23 @@ class FoundCalls:
             else:
                 calls.append((one[0], arguments))
         return Found(calls, end, "\n".join(text) if calls else "")
+
+
+class NamedCall:
+    """The answer is the arguments of the one call that the request named."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun = False
+
+    def read(self, text: str, *, ends: bool) -> Read:  # noqa: ARG002, as FoundCalls
+        begun = self._begun
+        text = text if begun else text.lstrip()  # which alone is no JSON that clients could parse
+        if not text:
+            return Read()
+        self._begun = True
+        more = Call(function=Function(arguments=text), index=0)
+        return Read(calls=[more if begun else new_call(0, self._name, text)])
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int = 0) -> int:

@@ -69,7 +69,8 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         """The texts, and those that they are paired with, if any. Raises ApiError, 400, where
         fields don't go together.
         """
-        return listed(getattr(self, self.fields[0])), []
+        texts = getattr(self, self.fields[0])
+        return [texts] if isinstance(texts, str) else texts, []
 
     def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as of pairs
         texts, pairs = self.sides
@@ -88,10 +89,6 @@ class TeiRequest(EncoderRequest, kw_only=True):
     @property
     def options(self) -> dict[str, TensorValue]:
         return {"truncate": True, **super().options}
-
-
-def listed(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
 
 
 class Listed(Struct):
