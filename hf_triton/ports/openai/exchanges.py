@@ -22,9 +22,9 @@ from hf_triton.ports.openai.connections import check_encoding
 from hf_triton.ports.openai.routes import messages
 from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
 from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
-from hf_triton.ports.openai.triton.client import Metadata
 from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError, refusal_of, report_bug
+from hf_triton.ports.triton_calls import Metadata
 from hf_triton.runtime.request.request_parameters import CALLER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

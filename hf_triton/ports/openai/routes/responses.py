@@ -167,9 +167,6 @@ class ResponseWriter(Writer):
         added = self._event("response.output_item.added", output_index=index, item=dict(item))
         return [*found, added]
 
-    def _is_open_as(self, kind: str) -> bool:
-        return self._is_open and bool(self._output[-1]["type"] == kind)
-
     def _open_text(self, kind: str) -> list[Json]:
         prefix, more, part = _TEXT_ITEMS[kind]
         head = {"id": self._item_id(prefix), "type": kind, **more}
@@ -180,7 +177,8 @@ class ResponseWriter(Writer):
 
     def _add_text(self, kind: str, text: str) -> list[Json]:
         """More of the open item, if it is of that kind, else a new one."""
-        found = [] if self._is_open_as(kind) else self._open_text(kind)
+        is_open = self._is_open and self._output[-1]["type"] == kind
+        found = [] if is_open else self._open_text(kind)
         [part] = self._output[-1]["content"]
         # In place would be in the events before it too.
         part, delta = {**part, "text": part["text"] + text}, {"content_index": 0, "delta": text}

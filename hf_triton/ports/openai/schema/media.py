@@ -121,17 +121,21 @@ def decoded_file(field: str, value: str, *, is_url: bool) -> bytes:
 
 
 class MediaHosts:
-    """The hosts that may be asked. Used within one event loop; ``close`` it in the end."""
+    """The hosts that may be asked. Made and used within one event loop; ``close`` it in the end."""
 
     def __init__(self, hosts: Collection[str] = ()) -> None:
         """``hosts`` are names or addresses, ``HOST`` or ``HOST:PORT``."""
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._session: aiohttp.ClientSession | None = None
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(resolver=_PublicResolver(), use_dns_cache=False),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # a small encoded file can be a huge one
+            headers={"Accept-Encoding": "identity", "User-Agent": "hf-triton"},
+        )
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def fetched(self, media: Sequence[MediaPart]) -> tuple[MediaPart, ...]:
         if sum(part.address is not None for part in media) > _MOST_OF_A_REQUEST:
@@ -163,7 +167,7 @@ class MediaHosts:
         url = URL(address)
         for _ in range(_MOST_REDIRECTS + 1):
             self._check(url)
-            async with self._client().get(url, allow_redirects=False) as answer:
+            async with self._session.get(url, allow_redirects=False) as answer:
                 if answer.status not in _REDIRECTS:
                     return await _body(answer)
                 url = url.join(URL(answer.headers.get("Location", "")))
@@ -186,18 +190,6 @@ class MediaHosts:
             )
         if url.user or url.password:
             raise _RefusedError("it has a user name, allowed: none")
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(resolver=_PublicResolver(), use_dns_cache=False)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                # A small encoded file can be a huge one.
-                auto_decompress=False,
-                headers={"Accept-Encoding": "identity", "User-Agent": "hf-triton"},
-            )
-        return self._session
 
 
 class _RefusedError(Exception):

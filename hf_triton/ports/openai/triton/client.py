@@ -31,6 +31,7 @@ from hf_triton.ports.triton_calls import (
     INFER,
     QUESTION_TIMEOUT_S,
     Asked,
+    Metadata,
     TritonCalls,
     is_unreachable,
     triton_channel,
@@ -38,7 +39,6 @@ from hf_triton.ports.triton_calls import (
 from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY, NOT_FOUND
 
-Metadata = tuple[tuple[str, str], ...]
 _LENGTHS_GOOD_FOR_S = 10.0
 _TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
 _QUESTION = {"text_input": "-", TOKENIZER_QUESTION: json.dumps({"ask": "tokenize"})}
