@@ -1,8 +1,8 @@
 """Compiles constraints, each in a process of its own, so that a large one delays its caller alone.
 
 The program that forks these processes starts with the first constraint and makes llguidance's form
-of the tokenizer. Three constraints are compiled at a time; of those only one may take longer than
-half a second. The results last used are kept. Knows no grammar library.
+of the tokenizer. Three constraints are compiled at a time; of those only one may take more than
+half a second of CPU time. The results last used are kept. Knows no grammar library.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from hf_triton.runtime.errors import OverloadedError, RequestError, reason
 from hf_triton.runtime.sandbox.pool import ForkServerError, Sandbox
 
 from .constraint import Constraint
-from .grammar import WENT_AWAY, Following, Limits
+from .grammar import WENT_AWAY, Following, Limits, busy
 from .grammar_process import read_tokenizer
 from .llguidance_grammars import with_plain_tokens
 
 MAX_PROCESSES = 256  # each has 5 MiB from the beginning
 MAX_BYTES = 2**30  # beyond that, of all of them
 _MAX_CONCURRENT = 3
-_MAX_LONG = 1
-_SHORT_S = 0.5  # most constraints take a few milliseconds
 _MAX_KEPT = 32
 _MAX_KEPT_BYTES = 256 * 2**20
 _MAX_WAITING = 64
@@ -163,7 +161,6 @@ class Compiler:
     def __init__(self, processes: GrammarProcesses, time_limit_s: float) -> None:
         self._processes, self._time_limit_s = processes, time_limit_s
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="grammar")
-        self._long = threading.Semaphore(_MAX_LONG)
         self._lock = threading.Lock()  # guards the rest
         self._kept: OrderedDict[Constraint, Future[Following]] = OrderedDict()
         self._unfinished: set[Future[Following]] = set()
@@ -208,7 +205,7 @@ class Compiler:
             future = self._kept.get(constraint)
             if future is None or not _is_worth_keeping(future):
                 if len(self._unfinished) >= _MAX_WAITING:
-                    raise _busy(constraint)
+                    raise busy(constraint)
                 future = self._kept[constraint] = self._threads.submit(self._make, constraint)
                 self._unfinished.add(future)
                 future.add_done_callback(self._unfinished.discard)
@@ -230,13 +227,7 @@ class Compiler:
 
     def _wait(self, constraint: Constraint, compiled: Following) -> None:
         limit_s, began_s = self._time_limit_s, time.monotonic()
-        if not compiled.wait(_SHORT_S):
-            if not self._long.acquire(blocking=False):
-                raise _busy(constraint)
-            try:
-                compiled.wait(limit_s + _SLACK_S)
-            finally:
-                self._long.release()
+        compiled.wait(limit_s + _SLACK_S)
         if time.monotonic() - began_s >= limit_s:
             raise _TookTooLongError(
                 f"{constraint.kind}: takes more than {limit_s:g} s to prepare (max_grammar_s), "
@@ -280,7 +271,3 @@ def _is_worth_keeping(future: Future[Following]) -> bool:
 def _num_bytes(future: Future[Following]) -> int:
     is_made = future.done() and future.exception() is None
     return future.result().num_bytes if is_made else 0
-
-
-def _busy(constraint: Constraint) -> OverloadedError:
-    return OverloadedError(f"too many of {constraint.kind} are being prepared: try again later")

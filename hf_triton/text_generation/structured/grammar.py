@@ -23,6 +23,10 @@ _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 
 
+def busy(constraint: Constraint) -> OverloadedError:
+    return OverloadedError(f"too many of {constraint.kind} are being prepared: try again later")
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a process. A token of an output mostly takes less than a millisecond."""
@@ -92,7 +96,7 @@ class Following:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for the grammar; returns False while it is being made. Raises RequestError where it
-        can't be made.
+        can't be made, OverloadedError where it takes long, as another one does.
         """
         until_s = time.monotonic() + timeout_s
         while self._made is None and not self.has_ended:
@@ -100,6 +104,8 @@ class Following:
                 return False
         if self._made is None or self.has_ended:
             return True
+        if self._made == (worker.FAILED, BlockingIOError.__name__.encode()):
+            raise busy(self._constraint)
         kind, answer = self._made
         if kind != worker.DONE:
             raise RequestError(answer.decode())

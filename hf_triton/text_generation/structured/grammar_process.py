@@ -5,6 +5,7 @@ processes share llguidance's form of the tokenizer. Imports neither torch nor tr
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import struct
@@ -22,7 +23,8 @@ from .llguidance_grammars import make_matcher, refusal_reason
 GOES_ON, IS_COMPLETE, MAY_END = b"\0", b"\1", b"\2"  # what a token has led to
 OUTPUT = struct.Struct("<Ii")  # its number; the token that it goes on with
 _STACK_BYTES = 64 * 2**20
-_TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
+# Of CPU time; most grammars take a few milliseconds.
+_TURN_S, _LONG_S = 0.1, 0.5
 _NICENESS = 10
 
 
@@ -34,6 +36,7 @@ class _Grammar:
     first: Any
     first_mask: bytes
     problem: RequestError | None = None
+    slot: int  # of the one process that may take long: a file that all have, which it locks
 
     def __init__(self) -> None:
         self.matchers: dict[int, Any] = {}
@@ -61,26 +64,35 @@ def read_tokenizer(content: bytes) -> None:
     _OWN.tokenizer = LLTokenizer(
         given["tokenizer"], n_vocab=given["num_tokens"], eos_token=given["eos_token_ids"] or None
     )
+    _OWN.slot = os.memfd_create("slot")
 
 
 def make(asked: bytes) -> bytes:
     """Makes the grammar of a constraint; returns the state and mask before the first token. A
     thread of its own does so, which gets a low priority if it takes long: on Linux each thread has
-    a niceness of its own. Raises RequestError.
+    a niceness of its own. Raises RequestError; BlockingIOError where another one takes long too.
     """
     threading.stack_size(_STACK_BYTES)
     thread = threading.Thread(target=_OWN.make, args=(decode(asked, type=Constraint),))
     thread.start()
-    thread.join(_TURN_S)
-    while thread.is_alive() and time.process_time() < _TURN_S:
-        thread.join(_TURN_S)  # the machine is busy
+    _join(thread, _TURN_S)
     if thread.is_alive():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
+        _join(thread, _LONG_S)
+    if thread.is_alive():
+        fcntl.lockf(_OWN.slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
         thread.join()
+        fcntl.lockf(_OWN.slot, fcntl.LOCK_UN)
     if _OWN.problem is not None:
         raise _OWN.problem
     return _state(_OWN.first) + _OWN.first_mask
+
+
+def _join(thread: threading.Thread, cpu_s: float) -> None:
+    """Waits for a thread until this process has had so much CPU time, however busy the machine."""
+    while thread.is_alive() and time.process_time() < cpu_s:
+        thread.join(_TURN_S)
 
 
 def follow(order: bytes) -> bytes:

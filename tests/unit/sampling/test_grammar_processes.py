@@ -135,6 +135,33 @@ def test_six_that_never_end_delay_nobody_and_are_gone_in_time(
     compiler.close()
 
 
+@pytest.mark.threat("endless-grammars")
+def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=600.0)
+    first = Told(compiler, endless())
+    assert eventually(takes_long)
+    others = [Told(compiler, endless(40 + number)) for number in range(4)]
+    assert isinstance(Told(compiler, SMALL).wait(), dict)
+    for told in others:
+        said = told.wait()
+        assert isinstance(said, OverloadedError)
+        assert "grammar are being prepared: try again later" in str(said)
+    os.kill(children(program_id())[0], signal.SIGKILL)
+    assert isinstance(first.wait(), OverloadedError)
+    again = Told(compiler, endless(40))  # not refused for ever
+    assert eventually(takes_long)
+    compiler.close()
+    assert "is being unloaded" in str(again.wait())
+
+
+def takes_long() -> bool:
+    """Whether a grammar is made that others have to let go on."""
+    times = (psutil.Process(pid).cpu_times() for pid in children(program_id()))
+    return any(one.user + one.system > 1 for one in times)
+
+
 def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
     processes: GrammarProcesses,
 ) -> None:

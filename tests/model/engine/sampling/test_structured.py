@@ -365,12 +365,10 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
 class FakeCompiled:
     """What ends when it is told to."""
 
-    def __init__(
-        self, constraint: Constraint, told: threading.Event, takes_long: threading.Event
-    ) -> None:
-        self._text, self._told, self._takes_long = constraint.text, told, takes_long
+    def __init__(self, constraint: Constraint, told: threading.Event) -> None:
+        self._text, self._told = constraint.text, told
         self.num_bytes = 200 * 2**20 if self._text.startswith("large") else 0
-        self.has_ended = self.was_killed = self._is_waited_for_again = False
+        self.has_ended = self.was_killed = False
 
     def __call__(self) -> Any:
         return None
@@ -387,28 +385,20 @@ class FakeCompiled:
             raise RequestError("regex: bad")
         if self._text == "ends":
             self.has_ended = True
-        if self._text.startswith("stuck"):
-            return self._told.wait(timeout_s)
-        if not self._text.startswith("slow"):
-            return True
-        if self._is_waited_for_again:
-            self._takes_long.set()
-            return self._told.wait(timeout_s)
-        self._is_waited_for_again = True
-        return self._told.wait(0.02)
+        return not self._text.startswith("slow") or self._told.wait(timeout_s)
 
 
 class Compilation:
     """What a Compiler is given: compiles ``slow`` when it is told to, fails on ``bad``."""
 
     def __init__(self) -> None:
-        self.told, self.takes_long = threading.Event(), threading.Event()
+        self.told = threading.Event()
         self.compiled: list[str] = []
         self.living: weakref.WeakSet[FakeCompiled] = weakref.WeakSet()
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> FakeCompiled:
         self.compiled.append(constraint.text)
-        made = FakeCompiled(constraint, self.told, self.takes_long)
+        made = FakeCompiled(constraint, self.told)
         self.living.add(made)
         return made
 
@@ -502,23 +492,10 @@ def test_however_many_may_wait_for_the_same(asking: Asking, compilation: Compila
 def test_of_those_that_differ_not_too_many_may_wait(
     asking: Asking, compilation: Compilation
 ) -> None:
-    waiting = [asking.begin(f"stuck {number}") for number in range(70)]
+    waiting = [asking.begin(f"slow {number}") for number in range(70)]
     compilation.told.set()
     refused = [answer for answer in waiting if isinstance(answer(), OverloadedError)]
     assert len(refused) == 6
-
-
-def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
-    asking: Asking, compilation: Compilation
-) -> None:
-    first = asking.begin("slow 0")
-    assert compilation.takes_long.wait(60)
-    others = [asking.begin(f"slow {number}") for number in range(1, 9)]
-    assert isinstance(asking("a"), dict)
-    assert all(isinstance(answer(), OverloadedError) for answer in others)
-    compilation.told.set()
-    assert isinstance(first(), dict)
-    assert isinstance(asking("slow 3"), dict)  # not refused for ever
 
 
 def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -> None:
