@@ -39,11 +39,6 @@ class Version(Struct):
     version: str
 
 
-class Document(Struct):
-    openapi: str
-    paths: dict[str, Any]
-
-
 class Model(Struct, kw_only=True):
     id: str
     object: Literal["model"] = "model"
@@ -174,10 +169,8 @@ class About:
     async def _described(self, *models: ServedModel) -> list[Model]:
         lengths = await self._lengths.of(models)
         started = datetime.fromtimestamp(self._started, timezone.utc).isoformat()
-
-        def described(model: ServedModel) -> Model:
-            length = lengths.get(model.triton_name) or UNSET
-            return Model(
+        return [
+            Model(
                 id=model.name,
                 created=self._started,
                 root=model.alias_of or model.name,
@@ -185,12 +178,12 @@ class About:
                 display_name=model.name,
                 created_at=started,
                 parent=model.name.partition(":")[0] if model.adapter else UNSET,
-                max_model_len=length,
-                max_input_tokens=length,
+                max_model_len=lengths.get(model.triton_name, UNSET),
+                max_input_tokens=lengths.get(model.triton_name, UNSET),
                 state=cast("Any", self._retries.model(model.triton_name).residence) or UNSET,
             )
-
-        return list(map(described, models))
+            for model in models
+        ]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         _, handler = await self._fit(request.match_info.get("model", ""))
@@ -224,16 +217,13 @@ class About:
 
 
 def with_schema(routes: Sequence[Route]) -> list[Route]:
-    @functools.cache
-    def described() -> dict[str, Any]:
-        return document(every)
-
     async def schema(_request: web.Request) -> web.Response:
         # The first takes 0.3 s, which neither the start of the port nor another request waits for.
         return json_response(await asyncio.to_thread(described))
 
-    operation = Operation("This port's OpenAPI schema", Document)
+    operation = Operation("This port's OpenAPI schema", dict[str, Any])
     every = [*routes, Route("/openapi.json", schema, operation)]
+    described = functools.cache(functools.partial(document, every))
     return every
 
 
