@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai import exchanges
+from hf_triton.ports.openai import app
 from hf_triton.ports.openai.responses.kept import EarlierResponses
 from hf_triton.ports.openai.routes import answers
 from tests.unit.openai_api.conftest import Translator
@@ -187,15 +188,17 @@ def test_what_is_long_is_read_and_written_on_a_thread(
 ) -> None:
     """Others would wait meanwhile."""
     threads: list[threading.Thread] = []
-    write = answers.to_json
 
-    def noted(value: Any) -> bytes:
-        threads.append(threading.current_thread())
-        return write(value)
+    def noting(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(value: Any) -> Any:
+            threads.append(threading.current_thread())
+            return write(value)
+
+        return noted
 
     asked: dict[str, Any] = {"prompt": "a b", "logprobs": 1, "stream": stream}
-    for module in (answers, exchanges):
-        monkeypatch.setattr(module, "to_json", noted)
+    monkeypatch.setattr(answers, "to_json", noting(answers.to_json))
+    monkeypatch.setattr(app, "json_response", noting(app.json_response))
     reply = api.completion(**asked)
     told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
     (loop,) = set(threads)

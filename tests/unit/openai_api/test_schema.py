@@ -19,7 +19,9 @@ def test_every_route_has_a_schema(api: Translator) -> None:
     async def application() -> web.Application:
         settings = OpenAiPort(0, api.url, has_playground=False)
         app = OpenAiApp(settings, Port(Shared())).application()
-        await app.cleanup()
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await runner.cleanup()
         return app
 
     app = asyncio.run(application())
