@@ -134,8 +134,8 @@ def test_what_is_referred_to_is_no_more_than_a_body_may_be() -> None:
     kept, before = KeptResponses(60), None
     for number in range(3):
         output = [{"id": f"i{number}", "content": [[]] * 100_000}]
-        response: dict[str, Any] = {"id": f"r{number}", "previous_response_id": before, "output": output}
-        EarlierResponses(kept).put(response["id"], response, [])
+        response = {"id": f"r{number}", "previous_response_id": before, "output": output}
+        EarlierResponses(kept).put(f"r{number}", response, [])
         before = f"r{number}"
     assert EarlierResponses(kept).until("r1")
     with pytest.raises(ApiError, match="too many lists"):
