@@ -1,8 +1,8 @@
 """Ends what hangs: tritonserver, its models' processes, and that of the ports. They are then
 started again like those that died.
 
-One rule: a process hangs if it has work and is silent for too long, or was stopped. A process beats
-or answers. A process that is slow, because it computes or because the machine is busy with others,
+One rule: what has work hangs if it is silent for too long, or was stopped. A process beats or
+answers. A process that is slow, because it computes or because the machine is busy with others,
 does not hang: it uses the processor, or waits for it or for a disk. A model says that it is ready.
 A load has a process: Triton 24.10 waits for ever for one that dies in its first moments, and loads
 nothing more by that name. It also waits for ever for the end of one that got no processor for a
@@ -14,10 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE
@@ -29,11 +28,17 @@ from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import server_process, started_s, starts_another, stat_fields
 
-# A stop this short may be a tool's that looks into the process.
-_STOPPED_S = 5.0
-_SILENT_S = 8.0
-# For one that computes all the time: longer than anything that it should do without a word.
-SILENT_THOUGH_BUSY_S = 45.0
+# The seconds of silence after which something hangs.
+LIMITS_S = {
+    "stopped": 5.0,  # a stop that is shorter may be a tool's that looks into the process
+    "idle": 8.0,
+    "busy": 45.0,  # longer than anything that it should do without a word
+    # The engine's own watchdog has waited before (watchdog_s). What it waits for may still end: a
+    # step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
+    "not ready": 60.0,
+    "no process": 15.0,  # a load's is there within one, where there are cores
+    "unnoticed": 15.0,  # Triton takes what has loaded at once
+}
 # Of one core. Threads of Python that wait for one that never lets go of the interpreter wake up
 # 2,000 times a second, and use a tenth.
 _BUSY_SHARE = 0.25
@@ -42,15 +47,10 @@ _UNSURE_S, _WATCHED_S = 2.0, 4.0
 _NUM_LOOKS = 3
 # One that waits for a core or a disk is never found asleep.
 _NUM_ASLEEP = 2
-# Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
-# step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
-_NOT_READY_S = 60.0
-_NO_PROCESS_S = 15.0  # a load's process is there within one, where there are cores
-_LOADED_S = 15.0  # Triton takes what has loaded at once
 _READ_LATE_S = 2.0  # the log's line may be read so long after it was written
 
-Key = TypeVar("Key", bound=Hashable)
 _Load = tuple[str, str]  # Triton's model, its version
+_Silent = tuple[str, str, str]  # one of LIMITS_S, and the same; no version where it is of all
 
 
 @dataclass(frozen=True)
@@ -132,28 +132,13 @@ class HangingProcesses:
             return ""
         watched_s = at_s - seen.since_s
         if now.is_stopped:
-            return "was stopped" if watched_s >= _STOPPED_S else ""
+            return "was stopped" if watched_s >= LIMITS_S["stopped"] else ""
         used_s = now.cpu_s - seen.cpu_s
         is_idle = seen.num_asleep >= _NUM_ASLEEP and used_s <= watched_s * _BUSY_SHARE
-        is_hung = is_idle and silent_s >= _SILENT_S and watched_s >= _WATCHED_S
-        if is_hung or silent_s >= SILENT_THOUGH_BUSY_S:
+        is_hung = is_idle and silent_s >= LIMITS_S["idle"] and watched_s >= _WATCHED_S
+        if is_hung or silent_s >= LIMITS_S["busy"]:
             return f"has not answered for {silent_s:.0f} s"
         return ""
-
-
-class Silence(Generic[Key]):
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since_s: dict[Key, float] = {}
-
-    def longer_than(self, seconds: float, silent: Iterable[Key]) -> list[Key]:
-        """The keys that are silent for at least ``seconds``; their time then starts anew."""
-        now = self._clock()
-        self._since_s = {key: self._since_s.get(key, now) for key in silent}
-        late = [key for key, since_s in self._since_s.items() if now - since_s >= seconds]
-        for key in late:
-            del self._since_s[key]
-        return late
 
 
 @dataclass(frozen=True)
@@ -181,10 +166,9 @@ class HangWatch:
         self._ports, self._say, self._clock = ports, say, clock
         self.hanging = HangingProcesses()
         self._beats: dict[int, _Beat] = {}  # the last one of each process
-        self._num_looks = 0  # for loads, in which no process was on its way
-        self._loads = Silence[_Load](lambda: self._num_looks)
-        self._loaded = Silence[_Load](clock)
-        self._models = Silence[str](clock)
+        # So often, once a second, models and loads were found silent. While we were stopped
+        # ourselves nobody looked.
+        self._num_silent: dict[_Silent, int] = {}
         self._guard, self._tritonserver = 0, 0
         self.not_ready: set[str] = set()  # Triton's models of which a process says so
 
@@ -196,7 +180,7 @@ class HangWatch:
         now, silent_s = self._clock(), dict.fromkeys(pids, 0.0)
         silent_s |= {pid: now - beat.seen_at_s for pid, beat in self._beats.items()}
         server_silent_s = self._answers.silent_s
-        if is_loading and server_silent_s < SILENT_THOUGH_BUSY_S:
+        if is_loading and server_silent_s < LIMITS_S["busy"]:
             server_silent_s = 0.0
         silent_s |= dict.fromkeys(servers, server_silent_s)
         if ports:
@@ -236,43 +220,48 @@ class HangWatch:
         except OSError:
             return last
 
-    def end_unready(self, repository: Path) -> None:
-        """Ends the processes of models that have said for a minute that they are not ready. Never
-        a front: it waits for its engine.
+    def look_at_models(self, repository: Path) -> str:
+        """Ends the processes of models that have said for too long that they are not ready, and
+        those that have loaded and of which Triton takes no notice. Returns a model whose load never
+        ends, "" where there is none.
         """
-        for folder in self._models.longer_than(_NOT_READY_S, self.not_ready):
-            if model_config.engine_of(repository / folder / CONFIG_FILE) is None:
+        processes, silent = self._loads(repository)
+        silent |= {("not ready", folder, ""): True for folder in self.not_ready}
+        before, hung = self._num_silent, ""
+        self._num_silent = {one: before.get(one, -1) + counts for one, counts in silent.items()}
+        for one in [one for one, num in self._num_silent.items() if num >= LIMITS_S[one[0]]]:
+            way, model, version = one
+            del self._num_silent[one]  # its time starts anew
+            if way == "no process":
+                hung = model
+            elif way == "unnoticed":
+                self._say(f"model '{model}' has loaded, unknown to Triton: its process is ended")
+                self._loader.kill(model, processes[model, version])
+            elif model_config.engine_of(repository / model / CONFIG_FILE) is None:
+                # Never a front: it waits for its engine.
                 reason = "it said for a minute that it is not ready"
-                self._loader.end_processes(folder, Cause.NOT_READY, reason)
+                self._loader.end_processes(model, Cause.NOT_READY, reason)
+        return hung
 
-    def hung_load(self, repository: Path) -> str:
-        """A model whose load never ends, "" where there is none. While Triton loads as many as it
-        does at once, others wait for them. Ends the processes that have loaded and of which Triton
-        takes no notice.
+    def _loads(self, repository: Path) -> tuple[dict[_Load, frozenset[int]], dict[_Silent, bool]]:
+        """The loads under way with their processes, and those that are silent, each with whether it
+        counts: while Triton loads as many as it does at once, others wait for them.
         """
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
         processes = {load: self._new_processes(*load, at_s) for load, at_s in loads.items()}
-        lacking = []
+        lacking, silent = list[_Load](), dict[_Silent, bool]()
         for load, pids in processes.items():
             num_needed = model_config.num_processes(repository / load[0] / CONFIG_FILE)
             # Where the version before goes on serving, a part of the new one's may be enough.
             is_served = load not in self._answers.loading
             if len(pids) < (min(1, num_needed) if is_served else num_needed):
                 lacking.append(load)
-        unnoticed = [
-            load
-            for load, pids in processes.items()
-            if load not in lacking and pids and pids <= self._beats.keys()
-        ]
-        for load in self._loaded.longer_than(_LOADED_S, unnoticed):
-            self._say(f"model '{load[0]}' has loaded, unknown to Triton: its process is ended")
-            self._loader.kill(load[0], processes[load])
+            elif pids and pids <= self._beats.keys():
+                silent["unnoticed", load[0], load[1]] = True
         known = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, known))
-        hung = self._loads.longer_than(_NO_PROCESS_S, lacking)
-        self._num_looks += not may_come
-        return hung[0][0] if hung else ""
+        return processes, silent | {("no process", *load): not may_come for load in lacking}
 
     def _new_processes(self, model: str, version: str, began_s: float) -> frozenset[int]:
         """The processes of a load; those of the same version that served before are left out."""
@@ -286,7 +275,7 @@ class HangWatch:
     def _server_processes(self) -> list[int]:
         """The tritonserver, which answers for both, and the guard."""
         if self._guard != self._server.pid:
-            self._loads.longer_than(0, ())  # of a new server none hangs yet
+            self._num_silent = {}  # of a new server nothing hangs yet
             self._tritonserver = server_process(self._server.pid) or 0
             self._guard = self._server.pid if self._tritonserver else 0
         return [pid for pid in (self._tritonserver, self._guard) if pid]

@@ -147,8 +147,7 @@ class Supervisor:
             self._ask_at_s = now + _ASK_EVERY_S
             self._hangs.look(is_loading or bool(self._answers.loading))
             self._ask()
-            self._hangs.end_unready(self._served.repository)
-            hung = self._hangs.hung_load(self._served.repository)
+            hung = self._hangs.look_at_models(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
         # A loading process must be known before it dies: its end is the cause of the failed load.

@@ -173,7 +173,7 @@ def test_a_model_that_says_so_is_not_ready_and_is_ended_after_a_minute(
             ward.look(1)
             beat.write_bytes(b"0")
             os.utime(beat, ns=(0, int(ward.now_s)))
-            ward.watch.end_unready(tmp_path)
+            ward.watch.look_at_models(tmp_path)
 
     ward.models.stubs = frozenset({Stub("front", "1", STUB)})
     say_so(70)
@@ -208,7 +208,7 @@ def hung(ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
         ward.answers.loading = frozenset(loading)
         for _ in range(seconds):
             ward.look(1)
-            found = ward.watch.hung_load(tmp_path)
+            found = ward.watch.look_at_models(tmp_path)
         return found
 
     return look
