@@ -21,9 +21,15 @@ class State(str, enum.Enum):
     ASLEEP = "asleep"  # not loaded, and nobody loads it now
     LOADING = "loading"
     READY = "ready"
+    LEAVING = "leaving"  # its unload is under way
     HEALING = "healing"  # was ready, and is brought back
     FAILED = "failed"  # its load
     GIVEN_UP = "given up"  # was ready, and could not be brought back
+
+    @property
+    def rank(self) -> int:
+        """The state of an entry is that of its folder with the lowest rank."""
+        return _WORST_FIRST.index(self)
 
 
 class Event(enum.Enum):
@@ -33,6 +39,7 @@ class Event(enum.Enum):
     READY = "a version is ready"
     LOAD_FAILED = "a load failed for good"
     DIED = "a process died"
+    UNLOAD = "an unload begins"
     UNLOADED = "it was unloaded"
     SERVER_ENDED = "tritonserver ended"
 
@@ -59,8 +66,11 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.LOADING, Event.LOAD_FAILED): State.FAILED,
     (State.LOADING, Event.UNLOADED): State.ASLEEP,
     (State.READY, Event.DIED): State.HEALING,
+    (State.READY, Event.UNLOAD): State.LEAVING,
     (State.READY, Event.UNLOADED): State.ASLEEP,
     (State.READY, Event.SERVER_ENDED): State.HEALING,
+    (State.LEAVING, Event.READY): State.READY,
+    (State.LEAVING, Event.UNLOADED): State.ASLEEP,
     (State.HEALING, Event.READY): State.READY,
     (State.HEALING, Event.LOAD_FAILED): State.GIVEN_UP,
     (State.HEALING, Event.UNLOADED): State.ASLEEP,
@@ -73,6 +83,10 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.GIVEN_UP, Event.UNLOADED): State.ASLEEP,
     (State.GIVEN_UP, Event.SERVER_ENDED): State.HEALING,
 }
+_WORST_FIRST = (
+    *(State.GIVEN_UP, State.FAILED, State.HEALING, State.LOADING),
+    *(State.LEAVING, State.ASLEEP, State.READY),
+)
 LOADING, NOT_LOADED = "is being loaded", "is not loaded"
 FAILED_TO_LOAD = "failed to load: "
 _DEATHS = (Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.DIED)
@@ -104,8 +118,8 @@ class LastDeath:
 
 class ModelState:
     """One Triton model. ``reason`` says why it is not ready; ``generation`` counts how often it
-    became ready. Where a load of ours is under way, ``in_hand``, its result alone counts, and not
-    what Triton says meanwhile. ``changed`` is set whenever its state changes.
+    became ready. Where a load or unload of ours is under way, ``in_hand``, its result alone counts,
+    and not what Triton says meanwhile. ``changed`` is set whenever its state changes.
     """
 
     def __init__(
@@ -210,6 +224,18 @@ class ModelState:
 
     def unloaded(self, reason: str = NOT_LOADED) -> None:
         with self._lock:
+    def leave(self) -> None:
+        """Notes that an unload of ours begins; ``unloaded`` or ``stays`` ends it."""
+        with self._lock:
+            self._take(Event.UNLOAD, Cause.NONE, "is being unloaded")
+            self.in_hand |= self.state is State.LEAVING
+
+    def stays(self) -> None:
+        """Notes the end of an unload; one that was not unloaded is ready still."""
+        with self._lock:
+            if self.state is State.LEAVING:
+                self.ready()
+
             self.in_hand = False
             self._take(Event.UNLOADED, Cause.NONE, reason)
 
@@ -230,7 +256,7 @@ class ModelState:
                 self.load(in_hand=False)
             elif self.state in (State.LOADING, State.HEALING):
                 self.lost(Cause.LOAD_FAILED, seen.reason)
-            elif self.state is State.READY:
+            elif self.state in (State.READY, State.LEAVING):
                 self.unloaded(seen.reason)
 
     def _take(self, event: Event, cause: Cause, reason: str) -> None:

@@ -38,9 +38,6 @@ _REMIND_EVERY_S = 10.0
 _COUNT_LEFTOVERS_EVERY_S = 10.0
 # Requests in flight may take so long where a server is renewed.
 _RENEW_AFTER_S = 10.0
-_WORST_FIRST = (
-    *(State.GIVEN_UP, State.FAILED, State.HEALING, State.LOADING, State.ASLEEP, State.READY),
-)
 # What callers are told of a model that nobody loads by himself.
 _BY_APPLY = "correct that, and `hf-triton apply` loads it again"
 _BY_HAND = "correct that, and load it again"
@@ -133,7 +130,6 @@ class Supervisor:
             for state in self._states_of(name) if name not in models else ():
                 state.unloaded()
         self.loader.begin(models)
-        self._on_demand.server_started()
         self._report_states()
 
     def _states_of(self, name: str) -> list[ModelState]:
@@ -203,7 +199,7 @@ class Supervisor:
         for part in folders:
             needed = folders if part == name else [part]
             states = self.states.of(needed)
-            worst = _worst(states)
+            worst = min(states, key=lambda one: one.state.rank)
             death = self.states.last_death(needed)
             num_deaths = sum(one.num_deaths for one in states) + self.states.num_server_deaths
             model = on_demand or Model()
@@ -236,7 +232,7 @@ class Supervisor:
     def _reason(self, name: str, states: Sequence[ModelState], on_demand: Model | None) -> str:
         if on_demand and on_demand.is_coming:
             return on_demand.failure
-        worst = _worst(states)
+        worst = min(states, key=lambda one: one.state.rank)
         if self._served.load(name) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
         unready = (one for one in self._served.folders(name) if one in self._hangs.not_ready)
@@ -349,7 +345,3 @@ class Supervisor:
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_EVERY_S))
             self._revive_ports()
-
-
-def _worst(states: Sequence[ModelState]) -> ModelState:
-    return min(states, key=lambda one: _WORST_FIRST.index(one.state))

@@ -40,6 +40,18 @@ def dies(model: ModelState) -> None:
     model.count_death()
 
 
+def leave(model: ModelState) -> None:
+    model.leave()
+
+
+def stays(model: ModelState) -> None:
+    model.stays()
+
+
+def unloaded(model: ModelState) -> None:
+    model.unloaded()
+
+
 def server_dies(model: ModelState) -> None:
     model.server_ended()
 
@@ -80,6 +92,15 @@ STORIES: dict[str, tuple[tuple[Step, ...], State, int]] = {
     "or of one that is unloaded first": ((*SERVED, dies, seen(AWAY)), State.HEALING, 1),
     "somebody unloads it": ((*SERVED, seen(AWAY)), State.ASLEEP, 1),
     "somebody loads it anew": ((*SERVED, seen(LOADING)), State.LOADING, 1),
+    "it is unloaded for others": ((*SERVED, leave), State.LEAVING, 1),
+    "and is gone": ((*SERVED, leave, unloaded), State.ASLEEP, 1),
+    "and is asked for again": ((*SERVED, leave, unloaded, load, ready), State.READY, 2),
+    "what Triton says of one that goes": ((*SERVED, leave, seen(AWAY)), State.LEAVING, 1),
+    "Triton does not unload it": ((*SERVED, leave, stays), State.READY, 2),
+    "it was unloaded before that was known": ((*SERVED, leave, unloaded, stays), State.ASLEEP, 1),
+    "the server dies meanwhile": ((*SERVED, leave, server_dies, unloaded), State.ASLEEP, 1),
+    "and its new one has none": ((*SERVED, leave, server_dies, seen(AWAY)), State.ASLEEP, 1),
+    "one that heals is not unloaded": ((*SERVED, dies, leave), State.HEALING, 1),
     "a reload in the background": ((*SERVED, seen(READY), seen(READY)), State.READY, 1),
     "the server dies": ((*SERVED, server_dies), State.HEALING, 1),
     "and all is loaded": ((*SERVED, server_dies, load, ready), State.READY, 2),

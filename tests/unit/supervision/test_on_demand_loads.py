@@ -58,7 +58,7 @@ class Home:
     def becomes(self, state: str, demand: Mapping[str, tuple[int, int, int]]) -> bool:
         def is_so() -> bool:
             self.models.look(dict(demand), may_begin=True)
-            return self.models.models["a"].state == state
+            return self.models.models["a"].residence == state
 
         return eventually(is_so, 20)
 

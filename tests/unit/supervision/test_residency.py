@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from hf_triton.serving.supervision.on_demand.residency import Demand, Residency
+from hf_triton.tritonserver.model_state import Cause, ModelStates, State
 
 GIB = 2**30
 WAITS, RUNS = Demand(waiting=1), Demand(running=1, num_sent=1)
@@ -27,8 +28,10 @@ class World:
         self.said: list[str] = []
         self.demands: dict[str, Demand] = {}
         self.ends: dict[str, float] = {}
+        self.folders = ModelStates(clock=lambda: self.now)
         self.residency = Residency(
-            *(max_loads, self.sizes.__getitem__, lambda: {"cpu": budget_gib * GIB}),
+            *(max_loads, lambda name: [self.folders[name]]),
+            *(self.sizes.__getitem__, lambda: {"cpu": budget_gib * GIB}),
             load=self._begin_load,
             evict=self._begin_unload,
             say=self.said.append,
@@ -38,10 +41,12 @@ class World:
 
     def _begin_load(self, name: str) -> None:
         self.loads.append(name)
+        self.folders[name].load()
         self.ends[name] = self.now + self.load_s
 
     def _begin_unload(self, name: str) -> None:
         self.evicted.append(name)
+        self.folders[name].leave()
         self.ends[name] = self.now + 0.5
 
     def run(self, seconds: float, **demands: Demand) -> None:
@@ -51,10 +56,12 @@ class World:
             for name, ends_s in list(self.ends.items()):
                 if ends_s <= self.now:
                     del self.ends[name]
-                    if self.residency.models[name].state == "loading":
-                        self.residency.loaded(name)
+                    folder = self.folders[name]
+                    if folder.state is State.LEAVING:
+                        folder.unloaded()
                     else:
-                        self.residency.unloaded(name)
+                        folder.ready()
+            self.residency.look()
             self.residency.set_demands(self.demands)
             self.residency.decide()
             self.now += 0.25
@@ -68,7 +75,7 @@ class World:
 
     @property
     def states(self) -> Mapping[str, str]:
-        return {name: model.state for name, model in self.residency.models.items()}
+        return {name: model.residence for name, model in self.residency.models.items()}
 
 
 def test_a_model_is_loaded_when_it_is_asked_and_stays() -> None:
@@ -160,7 +167,7 @@ def test_a_failure_is_told_once_for_all_and_tried_again_after_a_growing_pause() 
         world.run(0.25, a=WAITS)
         if world.states["a"] == "loading":
             world.ends.clear()
-            world.residency.failed("a", "no such file")
+            world.folders["a"].load_failed(Cause.LOAD_FAILED, "no such file")
             tries.append(world.now)
     pauses = [round(two - one) for one, two in itertools.pairwise(tries)]
     assert pauses == [5, 10, 20]
@@ -200,19 +207,72 @@ def test_a_load_that_takes_long_keeps_no_other_from_loading() -> None:
 
 def test_what_others_load_and_unload_is_seen_and_what_heals_is_not_lost() -> None:
     world = World(2, "a")
-    world.residency.set_ready(ready=["a"], healing=[])
+    folder = world.folders["a"]
+    for happens, state in (
+        (folder.ready, "loaded"),
+        (lambda: folder.died(Cause.KILLED, "its Python process died"), "loaded"),
+        (folder.ready, "loaded"),
+        (folder.unloaded, "asleep"),
+        (lambda: folder.load(in_hand=False), "loading"),
+        (lambda: folder.lost(Cause.LOAD_FAILED, "no such file"), "asleep"),
+    ):
+        happens()
+        world.run(0.25)
+        assert world.states == {"a": state}
+    assert world.said == [], "whoever has loaded it knows"
+    assert world.residency.models["a"].num_loads == 0
+
+
+def test_what_makes_room_is_healed_first() -> None:
+    world = World(1, "a", "b")
+    world.load("a")
+    world.run(20, a=RUNS, b=WAITS)
+    world.folders["a"].died(Cause.CRASHED, "its Python process died")
+    world.run(20, a=WAITS, b=WAITS)
+    assert world.evicted == []
+    world.folders["a"].ready()
+    world.run(4, a=WAITS, b=WAITS)
+    assert world.evicted == ["a"]
+    assert world.states == {"a": "asleep", "b": "loaded"}
+
+
+def test_what_triton_does_not_unload_takes_requests_again() -> None:
+    world = World(2, "a", idle_s=5)
+    world.load("a")
+    while world.states["a"] == "loaded":
+        world.run(0.25)
+    assert world.states == {"a": "leaving"}
+    world.ends.clear()
+    world.folders["a"].stays()
+    world.run(0.25)
     assert world.states == {"a": "loaded"}
-    world.now += 10
-    world.residency.set_ready(ready=[], healing=["a"])
+    assert not world.residency.models["a"].closed
+
+
+def test_what_was_given_up_is_loaded_for_the_next_request_after_the_pause() -> None:
+    world = World(1, "a")
+    world.load("a")
+    world.folders["a"].died(Cause.CRASHED, "its Python process died")
+    for _ in range(6):
+        world.folders["a"].load_failed(Cause.LOAD_FAILED, "no such file")
+    world.run(4, a=WAITS)
+    failure = "no such file; given up after 6 failed loads in a row"
+    assert world.residency.models["a"].failure == failure
+    world.run(2, a=WAITS)
+    assert world.states == {"a": "loading"}
+    assert world.folders["a"].state is State.HEALING
+    world.run(2, a=WAITS)
     assert world.states == {"a": "loaded"}
-    world.residency.set_ready(ready=[], healing=[])
-    assert world.states == {"a": "asleep"}
+    assert world.loads == ["a", "a"]
 
 
 def test_with_the_server_all_is_gone_and_who_still_waits_has_it_loaded_again() -> None:
     world = World(2, "a", "b")
     world.load("a", "b")
-    world.residency.server_ended()
+    world.folders.server_ended()
+    for name in "ab":
+        world.folders[name].unloaded()
+    world.run(0.25)
     assert set(world.states.values()) == {"asleep"}
     world.run(3, b=WAITS)
     assert world.loads == ["a", "b", "b"]

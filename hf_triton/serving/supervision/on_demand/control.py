@@ -9,7 +9,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from queue import SimpleQueue
 
 from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
@@ -22,7 +21,7 @@ from hf_triton.serving.supervision.on_demand.residency import Demand, Residency,
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
-from hf_triton.tritonserver.model_state import ModelStates, State
+from hf_triton.tritonserver.model_state import ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.system_calls import start_thread
 from hf_triton.tritonserver.triton_texts import READY, UNLOADING
@@ -47,18 +46,14 @@ class OnDemandModels:
         self._sizes = Sizes(
             served.repository, settings, self._folders, lambda: loader.stubs, server.api.metrics
         )
-        limits = settings.max_loads, self._sizes.of, self._sizes.limits
-        self._residency = Residency(*limits, self._load, self._evict, say, time.monotonic)
+        about = settings.max_loads, self._states_of, self._sizes.of, self._sizes.limits
+        self._residency = Residency(*about, self._load, self._evict, say, time.monotonic)
         self._entries: dict[str, OnDemandEntry] = {}
         self._owners: dict[str, str] = {}  # of entries and arms
-        self._unloaded = SimpleQueue[tuple[str, int]]()  # with the server that it has left
 
     @property
     def models(self) -> Mapping[str, Resident]:
         return self._residency.models
-
-    def server_started(self) -> None:
-        self._residency.server_ended()
 
     def look(self, demand: PortDemand, *, may_begin: bool) -> None:
         """Begins what is to be done, where it may; to be called four times a second."""
@@ -68,30 +63,12 @@ class OnDemandModels:
         residency.set_entries({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
-        while not self._unloaded.empty():  # before their states are looked at
-            name, pid = self._unloaded.get()
-            if pid == self._server.pid:
-                residency.unloaded(name)
-        states = {name: self._states.of(self._folders(name)) for name in residency.models}
-        ready, coming = set[str](), set[str]()
-        for name, own in states.items():
-            if own and all(one.state is State.READY for one in own):
-                ready.add(name)
-            elif any(one.state is State.HEALING for one in own):
-                coming.add(name)
-        for name, model in residency.models.items():
-            if model.state == "loading" and name in ready:
-                residency.loaded(name)
-                self._sizes.note_loaded(name)
-            reasons = (one.reason for one in states[name] if one.is_lost)
-            is_ours = model.state == "loading" or (model.state == "loaded" and name not in coming)
-            if is_ours and (reason := next(reasons, "")):
-                residency.failed(name, reason)
-        residency.set_ready(ready, coming)
+        for name in residency.look():
+            self._sizes.note_loaded(name)
         residency.set_demands({name: self._demand(name, demand) for name in residency.models})
         # One that is loaded again takes more for a moment.
-        running = {name for name, one in self.models.items() if one.state in ("loaded", "leaving")}
-        self._sizes.measure(running - coming)
+        running = (State.READY, State.LEAVING)
+        self._sizes.measure(name for name, one in self.models.items() if one.state in running)
         if may_begin:
             residency.decide()
 
@@ -105,8 +82,8 @@ class OnDemandModels:
         if found is None:
             return None
         return Model(
-            is_coming=found.state != "loaded" or found.closed,
-            residence=found.state,
+            is_coming=found.residence != "loaded" or found.closed,
+            residence=found.residence,
             waits_for=found.waits_for,
             wait_s=self._settings.load_wait_s,
             failure=found.failure,
@@ -115,14 +92,14 @@ class OnDemandModels:
 
     def report(self, health: Health) -> None:
         """Tells probes and metrics how each model is."""
-        health.on_demand = {name: model.state for name, model in self.models.items()}
+        health.on_demand = {name: model.residence for name, model in self.models.items()}
         health.on_demand_samples = [*self._samples()] if self.models else []
 
     def _samples(self) -> Iterator[Sample]:
         for name, model in self.models.items():
             own = {"model": name}
             for family, value in (
-                ("hf_triton_model_loaded", float(model.state == "loaded")),
+                ("hf_triton_model_loaded", float(model.residence == "loaded")),
                 ("hf_triton_model_loads_total", model.num_loads),
                 ("hf_triton_model_waiting_requests", model.demand.waiting),
                 ("hf_triton_model_load_wait_seconds_total", model.waited_s),
@@ -138,6 +115,9 @@ class OnDemandModels:
     def _folders(self, name: str) -> list[str]:
         """The folders of an entry and its arms, in the order in which they are loaded."""
         return self._entries[name].folders if name in self._entries else []
+
+    def _states_of(self, name: str) -> list[ModelState]:
+        return self._states.of(self._folders(name))
 
     def _load(self, name: str) -> None:
         self._tell_budgets()
@@ -157,7 +137,14 @@ class OnDemandModels:
 
     def _evict(self, name: str) -> None:
         self._sizes.note_unloaded(name)
-        start_thread(self._unload, name)
+        for state in self._states_of(name):
+            state.leave()
+        try:
+            start_thread(self._unload, name)
+        except OSError:
+            for state in self._states_of(name):
+                state.stays()
+            raise
 
     def _unload(self, name: str) -> None:
         """Unloads an entry's folders, each once its requests are answered, and waits until their
@@ -176,7 +163,8 @@ class OnDemandModels:
                     time.sleep(_POLL_S)
                 if self._server.pid == pid:
                     self._states[folder].unloaded()
-        self._unloaded.put((name, pid))
+        for state in self._states.of(folders):
+            state.stays()  # where Triton refused
 
     def _is_there(self, folder: str) -> bool:
         """Returns whether the server or a process still has it."""

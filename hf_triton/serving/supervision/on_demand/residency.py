@@ -1,5 +1,6 @@
 """Chooses the models on demand that are in memory: those that are asked for, as far as
-the memory for all allows; the least recently used one is evicted first. Decides only.
+the memory for all allows; the least recently used one is evicted first. Decides only: how a model
+is, tell the states of its folders.
 
 The first model in line gets room before any other. A model that gets requests without a pause stays
 for a while, so that two that do not fit together take turns instead of loading for each request.
@@ -8,11 +9,12 @@ for a while, so that two that do not fit together take turns instead of loading 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-State = Literal["asleep", "loading", "loaded", "leaving"]
+from hf_triton.tritonserver.model_state import ModelState, State
+
 Sizes = Mapping[str, float]  # bytes by device
 
 # A model is idle once nobody has asked it for so long: clients that ask one after the other pause.
@@ -22,6 +24,9 @@ _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
 _LONG_LOAD_S = 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
+_LOADED, _LOST = (State.READY, State.HEALING), (State.FAILED, State.GIVEN_UP)
+# The words of other states are their own.
+_RESIDENCES = {**dict.fromkeys(_LOADED, "loaded"), **dict.fromkeys(_LOST, State.ASLEEP.value)}
 
 
 class Demand(NamedTuple):
@@ -34,21 +39,22 @@ class Demand(NamedTuple):
 
 @dataclass
 class Resident:
-    """One entry of models.yaml. Times are in seconds of the clock. ``failure`` is why it can't be
-    had before ``retry_at_s``; ``waits_for`` why it is not loaded yet. One that is ``closed`` takes
-    no more requests, and goes once it has answered those that it has.
+    """One entry of models.yaml. Times are in seconds of the clock. ``state`` is that of its folders
+    at the last look. ``failure`` is why it can't be had before ``retry_at_s``; ``waits_for`` why it
+    is not loaded yet. One that is ``closed`` takes no more requests, and goes once it has answered
+    those that it has.
     """
 
     name: str
     idle_s: float | None = None
-    state: State = "asleep"
+    state: State = State.ASLEEP
     demand: Demand = field(default_factory=Demand)
     closed: bool = False
     waits_since_s: float | None = None
     waits_for: str = ""
     asked_at_s: float = -math.inf
+    load_began_s: float | None = None  # of a load that was asked for, until its end is seen
     loaded_at_s: float = -math.inf
-    changed_at_s: float = -math.inf
     load_s: float = 0.0
     made_room_for: str = ""
     failure: str = ""
@@ -63,16 +69,23 @@ class Resident:
         """True if a request waits for it or is computed."""
         return bool(self.demand.waiting or self.demand.running)
 
+    @property
+    def residence(self) -> str:
+        """``asleep``, ``loading``, ``loaded`` or ``leaving``."""
+        state = State.LOADING if self.load_began_s is not None else self.state
+        return _RESIDENCES.get(state, state.value)
+
 
 class Residency:
     """The models of one server. ``sizes`` are bytes by device of an entry, as far as they are
     known; ``limits`` those that all may take together, of each device; ``load`` and ``evict``
-    begin, and ``loaded`` and ``unloaded`` are called when they have ended.
+    begin, as the states of its folders show, which ``states`` returns.
     """
 
     def __init__(
         self,
         max_loads: int,
+        states: Callable[[str], Sequence[ModelState]],
         sizes: Callable[[str], Sizes],
         limits: Callable[[], Sizes],
         load: Callable[[str], None],
@@ -80,7 +93,8 @@ class Residency:
         say: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        self._max_loads, self._sizes, self._limits = max_loads, sizes, limits
+        self._max_loads, self._states = max_loads, states
+        self._sizes, self._limits = sizes, limits
         self._load, self._evict, self._say, self._clock = load, evict, say, clock
         self.models: dict[str, Resident] = {}
 
@@ -91,19 +105,28 @@ class Residency:
         for name, seconds in idle_s.items():
             self.models.setdefault(name, Resident(name)).idle_s = seconds
 
-    def server_ended(self) -> None:
-        """The server has ended, and all that was loaded with it."""
+    def look(self) -> list[str]:
+        """Looks how the models are; returns those whose loads have ended well."""
+        now, loaded = self._clock(), list[str]()
         for model in self.models.values():
-            model.state, model.closed = "asleep", False
-
-    def set_ready(self, ready: Iterable[str], healing: Iterable[str]) -> None:
-        """Notes which models are ready. Those in ``healing`` come back by themselves."""
-        now, ready, healing = self._clock(), set(ready), set(healing)
-        for model in self.models.values():
-            if model.state == "asleep" and model.name in ready:
-                model.state, model.loaded_at_s, model.asked_at_s = "loaded", now, now
-            elif model.state == "loaded" and model.name not in ready | healing:
-                model.state, model.closed = "asleep", False
+            parts, was_loaded = self._states(model.name), model.state in _LOADED
+            model.state = min((one.state for one in parts), key=lambda state: state.rank)
+            began_s = model.load_began_s
+            if model.state not in (State.LOADING, State.HEALING):
+                model.load_began_s = None
+            if model.state is State.READY and (began_s is not None or not was_loaded):
+                model.closed, model.waits_for, model.failure, model.num_failures = False, "", "", 0
+                model.loaded_at_s = model.asked_at_s = now
+            elif model.state in _LOST and (began_s is not None or was_loaded):
+                self._fail(model, next((one.reason for one in parts if one.is_lost), ""))
+            elif model.state is State.ASLEEP:
+                model.closed = False
+            if model.state is State.READY and began_s is not None:
+                model.load_s = now - began_s
+                model.num_loads += 1
+                model.waited_s += now - (model.waits_since_s or now)
+                loaded.append(model.name)
+        return loaded
 
     def set_demands(self, demands: Mapping[str, Demand]) -> None:
         now = self._clock()
@@ -111,7 +134,7 @@ class Residency:
             before, model.demand = model.demand, demands.get(model.name, Demand())
             if model.is_busy or model.demand.num_sent != before.num_sent:
                 model.asked_at_s = now
-            if not model.demand.waiting or model.state == "loaded":
+            if not model.demand.waiting or model.residence == "loaded":
                 model.waits_since_s, model.waits_for = None, ""
             elif model.waits_since_s is None:
                 model.waits_since_s = now
@@ -121,12 +144,12 @@ class Residency:
     def decide(self) -> None:
         now = self._clock()
         for model in self.models.values():
-            if model.closed and model.state == "loaded" and not model.demand.running:
+            if model.closed and model.state is State.READY and not model.demand.running:
                 self._leave(model, "room")
         for model in self.models.values():
             idle_for = now - max(model.asked_at_s, model.loaded_at_s)
-            may_go = model.state == "loaded" and not model.is_busy and model.idle_s is not None
-            if may_go and idle_for > (model.idle_s or 0):
+            is_idle = model.state is State.READY and not model.is_busy
+            if is_idle and model.idle_s is not None and idle_for > model.idle_s:
                 self._say(f"model '{model.name}' is unloaded: no request for {idle_for:.0f} s")
                 self._leave(model, "idle")
         self._load_waiting(now)
@@ -135,7 +158,7 @@ class Residency:
         waiting = [
             (model.waits_since_s, model)
             for model in self.models.values()
-            if model.state == "asleep" and model.waits_since_s is not None and not model.failure
+            if model.residence == "asleep" and model.waits_since_s is not None and not model.failure
         ]
         closed = {model.name for model in self.models.values() if model.closed}
         needed = set[str]()
@@ -152,33 +175,28 @@ class Residency:
                 needed |= self._make_room(model, size, short, now)
                 break  # the first in line gets it
             elif self._num_loading(now) < self._max_loads:
-                self._begin(model, now)
+                model.load_began_s, model.waits_for = now, "it is being loaded"
+                self._load(model.name)
             else:
                 model.waits_for, needed = "others are loaded before it", closed
                 break
         for name in closed - needed:
-            if self.models[name].state == "loaded":
+            if self.models[name].residence == "loaded":
                 self.models[name].closed = False  # who wanted its room has left
 
     def _num_loading(self, now: float) -> int:
         """Without those that take long: they may be downloading."""
-        loading = (one for one in self.models.values() if one.state == "loading")
-        return sum(now - one.changed_at_s < _LONG_LOAD_S for one in loading)
-
-    def _begin(self, model: Resident, now: float) -> None:
-        model.state, model.waits_for = "loading", "it is being loaded"
-        model.changed_at_s = now
-        self._load(model.name)
+        models = self.models.values()
+        began_s = (one.load_began_s for one in models if one.load_began_s is not None)
+        return sum(now - at_s < _LONG_LOAD_S for at_s in began_s)
 
     def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
         """The bytes of each device that are missing."""
-        taken: dict[str, float] = {}
-        for model in self.models.values():
-            for device, count in self._sizes(model.name).items() if model.state != "asleep" else ():
-                taken[device] = taken.get(device, 0.0) + count
+        there = (one.name for one in self.models.values() if one.residence != "asleep")
+        sizes = [size, *map(self._sizes, there)]
         lacking = {
-            device: taken.get(device, 0.0) + count - limits.get(device, math.inf)
-            for device, count in size.items()
+            device: sum(one.get(device, 0.0) for one in sizes) - limits.get(device, math.inf)
+            for device in size
         }
         return {device: count for device, count in lacking.items() if count > 0}
 
@@ -187,10 +205,10 @@ class Residency:
     ) -> set[str]:
         """Picks models to evict for ``model``; returns none while they are not enough."""
         for one in self.models.values():  # room that is coming already
-            if one.state == "leaving":
+            if one.residence == "leaving":
                 short = _less(short, self._sizes(one.name))
         chosen = []
-        loaded = [one for one in self.models.values() if one.state == "loaded"]
+        loaded = [one for one in self.models.values() if one.residence == "loaded"]
         for one in sorted(loaded, key=lambda one: (one.is_busy, one.asked_at_s)):
             if not short:
                 break
@@ -217,7 +235,7 @@ class Residency:
 
     def _leave(self, model: Resident, why: str) -> None:
         self._evict(model.name)  # where that fails, it is tried again
-        model.state, model.closed = "leaving", True
+        model.state, model.closed = State.LEAVING, True
         model.num_evictions[why] += 1
         if why == "room":
             self._say(f"model '{model.name}' is unloaded to make room for '{model.made_room_for}'")
@@ -226,33 +244,11 @@ class Residency:
         now = self._clock()
         model.num_failures += 1
         pause_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (model.num_failures - 1))
-        model.state, model.waits_since_s = "asleep", None
-        model.failure, model.changed_at_s = why, now
-        model.retry_at_s = now + pause_s
+        model.waits_since_s, model.closed = None, False
+        model.failure, model.retry_at_s = why, now + pause_s
         self._say(
             f"model '{model.name}' can't be loaded: {why}; requests try again after {pause_s:.0f} s"
         )
-
-    def loaded(self, name: str) -> None:
-        """Notes that a load has ended well."""
-        if model := self.models.get(name):
-            now = self._clock()
-            if model.waits_since_s is not None:
-                model.waited_s += now - model.waits_since_s
-            model.state, model.closed, model.waits_for = "loaded", False, ""
-            model.load_s, model.failure, model.num_failures = now - model.changed_at_s, "", 0
-            model.loaded_at_s = model.asked_at_s = model.changed_at_s = now
-            model.num_loads += 1
-
-    def failed(self, name: str, why: str) -> None:
-        """A load has failed: requests that wait are refused; it is tried again after a pause."""
-        if model := self.models.get(name):
-            self._fail(model, why)
-
-    def unloaded(self, name: str) -> None:
-        """Notes that a model's processes have ended and their memory is free."""
-        if model := self.models.get(name):
-            model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()
 
 
 def _less(short: Mapping[str, float], size: Sizes) -> dict[str, float]:
