@@ -45,9 +45,9 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     requests wait; with a ``failure`` they are refused, and may come again after ``retry_s``.
 
     ``num_deaths`` of its processes have died, the last one of ``cause`` and ``why``. A model that
-    ``is_ours`` runs our library and knows the parameters by which ports tell it of a request. A
-    model that is loaded on demand has a word for its state in ``residence``; ``waits_for`` says why
-    it is not loaded yet, and requests wait ``wait_s`` for it.
+    ``is_ours`` runs our library and knows the parameters by which ports tell it of a request.
+    ``waits_for`` says why it is not loaded yet. A model that is loaded on demand has a word for its
+    state in ``residence``, and requests wait ``wait_s`` for it.
     """
 
     is_coming: bool = False
@@ -416,10 +416,9 @@ class InFlight:
             raise RefusedError(500, text)
 
     def _too_late(self) -> RefusedError:
-        text = f"model '{self.model}' did not come back in time; try again"
-        if self._told.residence:
-            why = self._told.waits_for or self._told.residence
-            text = f"model '{self.model}' was not loaded in time: {why}; try again"
+        why = self._told.waits_for or self._told.residence
+        what = "was not loaded" if self._told.residence else "did not come back"
+        text = f"model '{self.model}' {what} in time{why and f': {why}'}; try again"
         if self._coordinator.is_stopping:
             text = "the server is stopping; try again"
         return RefusedError(503, text, {"Retry-After": "5"})

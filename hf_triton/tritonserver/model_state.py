@@ -144,8 +144,10 @@ class ModelState:
 
     @property
     def is_coming_back(self) -> bool:
-        """True if requests to it wait until it is ready."""
-        return self.state is State.HEALING or (self.state is State.LOADING and self.was_ready)
+        """True if requests to it wait until it is ready; not for the first try of a first load."""
+        if self.state is State.LOADING:
+            return self.was_ready or self.cause not in (Cause.NONE, Cause.SERVER_ENDED)
+        return self.state is State.HEALING
 
     @property
     def is_lost(self) -> bool:
@@ -213,7 +215,7 @@ class ModelState:
             if delay_s is None:
                 self.lost(cause, reason)
             else:
-                self._note(cause, reason, FAILED_TO_LOAD)
+                self.note(cause, reason, FAILED_TO_LOAD)
             return delay_s
 
     def lost(self, cause: Cause, reason: str) -> None:
@@ -222,8 +224,6 @@ class ModelState:
             self.in_hand = False
             self._take(Event.LOAD_FAILED, cause, reason)
 
-    def unloaded(self, reason: str = NOT_LOADED) -> None:
-        with self._lock:
     def leave(self) -> None:
         """Notes that an unload of ours begins; ``unloaded`` or ``stays`` ends it."""
         with self._lock:
@@ -236,6 +236,8 @@ class ModelState:
             if self.state is State.LEAVING:
                 self.ready()
 
+    def unloaded(self, reason: str = NOT_LOADED) -> None:
+        with self._lock:
             self.in_hand = False
             self._take(Event.UNLOADED, Cause.NONE, reason)
 
@@ -264,9 +266,10 @@ class ModelState:
         if after is not None:
             self.state = after
             self.num_changes += 1
-            self._note(cause, reason, FAILED_TO_LOAD if event is Event.LOAD_FAILED else "")
+            self.note(cause, reason, FAILED_TO_LOAD if event is Event.LOAD_FAILED else "")
 
-    def _note(self, cause: Cause, reason: str, what: str) -> None:
+    def note(self, cause: Cause, reason: str, what: str) -> None:
+        """Notes why it is not ready; ``what`` is said before the reason."""
         self.cause, self.reason = cause, reason
         self._what, self._retry = what, ""
         self._changed.set()
@@ -326,9 +329,11 @@ class ModelStates:
         """
         with self._lock:
             delay_s = self[folders[-1]].load_failed(cause, reason)
-            for model in self.of(folders[:-1]) if delay_s is None else ():
-                if model.in_hand:
+            for model in self.of(folders[:-1]):
+                if model.in_hand and delay_s is None:
                     model.lost(cause, reason)
+                elif model.in_hand:
+                    model.note(cause, reason, FAILED_TO_LOAD)
             return delay_s
 
     def server_died(self, cause: Cause, reason: str) -> None:

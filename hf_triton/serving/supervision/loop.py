@@ -216,6 +216,7 @@ class Supervisor:
                     num_deaths=num_deaths,
                     why=death.reason,
                     cause=death.cause,
+                    waits_for=model.waits_for or worst.told,
                     state=worst.state,
                     reason=reason if part == name else "",
                     is_ours=is_ours,

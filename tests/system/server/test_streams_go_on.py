@@ -195,7 +195,7 @@ def test_streams_go_on_whatever_is_killed(served: tuple[Served, int]) -> None:
         if number % 2 == 0:  # a stream that gets no further between four kills is refused
             assert eventually(partial(all_answered_since, list(num_asked)), 300)
         time.sleep(draw.uniform(0.3, 3))
-        assert eventually(is_ready, 300)  # killed five times as it loads it would be given up
+        assert eventually(is_ready, 300)  # each kill of a load delays the next one
         time.sleep(draw.uniform(0, 1))
         kill(running, kind)
     is_over.set()

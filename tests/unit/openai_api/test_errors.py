@@ -96,6 +96,30 @@ def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> 
     assert late.error["message"] == "model: 'whole' is being loaded; try again"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_model_that_was_given_up_is_told_with_how_it_comes_back(
+    starter: Starter, is_known: bool
+) -> None:
+    """Triton may have had it when it was last asked for its models, or not."""
+    api = starter.api()
+    how = "killed by SIGKILL; given up after 6 failed loads in a row; `hf-triton apply` loads it"
+    names, given_up = ("echo", "echo_stream", "vectors"), State.GIVEN_UP
+    assert api.completion().status == 200
+    for name in () if is_known else names:
+        api.triton.models.pop(name)
+        api.triton.loading.add(name)
+    told = Told(True, failure=how, retry_s=60, reason=how, state=given_up)
+    api.tell(**dict.fromkeys(names, told))
+    if not is_known:
+        assert eventually(lambda: "given up" in api.completion().text)
+    for reply in (
+        *(api.completion(), api.completion(stream=True), api.chat(), api.chat(stream=True)),
+        api.post("/v1/embeddings", model="vectors", input="a"),
+    ):
+        assert reply.status == 503
+        assert how in reply.error["message"]
+
+
 def test_what_is_to_be_served_is_known_by_the_repositorys_record(
     starter: Starter, tmp_path: Path
 ) -> None:

@@ -121,6 +121,28 @@ def test_a_story_ends_as_the_table_says(story: str) -> None:
     assert (model.reason == "") is (state is State.READY)
 
 
+@pytest.mark.parametrize(
+    "steps, waits",
+    [
+        ((load,), False),
+        ((load, fails()), False),
+        ((load, *[fails(Cause.KILLED)] * 5), True),
+        ((load, fails(Cause.DIED)), True),
+        ((load, *[fails(Cause.DIED)] * 2), False),
+        ((load, fails(), server_dies), False),
+        ((*SERVED, dies, *[fails(Cause.KILLED)] * 5), True),
+        ((*SERVED, seen(LOADING)), True),
+        (GIVEN_UP, False),
+        ((*GIVEN_UP, seen(LOADING)), True),
+    ],
+)
+def test_requests_wait_for_what_is_tried_again(steps: tuple[Step, ...], waits: bool) -> None:
+    model = ModelStates(2)["m"]
+    for step in steps:
+        step(model)
+    assert model.is_coming_back is waits
+
+
 def test_every_state_is_left_and_every_one_can_become_ready() -> None:
     assert {state for state, _ in TRANSITIONS} == set(TRANSITIONS.values()) == set(State)
     for state in set(State) - {State.READY}:
@@ -149,6 +171,15 @@ def test_the_last_death_is_that_of_the_model_or_of_the_server() -> None:
     assert states.last_death(["m"]).cause is Cause.CRASHED
     assert states.last_death(["n"]).cause is Cause.KILLED
     assert (states["m"].num_deaths, states.num_server_deaths) == (2, 1)
+
+
+def test_a_front_and_its_engine_are_tried_again_together() -> None:
+    states = ModelStates()
+    for folder in ("f_stream", "f"):
+        states[folder].load()
+    assert states.load_failed(["f_stream", "f"], Cause.KILLED, "killed by SIGKILL") == 0
+    assert {one.is_coming_back for one in states.of(["f_stream", "f"])} == {True}
+    assert states["f_stream"].told == "failed to load: killed by SIGKILL"
 
 
 def test_parts_of_an_entry_are_lost_together_but_those_that_are_ready() -> None:
