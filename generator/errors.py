@@ -33,7 +33,7 @@ _MOST_SHOWN = 100  # of the mistakes of one file
 # Hugging Face user tokens (hf_ and 34 letters) and organisation tokens (api_org_ and 34 letters).
 _TOKEN = re.compile(r"(hf|api_org)_[A-Za-z0-9]{30,}")
 _PERHAPS_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
-# Of an address, which has one slash where it was taken for a path.
+# In an address, which has one slash where it was taken for a path.
 _CREDENTIALS = re.compile(r"(:/{1,2})[^/\s]+@")
 
 

@@ -1,4 +1,4 @@
-"""What serves: what runs inside Triton, and around it ports, a supervisor and the command line.
+"""Serves models: the code inside Triton, and around it ports, supervisor and command line.
 
 The model.py of a generated folder imports its task's classes from here.
 """

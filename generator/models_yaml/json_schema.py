@@ -20,7 +20,7 @@ def json_schema() -> dict[str, Any]:
     kinds["ModelKeys"]["properties"]["task"]["enum"] = [*tasks]
     for name in OVERRIDES:
         kinds["Arm"]["properties"][name] = {"$ref": f"{_MODEL}/properties/{name}"}
-    # What else a model needs may stand in the defaults.
+    # Other required keys may stand in the defaults.
     rules: list[dict[str, Any]] = [{"$ref": _MODEL}, {"required": ["name"]}]
     for tag, task in tasks.items():
         is_of_task = {"properties": {"task": {"const": tag}}, "required": ["task"]}

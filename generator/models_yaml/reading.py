@@ -44,7 +44,7 @@ _OTHER_NAMES = {
     "asr": "automatic-speech-recognition",
     "speech-to-text": "automatic-speech-recognition",
 }
-# What pipelines of transformers were called that no longer are: one model, several names.
+# Former names of transformers' pipelines: one model had several.
 _TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
 _PIPELINES = re.compile(
     r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"

@@ -36,7 +36,7 @@ _GRPC_PORT = 4317
 
 def _without_secret(url: object) -> object:
     if isinstance(url, str) and "@" in url:
-        # What stands before it may be a secret: not shown.
+        # The text before it may be a secret: not shown.
         hint = "set OTEL_EXPORTER_OTLP_HEADERS in the environment"
         message = f"got a URL with '@', but secrets don't belong in this file; {hint}"
         raise refused(message, SAID)

@@ -23,7 +23,7 @@ from generator.spec.triton_models import LAUNCHER_FILE, STEPS, TritonModel, engi
 from hf_triton.python_env.find_environment import ENVIRONMENT_FILE, LIBRARY_PATH
 from hf_triton.runtime.regular_file import read_json
 
-# Where Triton's own backends look for the model, in the version's folder.
+# The files that Triton's own backends load, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 

@@ -39,7 +39,7 @@ from hf_triton.version import LIBRARY_PARAMETER
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 # The model's name in a form; every filter prints it as it is.
 _NAME = "<<name>>"
-# What models that hf-triton exports call theirs (hf_triton/encoder/onnx/export.py).
+# The output's name in models that hf-triton exports (hf_triton/encoder/onnx/export.py).
 _COMPUTED = "output"
 # By a task's OUTPUT, its sizes for each row.
 _SIZES = {"hidden": (-1, -1), "tokens": (-1, -1), "sequences": (-1,)}

@@ -29,7 +29,7 @@ from generator.repository import versions
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
 # In a model's folder: where what it is to hold is put together.
 STAGE = f".version{TEMPORARY_SUFFIX}"
-# Of a script: whoever serves it reads it too, as its shell does.
+# The mode of a script: a shell has to read it, so the server's user may too.
 _RUNNABLE = 0o755
 
 

@@ -334,7 +334,7 @@ class Adapter(Keys):
 
 
 REQUEST_ID = "request_id"
-# What Triton keeps for itself: a model never sees it.
+# Parameters that Triton keeps for itself: a model never sees them.
 _NEVER_SEEN = ("id", "timeout", "priority", "sequence_start", "sequence_end", "sequence_id")
 # The keys that an arm may override: they may change its answers, but not how requests look.
 OVERRIDES = (
@@ -467,7 +467,7 @@ _ADAPTERS = listed(
     "a list of maps with name, model and revision", MAX_ADAPTERS, "adapters", by=("name",)
 )
 _METHOD_NAME = {"enum": [*_METHODS]}
-# What OpenAI's clients may send: other vendors' names have slashes in them, Ollama's colons.
+# Names that OpenAI's clients send: other vendors' have slashes in them, Ollama's colons.
 _SERVED_NAME = Text(
     "letters (a-z, A-Z), digits and _ - . / : between them, at most 128 characters",
     r"[A-Za-z0-9]([A-Za-z0-9_.:/-]{0,126}[A-Za-z0-9])?",

@@ -116,7 +116,7 @@ class Task:
     streams = _Constant("STREAMS")  # whether its engines can answer piece by piece
     has_adapters = _Constant("ADAPTERS")  # whether its engines serve LoRA adapters
     quantizes = _Constant("QUANTIZES")  # whether its models load with quantized weights
-    # Whether the same request always gets the same answer, which then may be kept.
+    # True if the same request always gets the same answer, which may be cached then.
     is_deterministic = _Constant("DETERMINISTIC")
     # Options that were removed, and what to use instead.
     gone = _Constant("GONE", {})

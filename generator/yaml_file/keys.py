@@ -28,7 +28,7 @@ UINT64_MAX = 2**64 - 1
 MAX_TEXT = 4096
 T = TypeVar("T")
 Place: TypeAlias = "tuple[str | int, ...]"
-# What a mistake says of the value: "got 3, expected ..."; the same of a text, which may lack its
+# A mistake's text about the value: "got 3, expected ..."; the same for a text, which may lack its
 # quotes; "got 3, ..."; nothing; nothing, and it is the key that is wrong.
 EXPECTED, EXPECTED_TEXT, GOT, SAID, OF_KEY = "expected", "expected_text", "got", "said", "of_key"
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"

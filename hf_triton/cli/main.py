@@ -45,7 +45,7 @@ VERBS = {
     "deploy": "write the files to run the models on Docker Compose, Kubernetes or KServe",
     "perf": "measure served models, compare results, find settings",
 }
-# Of another package, which need not be installed.
+# Verbs of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
 _OVERLAY = "set it by a kustomization of your own over the folder"
 _OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"

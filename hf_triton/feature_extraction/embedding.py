@@ -23,7 +23,7 @@ from hf_triton.runtime.request.tensors import boolean, text
 from .pooling import Normalize, Pooling, module_of
 
 OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", "similarity"))
-# What models.yaml calls otherwise than sentence-transformers' files.
+# Pooling modes that models.yaml and sentence-transformers' files name differently.
 _MODES = {"last": "lasttoken"}
 
 

@@ -121,7 +121,7 @@ class FillMask(EncoderTask):
         are several, as transformers answers.
         """
         masks = encoding.positions or ()
-        # Of several masks the others must stay in the text, and with them every special token.
+        # With several masks the others must stay in the text, and so must every special token.
         is_single = len(masks) == 1
         lists: list[list[dict[str, Any]]] = [[] for _ in masks]
         for found, place, (scores, tokens) in zip(lists, masks, results[0], strict=True):

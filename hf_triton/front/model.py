@@ -42,7 +42,7 @@ class FrontModel:
         take_each(requests, pb_utils, self.engines.forward)
 
     def is_ready(self) -> bool:
-        """Whether there is an engine to pass requests on to; asked by servers from 26.03 on."""
+        """True if an engine takes requests; asked by servers from 26.03 on."""
         return self.engines.is_any_reachable()
 
     def finalize(self) -> None:

@@ -332,7 +332,7 @@ class CallParameters:
 
 
 def _top_level_names(name: str, pipe: Any, generation: frozenset[str]) -> Iterable[str]:
-    # What a pipeline takes is what this method of it names; there is no public list.
+    # Only this method's signature names a pipeline's parameters; there is no public list.
     signature = inspect.signature(pipe._sanitize_parameters)  # noqa: SLF001
     for parameter in signature.parameters.values():
         if parameter.kind not in _VARIADIC and parameter.name not in _NOT_FOR_CALLERS:

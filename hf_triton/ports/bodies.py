@@ -9,7 +9,7 @@ from hf_triton.ports.settings import MIB
 
 ALL_MIB = 512  # or the size of two of the largest requests, if that is more
 SMALL_BYTES = 65_536  # requests up to this size are never refused for lack of room
-# Of one message: Triton looks keys up one by one, and takes time with the square of some entries.
+# In one message: Triton looks keys up one by one, and takes time with the square of some entries.
 # 60,000 keys kept its HTTP port busy for minutes.
 MAX_ENTRIES = 256
 ENCODINGS = (b"gzip", b"deflate")
@@ -28,7 +28,7 @@ class Bodies:
         self._allowed = f"{max_mib} MiB (max_body_mib in models.yaml's server:)"
 
     def has_room(self, num_bytes: int, request_bytes: int) -> bool:
-        """Whether ``num_bytes`` more fit, of a request that then has ``request_bytes`` in all."""
+        """True if ``num_bytes`` more fit, of a request that then has ``request_bytes`` in all."""
         is_full = self.num_bytes + num_bytes > self.all_bytes
         return request_bytes <= SMALL_BYTES or not is_full
 

@@ -70,7 +70,7 @@ class Stream:
 
     @property
     def goes_on(self) -> bool:
-        """Whether its model keeps the journal."""
+        """True if its model keeps the journal."""
         try:
             return self._path.stat().st_size > 0
         except OSError:

@@ -23,7 +23,7 @@ from hf_triton.ports.settings import Access
 _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
-# Of one client's request: the calls to Triton that go on though nobody waits for them.
+# A client request's calls to Triton that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 
 
@@ -77,7 +77,7 @@ class Callers:
 
     @property
     def have_keys(self) -> bool:
-        """Whether only those with a key may ask."""
+        """True if only callers with a key may ask."""
         return bool(self._by_digest)
 
     def of(self, authorization: bytes | None, address: str) -> Account | None:

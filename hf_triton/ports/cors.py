@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hf_triton.ports.settings import Access
 
-# What clients of OpenAI's API read of an answer, to try again and to tell of it.
+# Headers that clients of OpenAI's API read, to retry and to report an answer.
 _READABLE = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
 _USUAL_HEADERS = "Authorization, Content-Type"
 
 
 def allows(access: Access, origin: str | None) -> bool:
-    """Whether pages of ``origin`` may read answers."""
+    """True if pages of ``origin`` may read answers."""
     return origin is not None and bool({"*", origin} & set(access.cors))
 
 

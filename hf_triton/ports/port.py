@@ -30,8 +30,8 @@ from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import listening_socket
 
-# How long a client may take: for a head, between two pieces of a body, for a whole body, until its
-# next request, until it has read what was written, and to read a last answer.
+# A client's time limits: for a head, between two pieces of a body, for a whole body, until its next
+# request, until it has read what was written, and to read a last answer.
 HEAD_S, PIECE_S, BODY_S, IDLE_S, UNREAD_S, LINGER_S = 10.0, 30.0, 600.0, 300.0, 120.0, 5.0
 GRACE_S = 60.0  # as long as Triton itself waits for what is in flight
 _BACKLOG = 1024
@@ -53,7 +53,7 @@ class Connection(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request, or not all of one."""
+        """True if it has no request, or not all of one."""
 
     def abort(self) -> None:
         """Closes at once."""
@@ -175,8 +175,8 @@ class Port:
 
 
 class Listener(NamedTuple):
-    """Where a port listens, and what makes a ``new`` protocol for each of its clients; ``flag`` is
-    in errors.
+    """A port's address, and what makes a ``new`` protocol for each of its clients; ``flag`` is in
+    errors.
     """
 
     port: Port

@@ -65,17 +65,17 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the next request makes the supervisor load it."""
+        """True if the next request makes the supervisor load it."""
         return bool(self.residence) and self.is_coming and not self.failure
 
     @property
     def is_lost(self) -> bool:
-        """Whether it stays away until somebody corrects it."""
+        """True if it stays unloaded until somebody corrects it."""
         return self.state in (State.FAILED, State.GIVEN_UP)
 
     @property
     def may_come_back(self) -> bool:
-        """Whether an error that says that it is not there may pass."""
+        """True if it may be there again after an error that says that it is not."""
         return self.is_coming or bool(self.residence) or self.state is State.READY
 
 
@@ -142,7 +142,7 @@ class RetryCoordinator:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether tritonserver is started again should it die now."""
+        """True if tritonserver is restarted should it die now."""
         return bool(self._models) and not self.is_stopping
 
     def model(self, name: str) -> Model:
@@ -250,7 +250,7 @@ class InFlight:
 
     @property
     def may_be_sent_again(self) -> bool:
-        """Whether it has a model, a payload and, as a stream that has begun, a journal."""
+        """True with a model, a payload and, for a stream that has begun, a journal."""
         if not self.model or self.payload is None:
             return False
         return not self.has_begun or (self.stream is not None and self.stream.goes_on)
@@ -331,7 +331,7 @@ class InFlight:
         self._leave()
 
     def is_retryable(self, error: str) -> bool:
-        """Whether to send it again, because its error says that the model is not there and the
+        """True if it is to be sent again: its error says that the model is not there, and the
         model may come back.
         """
         if not (self.may_be_sent_again and self._told.may_come_back and AWAY.search(error)):

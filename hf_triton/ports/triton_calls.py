@@ -43,7 +43,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
-# What gRPC itself says where nobody answers; anything else is the model's own text.
+# gRPC's own texts if nobody answers; any other is the model's.
 _NO_CONNECTION = re.compile(
     r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
     r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
@@ -79,7 +79,7 @@ def parameter(name: str, **value: Any) -> bytes:
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
-    """Whether nobody has answered, so that the text is gRPC's own."""
+    """True if nobody has answered, so that the text is gRPC's own."""
     is_unavailable = error.code() == grpc.StatusCode.UNAVAILABLE
     return is_unavailable and bool(_NO_CONNECTION.search(error.details() or ""))
 

@@ -11,8 +11,8 @@ import logging
 import os
 from pathlib import Path
 
-# How often a thread that waits for the others looks again before it sleeps: long enough for what
-# lies between two parallel loops of a step, short where another process has the others' cores.
+# A waiting thread's spins before it sleeps: enough for the code between two parallel loops of a
+# step, and few where another process has the others' cores.
 # libgomp's own 300,000 keep the core that the thread it waits for needs: beside one busy process a
 # decode step took 20 times as long, with this 3 to 5 times. Read when torch loads libgomp:
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
@@ -36,7 +36,7 @@ with contextlib.suppress(OSError, ValueError):
         version_folder = Path(_model_file).parent
         Path("/dev/shm", _region).chmod(0o600)  # noqa: S108
 
-# What is imported stays: looking through it for garbage again and again, as it grows, takes a tenth
+# Imported objects stay: collecting garbage among them again and again, as they grow, takes a tenth
 # of an import. ``collect_normally`` ends that.
 _THRESHOLDS = gc.get_threshold()
 if version_folder is not None:
@@ -49,11 +49,11 @@ def collect_normally() -> None:
     gc.set_threshold(*_THRESHOLDS)
 
 
-# Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
-# kernels for one; bitsandbytes warns of every layer's input at every step.
+# Transformers imports torchao, if installed, for every model, and without a GPU it warns of kernels
+# for one; bitsandbytes warns of every layer's input at every step.
 for _name in ("bitsandbytes", "torchao", "torch.utils._pytree"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
-# When the interpreter ends it collects garbage several times over, among all that torch imported:
-# without, a model's process ends 0.9 s of CPU time sooner.
+# The interpreter collects garbage several times at its end, among all that torch imported: without,
+# a model's process ends 0.9 s of CPU time sooner.
 atexit.register(gc.freeze)

@@ -39,7 +39,7 @@ from hf_triton.tritonserver import binary
 from hf_triton.tritonserver.log import say
 
 Show = Callable[[str], object]  # gets lines of pip's or uv's progress
-# What every task's model.py imports; a task's engines may need more, which a load then names.
+# Imports of every task's model.py; a task's engines may need more, which a load then names.
 _PACKAGES = ("torch", "transformers")
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 _STEPS = ("Collecting ", "Downloading ", "Building ", "Installing ")

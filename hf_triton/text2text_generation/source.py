@@ -175,7 +175,7 @@ def _some(code: str, known: Iterable[str]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-# Of a text, between special ones; with ``truncate`` what is too long is cut.
+# Tokens of a text, between special ones; with ``truncate`` a text that is too long is cut.
 Encode = Callable[..., list[int]]
 
 

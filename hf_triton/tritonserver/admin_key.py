@@ -19,7 +19,7 @@ VARIABLE = "HF_TRITON_ADMIN_KEY"
 FLAG = "--admin-key-file"
 _MAX_BYTES = 2**16
 _NUM_RANDOM_BYTES = 32
-# What base64, hex and UUIDs are written in. Shorter ones could be guessed.
+# The characters of base64, hex and UUIDs. Shorter keys could be guessed.
 _KEY = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}")
 
 

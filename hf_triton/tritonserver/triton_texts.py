@@ -14,10 +14,10 @@ READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVA
 # The reason of a load whose Python process ended meanwhile.
 PROCESS_DIED = "its Python process died while loading (out of memory?)"
 _DIED = "is not healthy"  # "Stub process 'm_0_0' is not healthy."
-# Of a model that it knows but has not loaded; of others it says that they are not found.
+# Triton's text for a model that it knows but has not loaded; others are "not found".
 NO_VERSION_IS_READY = "has no available versions"
 NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
-# What it, a front and a router say of a model whose process has died, or is not back.
+# Texts by Triton, a front and a router about a model whose process has died, or is not back.
 AWAY = re.compile(
     rf"went away before it answered|{_DIED}|no available versions|no engine runs"
     r"|is being unloaded|engine \S+ can't be reached|no connection to Triton|is not ready"

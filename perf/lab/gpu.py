@@ -79,7 +79,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LENGTHS = (3, 40, 600, 1, 513, 255, 600, 300)  # the long ones begin alike
 _ROOM = {"max_model_len": 700, "max_num_batched_tokens": 128, "kv_cache_gib": 0.1}
-# Of the logits' range, as in the runners' trials: after a near tie texts may differ.
+# Shares of the logits' range, as in the runners' trials: after a near tie texts may differ.
 _NEAR = {torch.float32: 1e-3, torch.bfloat16: 8e-2}
 _NUM_SEQS, _PROMPT, NUM_TOKENS = (1, 64, 256), 128, 64
 

@@ -15,7 +15,7 @@ from generator.errors import PerfError, UsageError
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
-# Of earlier releases; what to use instead.
+# Verbs of earlier releases, each with what to use instead.
 _GONE = {
     "report": "whatever measures writes run.html and run.md at its end; `perf tune --max-p99-ms` "
     "looks for the best within a bound",

@@ -237,7 +237,7 @@ def split(
     if is_time[-2:] == [False, True]:  # no speech after the last time
         parts = _parts(token_ids, [*ends, len(token_ids)])
         return [_timed(part, begin, offset_s) for part in parts], num_frames
-    # What follows the last whole segment is cut off in the middle: the next window reads it again.
+    # The sound after the last whole segment is cut off: the next window reads it again.
     segments = complete_segments(token_ids, begin, offset_s)
     last = token_ids[ends[-1] - 1] - begin
     return segments, last * _FRAMES_A_STEP or num_frames

@@ -77,7 +77,7 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
             how = f"ready: {one.runner.name}" if one.runner else f"refused: {one.refusal}"
             _say(f"{one.name} {how}")
         runners = {one.name: one.runner for one in report.candidates if one.runner is not None}
-        # What imports left is collected now: Python drops a Ctrl-C that meets a destructor, and a
+        # Imports' garbage is collected now: Python drops a Ctrl-C that meets a destructor, and a
         # collection during a round would count as its engine's.
         gc.collect()
         shapes = list(product(lengths, asked.batch_sizes))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hf_triton.runtime.errors import LoadError
 
-# What keys that are not listed are. Sentence-transformers fails at unknown keys of most files.
+# The kind of unlisted keys. Sentence-transformers fails at unknown keys of most files.
 Others = Literal["refused", "harmless", "followed"]
 
 

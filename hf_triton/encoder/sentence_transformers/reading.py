@@ -22,7 +22,7 @@ from .keys import MODULES_FILE, POOLING_FLAGS, TRANSFORMER_FILES, WHOLE_FILE, Ke
 MODES = tuple(POOLING_FLAGS.values())
 # sentence-transformers' classes of models that are served.
 Kind = Literal["SentenceTransformer", "CrossEncoder"]
-# Of each: transformer_task, what its module computes, and of which output of transformers' model.
+# Each one's transformer_task, the output of its module, and the output of transformers' model.
 _COMPUTED = {
     "SentenceTransformer": ("feature-extraction", "token_embeddings", "last_hidden_state"),
     "CrossEncoder": ("sequence-classification", "scores", "logits"),

@@ -85,10 +85,10 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # What is compressed may become a thousand times as large: bodies.py expands it.
+        # A compressed message may become a thousand times as large: bodies.py expands it.
         ("grpc.per_message_decompression", 0),
         ("grpc.max_concurrent_streams", _MAX_CALLS),
-        # Of a flood's calls that wait for this process, gRPC would cancel others' at random.
+        # With a flood of calls waiting for this process, gRPC would cancel any caller's at random.
         ("grpc.server.max_pending_requests", _MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),

@@ -23,7 +23,7 @@ _SMALL_BYTES = 2 * MAX_TEXTS
 # Triton multiplies a shape's sizes in 64 bits: past them a huge tensor passes for a small one, and
 # the model's process, which makes room for it, dies.
 _MAX_ELEMENTS = 2**40
-# Of ModelInferRequest and of its inputs; the rest of both is small.
+# Fields of ModelInferRequest and of its inputs; the others of both are small.
 _INPUTS, _RAW_INPUT_CONTENTS = 5, 7
 _CONTENTS = 5
 _MAX_FIELDS = 4 * MAX_ENTRIES

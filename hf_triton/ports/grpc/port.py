@@ -19,7 +19,7 @@ from hf_triton.runtime.request.request_parameters import CALLER
 _METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
 _HEALTH = "/grpc.health.v1.Health/Check"
 _METHODS = {*(f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON), _HEALTH}
-# What changes a server or reaches into its memory.
+# Methods that change a server or reach into its memory.
 _ADMIN = {one for one in _METHODS if re.search("RepositoryModel|Setting|SharedMemory", one)}
 _OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
 _READY, _LOAD = f"{SERVICE}ModelReady", f"{SERVICE}RepositoryModelLoad"
@@ -48,7 +48,7 @@ class GrpcPort(Port):
         if method not in _METHODS:
             raise RefusedError(501, "got a method that this server does not have")
         given = dict[str, Any](metadata)
-        # Whoever reads another one than we do would be told another thing.
+        # A proxy that reads another one than we do would decide by another key.
         for name in (_KEY, GRPC_ADMIN_HEADER):
             if name in given and sum(name == one for one, _ in metadata) > 1:
                 raise RefusedError(400, f"got the header {name} twice")

@@ -21,7 +21,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Phase(Enum):
-    """What comes next of a client: a request, the rest of a head, of a body, or nothing to read."""
+    """A client's next bytes: a request, the rest of a head, of a body, or nothing to read."""
 
     IDLE = auto()
     HEAD = auto()
@@ -51,7 +51,7 @@ class HttpConnection(asyncio.Protocol):
         self.has_room.set()
         self.deadline = math.inf
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -148,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
         self._phase, self._num_head_bytes = Phase.IDLE, 0
         self._take_request()
 
-    # What becomes of a request.
+    # Handling of a request.
 
     def _take_request(self) -> None:
         """A whole one; or one with a ``refusal``, after which nothing is read."""
@@ -195,7 +195,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self.deadline = now + _LIMITS_S[self._phase]
 
-    # What the proxy calls.
+    # Called by the proxy.
 
     @property
     def is_idle(self) -> bool:

@@ -57,7 +57,7 @@ class Exchange:
 
     @property
     def _closes(self) -> bool:
-        """Whether the connection ends with this request."""
+        """True if the connection ends with this request."""
         return self._is_last or self._proxy.is_stopping
 
     async def _answer(self) -> None:
@@ -192,7 +192,7 @@ class Exchange:
         self._is_last |= not upstream.keeps_alive
         return True
 
-    # What the client gets.
+    # Writing to the client.
 
     async def _write(self, data: bytes) -> None:
         """Returns once the client has read enough of it."""

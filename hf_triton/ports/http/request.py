@@ -18,7 +18,7 @@ _METHODS = (b"GET", b"POST")
 _VERSIONS = ("1.0", "1.1")
 _IDENTITY = (b"", b"identity")
 ADMIN_HEADER = HTTP_ADMIN_HEADER.encode()
-# What a connection has for itself, and what is written anew.
+# Headers of one connection, and those that are written anew.
 _DROPPED = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
     *(b"trailer", b"upgrade", CALLER.encode()),
@@ -29,7 +29,7 @@ _NOTED = {
     *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
     *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
 }
-# Of those what goes on as it came.
+# Those of them that are passed on as they came.
 _PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"))
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
 # https://www.rfc-editor.org/rfc/rfc9112#section-3.2
@@ -38,7 +38,7 @@ WRONG_HOST = "got a host that is none, allowed: NAME or NAME:PORT"
 
 
 def is_host(value: bytes) -> bool:
-    """Whether it is a host, with a port or without; nothing is one too."""
+    """True for a host, with a port or without, and for no bytes."""
     return _HOST.fullmatch(value) is not None
 
 
@@ -142,7 +142,7 @@ class Request:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body comes after the head."""
+        """True if a body comes after the head."""
         return self.length > 0 or b"transfer-encoding" in self.noted
 
     def framing(self) -> bytes:
@@ -178,7 +178,7 @@ class Request:
         if head_length is not None:
             pieces.append(b"Inference-Header-Content-Length: %d\r\n" % head_length)
         if self.method == b"POST":
-            # Of any other kind Triton would take a form apart, byte by byte down its stack.
+            # Triton would parse a form of any other type, byte by byte down its stack.
             kind = b"json" if head_length is None else b"octet-stream"
             pieces.append(
                 b"Content-Type: application/%b\r\nContent-Length: %d\r\n" % (kind, len(body))

@@ -80,7 +80,7 @@ class Upstream(asyncio.Protocol):
         if self._change and not self._change.done():
             self._change.set_result(None)
 
-    # What asyncio and httptools call.
+    # Called by asyncio and httptools.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport

@@ -82,7 +82,7 @@ class Connection(web.RequestHandler):
         self._is_between = self.is_idle = True
         self.deadline = self._port.now() + IDLE_S
 
-    # Of the port.
+    # Called by the port.
 
     def time_out(self, now: float) -> None:
         if now > self.deadline:

@@ -43,7 +43,7 @@ _WORD = re.compile(r"[!#-Z^-~]{1,128}")
 _NAMES = ("traceparent", "tracestate")
 _VALUE = re.compile(r"[ -~]{1,512}")
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
-# What tells nothing of models or callers.
+# Paths that tell nothing about models or callers.
 _OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json")
 
 
@@ -106,7 +106,7 @@ class AccessCheck:
         keys = [*request.headers.getall("Authorization", []), *keys]
         headers = list(dict.fromkeys(keys))
         if len(headers) > 1 and self._callers.have_keys:
-            # Whoever stands before this port may have looked at another one.
+            # A gateway before this port may have checked another one.
             text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
             raise ApiError(400, text)
         given = headers[0].encode(errors="surrogateescape") if headers else None

@@ -106,7 +106,7 @@ def fastest_dtype(saved: torch.dtype, num_bytes: int) -> tuple[torch.dtype, str]
 
 
 def slowness(dtype: torch.dtype) -> str:
-    """Why products in ``dtype`` are slower than in float32; empty where they are not."""
+    """The reason that products in ``dtype`` are slower than in float32; empty if they are not."""
     import torch
 
     if dtype == torch.float16:

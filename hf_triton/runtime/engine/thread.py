@@ -27,7 +27,7 @@ from hf_triton.runtime.repeating import Repeating
 # The thread shares the interpreter with those that read, decode and send. Python's own 5 ms would
 # let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
 _SWITCH_INTERVAL_S = 0.0005
-# How long the current step may exceed a stop's grace: max_num_batched_tokens take a second or
+# The current step may exceed a stop's grace by this: max_num_batched_tokens take a second or
 # two.
 LAST_STEP_S = 5.0
 _LOOK_EVERY_S = 1.0  # of the watchdog
@@ -183,7 +183,7 @@ class EngineThread(Generic[T]):
         self.watchdog.close()
 
     def _refusal(self) -> str:
-        """Why no work is accepted; empty where it is."""
+        """The reason that no work is accepted; empty if it is."""
         if self.stop_at_s is not None:
             return "the model is being unloaded"
         if self._ended:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MEMORY = "hf_triton_memory_bytes"
 _MEMORY_HELP = "Memory that a model took when it was loaded, and that is free, by device"
 _SECONDS_HELP = "Time that the load of a model took, the start of its process too"
-# What a process takes of a GPU beside torch's tensors: the CUDA context, its kernels, cuBLAS.
+# A process' GPU memory beside torch's tensors: the CUDA context, its kernels, cuBLAS.
 _CONTEXT_BYTES = 512 * 2**20
 _STEP = 64 * 2**20  # rounding of free memory, so that it does not change every second
 

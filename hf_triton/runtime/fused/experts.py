@@ -35,7 +35,7 @@ def grouped_experts(
 
 
 def takes(module: Any) -> bool:
-    """Whether the loop can read the experts' weights; transposed ones are laid out anew."""
+    """True if the loop can read the experts' weights; transposed ones are laid out anew."""
     names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
     for weight in (getattr(module, name, None) for name in names):
         if type(weight) is not torch.nn.Parameter or weight.dtype not in _DTYPES:

@@ -1,5 +1,5 @@
-"""What a model's layers are made of, as the fused runners compute them: one description for all
-families. The folder reading finds it in a model.
+"""The parts of a model's layers, as the fused runners compute them: one description for all
+families. The folder reading finds them in a model.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _check_norms(size: int, *norms: Norm | None) -> None:
 def _rows_of(
     part: Linear, x: torch.Tensor, dtype: torch.dtype, size: int | None = None
 ) -> torch.Tensor:
-    """What ``part`` makes of ``x``: contiguous rows of ``size`` numbers."""
+    """Applies ``part`` to ``x``; returns contiguous rows of ``size`` numbers."""
     y = part(x)
     if y.dim() != 2 or len(y) != len(x) or (size is not None and y.shape[1] != size):
         raise UnsupportedLayersError(f"a linear layer gives {tuple(y.shape)}, not rows of {size}")

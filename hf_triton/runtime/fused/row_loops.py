@@ -116,8 +116,8 @@ class RowLoops:
     def rest(
         self, layer: Layer, hidden: torch.Tensor, x: torch.Tensor, delta: torch.Tensor
     ) -> torch.Tensor:
-        """What a layer adds to ``hidden`` beside what this adds itself; ``x`` is what attention was
-        given, ``delta`` what it gave, (tokens, hidden) each.
+        """Returns the rest of a layer's addition to ``hidden``, after adding some itself; ``x`` is
+        attention's input, ``delta`` its output, (tokens, hidden) each.
         """
         delta = self._scaled(layer.scale, delta, layer.attention_post_norm)
         if not layer.is_parallel:

@@ -163,7 +163,7 @@ def _compiled(name: str, dtype: torch.dtype) -> Any:
 
 @cache
 def _conditions() -> tuple[Any, ...]:
-    """What machine code depends on: sources, compiler, processor. Raises ImportError."""
+    """The sources, compiler and processor of machine code. Raises ImportError."""
     from llvmlite import binding
 
     sources = (Path(__file__).with_name(f"{n}.py") for n in ("layout", *_MODULES))
@@ -188,7 +188,7 @@ def _keep(path: Path | None, function: Any) -> None:
         library = function._library  # noqa: SLF001
         code = library.serialize_using_object_code()[2][0]
         called = called_names(library.get_llvm_str())
-        # What is in every process, or is never used.
+        # Python's own names are in every process; those of _RAISING are never called.
         missing = [n for n in called if n not in _RAISING and not hasattr(ctypes.pythonapi, n)]
         if missing:
             raise ValueError(f"they call {', '.join(missing)}")

@@ -128,7 +128,7 @@ def _block_maxima(x, first, size, maxima):
 
 @njit(error_model="numpy")
 def _place_of(x, first, size, largest, maxima):
-    """Where the largest is first, or NaN."""
+    """The first index of the largest, or of a NaN."""
     for begin in range(0, size, _BLOCK):
         if load(maxima, begin // _BLOCK) == largest or largest != largest:
             for i in range(begin, min(size, begin + _BLOCK)):
@@ -210,7 +210,7 @@ def _block_weight(x, begin, end, largest, temperature, least, min_p):
 
 @njit(error_model="numpy")
 def _block_weights(x, first, size, largest, temperature, least, min_p, maxima, sums):
-    """What is kept of each block weighs so much; returns the weight of all."""
+    """Stores the weight of each block's kept tokens in ``sums``; returns the weight of all."""
     total = 0.0
     for begin in range(0, size, _BLOCK):
         weight, end = _ZERO, first + min(size, begin + _BLOCK)

@@ -1,5 +1,5 @@
-"""What a decoder computes between its matrix products, and layers of int8 before and after theirs,
-as loops over tokens.
+"""A decoder's operators between its matrix products, and those of int8 layers before and after
+theirs, as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
 where torch's operators would round. A kernel takes its arguments as integers (compiled_loops.py):
@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 from . import layout as of
 from .layout import COUNTERS
 
-# What may be computed in another order, and no promise that all is a finite number, as
-# ``fastmath=True`` gives: a row that is none has to show it in its own outputs.
+# LLVM's flags that allow another order, but no promise that all numbers are finite, as
+# ``fastmath=True`` gives: a row with a NaN has to show it in its own outputs.
 FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
 _LOG2_E = np.float32(1.44269504)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -39,7 +39,7 @@ _I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 def built(signature, build):
-    """What an intrinsic returns: its result is what ``build(builder, *values)`` makes."""
+    """An intrinsic's return value: it computes what ``build(builder, *values)`` makes."""
     return signature, lambda context, builder, signature, args: build(builder, *args)
 
 
@@ -453,8 +453,8 @@ def _attend_head(a, at, token, kv_head, scores):
 
 @njit(error_model="numpy")
 def _run(table, page, skip, size, most):
-    """How many rows lie one after another, from row ``skip`` of a page on: at most ``most``. Pages
-    that follow each other are read as one.
+    """Counts the rows that lie one after another, from row ``skip`` of a page on: at most ``most``.
+    Pages that follow each other are read as one.
     """
     count = size - skip
     while count < most and table[page + 1] == table[page] + 1:

@@ -1,4 +1,4 @@
-"""How states of convolutions and recurrences go on, as loops over the tokens of each sequence.
+"""Updates states of convolutions and recurrences, in loops over the tokens of each sequence.
 
 A step's tokens lie in one row; ``runs`` (count, 6) int64 say which of them are whose: first row,
 number of tokens, slot, 1 where the sequence begins there, so that its state is 0 before; and the

@@ -148,7 +148,7 @@ def _by_distance(a, table, head, x, token, count, products):
 
 @njit(fastmath=FAST, error_model="numpy")
 def _keep_by_keys(a, qkv, key, width, count, head, scratch):
-    """What a text's keys, from ``qkv[key]`` on, add to the scores of its queries."""
+    """Stores what a text's keys, from ``qkv[key]`` on, add to the scores of its queries."""
     dim, stride, row, scale = a[5], a[11], a[11] + ROWS, float_of(a[15])
     keys = float32_at(scratch)
     products, added = _relative_scratch(a, scratch)

@@ -95,7 +95,7 @@ def encode(frame: Frame) -> bytes:
         if is_bytes := array.dtype == np.object_:
             elements = array.reshape(-1).tolist()
             parts = [one.encode() if isinstance(one, str) else one for one in elements]
-        # Of a type that the reader does not know it would end the connection.
+        # A type that the reader does not know would end the connection.
         type_name = BYTES if is_bytes else DTYPES[array.dtype.str].str
         described.append((name, type_name, array.shape, [*map(len, parts)]))
         data += parts

@@ -25,7 +25,7 @@ _FORMATS["WEBP"] = "WebP"
 for _name in _FORMATS.values():
     with contextlib.suppress(ImportError):  # Pillow 11.2 has no AVIF
         importlib.import_module(f"PIL.{_name}ImagePlugin")
-# Of the longer side to the shorter: a processor may make the shorter one some hundred pixels long.
+# The longer side by the shorter: a processor may make the shorter one some hundred pixels long.
 # Qwen2-VL's refuses more too.
 _MOST_RATIO = 200
 _LARGEST_TILE = 2**24  # pixels

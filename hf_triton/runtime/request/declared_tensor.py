@@ -19,7 +19,7 @@ _TYPES: dict[str, Any] = {
     **{f"TYPE_{name}": np.dtype(name.lower()) for name in _INTEGERS},
     **{f"TYPE_FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
 }
-# Which kinds of numbers a declared kind accepts, by numpy's letters (dtype.kind).
+# The kinds of numbers that a declared kind accepts, by numpy's letters (dtype.kind).
 _ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 
 

@@ -31,7 +31,7 @@ MAX_SALT_CHARACTERS = 256
 # with.
 VARIABLE = "HF_TRITON_LEFT_CALLS"
 _MOST = 999_999_999
-# Whoever sends one can only end that request. Quotes within a value have backslashes before them.
+# A caller that sends one can only end that request. Quotes within a value are escaped.
 _NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
 _VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
 _CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')

@@ -182,7 +182,7 @@ def _answer(name: str, given: list[bytes]) -> tuple[int, bytes]:
 def _limit_memory(max_bytes: int) -> None:
     """Lets the address space of this process grow by at most ``max_bytes``."""
     with contextlib.suppress(OSError, ValueError):
-        # Where the machine has no memory left, this process goes first.
+        # The kernel ends this process first if the machine has no memory left.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]

@@ -22,7 +22,7 @@ from .hub_files import is_safe_path
 if TYPE_CHECKING:
     import torch
 
-# What transformers, PEFT and sentence-transformers read whole.
+# Files that transformers, PEFT and sentence-transformers read whole.
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 # Their JSON is followed; that of vocabularies is checked by the library that reads it.
 _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_map.json")
@@ -30,7 +30,7 @@ _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_ma
 _TAKEN_FOR_MISSING = "generation_config.json"
 _PATHS = ("configuration_files", "fast_tokenizer_files", "transformers_weights", "class_info_file")
 _IMPLEMENTATION = re.compile(r"(attn|experts)_implementation$")
-# What is in transformers itself. Any other name is one of a repository of code.
+# Implementations in transformers itself. Any other name is a repository of code.
 _BUILT_IN = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
 # transformers loads code from the Hub for them where their package is not installed.
 FROM_PACKAGES = ("flash_attention_2", "flash_attention_3", "flash_attention_4")

@@ -252,7 +252,7 @@ class HangWatch:
         lacking, silent = list[_Load](), dict[_Silent, bool]()
         for load, pids in processes.items():
             num_needed = model_config.num_processes(repository / load[0] / CONFIG_FILE)
-            # Where the version before goes on serving, a part of the new one's may be enough.
+            # One process of a new version is enough while the old one serves.
             is_served = load not in self._answers.loading
             if len(pids) < (min(1, num_needed) if is_served else num_needed):
                 lacking.append(load)

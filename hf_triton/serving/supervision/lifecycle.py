@@ -30,7 +30,7 @@ from hf_triton.tritonserver.state_file import ServerState, remove_state, write_s
 _MOST_DESCRIPTORS = 1 << 20  # some programs go through all that they may have
 _ONLY_LOADS_S = 3.0
 _UNLOADED_WITHIN_S = 10.0
-# What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
+# Signals that end a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

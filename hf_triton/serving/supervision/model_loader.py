@@ -179,7 +179,7 @@ class ModelLoader:
         if failure is None:
             self._note_loaded(folder, time.monotonic() - since_s)
             return None
-        # What is brought back by a thread of its own fails by itself.
+        # A part that a thread of its own reloads fails by itself.
         parts = [one for one in self._parts(folder) if not self._threads[one]]
         cause, reason = self._deaths.of_load(failure, [*parts, folder], began_s)
         delay_s = self._states.load_failed([*parts, folder], cause, reason)

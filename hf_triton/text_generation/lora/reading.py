@@ -99,7 +99,7 @@ def _read(name: str, folder: Path, modules: Any, served: ServedModel) -> Adapter
     except LoadError as error:
         raise LoadError(f"adapter {name}: {error}") from error
     except Exception as error:
-        # Whatever PEFT or safetensors raise of a file that anybody may have written.
+        # Anybody may have written the file, so PEFT or safetensors may raise any error.
         raise LoadError(f"adapter {name}: {type(error).__name__}: {reason(error)}") from error
     ranks = sorted({part.rank for part in adapter.parts.values()})
     log.info(

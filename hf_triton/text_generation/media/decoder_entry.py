@@ -21,7 +21,7 @@ from hf_triton.runtime.attention import OwnAttention
 from ..sequence.source import Source
 from .features import FeatureCache
 
-# What every decoder is given, whatever the prompt holds.
+# Arguments that every decoder takes, with any prompt.
 _USUAL = (
     *("input_ids", "inputs_embeds", "position_ids", "attention_mask", "past_key_values"),
     *("use_cache", "cache_position", "labels", "logits_to_keep", "return_dict"),

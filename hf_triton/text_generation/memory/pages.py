@@ -34,10 +34,10 @@ PAGE_SIZES = {"cpu": 16, "cuda": 256}
 
 _LEAST_SHARE = 64  # of a page: copying it for less costs more than it saves
 
-# What a page says: what is said before it (a content's number, or of a first page the adapter and
-# the salt), and its tokens.
+# A page's key: the text before it (a content's number, or for a first page the adapter and the
+# salt), and its tokens.
 _Key = tuple[object, tuple[int, ...]]
-_Start = tuple[object, int]  # what is said before it, and its first token
+_Start = tuple[object, int]  # the text before it, and its first token
 
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:

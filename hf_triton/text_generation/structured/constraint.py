@@ -17,7 +17,7 @@ ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1000
 _CHOICES = f"allowed: 1 to {MAX_CHOICES} different texts"
 _KIB = 1024
-# Of all choices together.
+# The sum of all choices.
 _MOST_BYTES = {
     "json_schema": 256 * _KIB,
     "regex": 16 * _KIB,

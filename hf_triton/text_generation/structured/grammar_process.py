@@ -101,7 +101,7 @@ def follow(order: bytes) -> bytes:
     matcher = _OWN.matchers.get(number)
     if matcher is None:
         matcher = _OWN.matchers[number] = _OWN.first.deep_copy()
-    # Where nothing can follow, llguidance takes an end of the text though none may come.
+    # llguidance takes an end of the text in states that nothing can follow, though none may come.
     if not matcher.consume_token(token_id) or matcher.is_error():
         raise RequestError(refusal_reason(matcher.stop_reason(), matcher.get_error()))
     return _state(matcher)

@@ -27,7 +27,7 @@ from .json_schemas import check_numbers, check_numbers_of_grammar, without_names
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
 _GUIDANCE = "x-guidance"  # llguidance's options within a schema
-# What says, or can say, of which type a value is.
+# Keywords that state, or can state, a value's type.
 _OF_TYPE = {"type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "items"}
 _NONE: Mapping[str, int] = MappingProxyType({})
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'

@@ -30,7 +30,7 @@ _EARLIER = "send previous_response_id, or the earlier items in input"
 _LOGPROBS = "message.output_text.logprobs"
 
 
-# What else may be included comes of hosted tools or stored reasoning: there is none to include.
+# All but log-probabilities come from hosted tools or stored reasoning: there is none to include.
 Included = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -69,7 +69,7 @@ class TextConfig(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults
         "prompt": refused("not kept here; send instructions and input"),
         "background": Annotated[Any, only(False)],
         "truncation": Literal["disabled"],
-        # Of tools that are run here, of which there are none.
+        # It limits tools that are run here, of which there are none.
         "max_tool_calls": Any,
         **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), Any),
         **dict.fromkeys(("prompt_cache_options", "client_metadata"), Any),

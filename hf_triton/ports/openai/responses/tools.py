@@ -16,7 +16,7 @@ from hf_triton.ports.openai.schema.body import Json, JsonList, convert, kind_of,
 from hf_triton.ports.openai.schema.errors import ApiError, Placed, bad_field
 from hf_triton.ports.openai.schema.tools import ToolChoice
 
-# Of each there are releases, with a date behind the name.
+# Each has releases, with a date behind the name.
 _HOSTED = re.compile(
     "(web_search|file_search|code_interpreter|image_generation|mcp|computer|local_shell|shell"
     "|apply_patch|tool_search|programmatic_tool_calling)(_(use_)?preview)?(_[0-9_]+)?"

@@ -155,7 +155,7 @@ def ask_chat(chat: Chat) -> GenerationRequest:
     }
     parallel = chat.parallel_tool_calls is not False
     tools = read_tools(chat.tools or (), chat.tool_choice, parallel=parallel)
-    # Where it holds the answer to calls, there is no text that a response_format could hold.
+    # An answer of calls alone has no text that a response_format could hold.
     constraint = {} if tools is None else tools.constraint()
     if tools is not None:
         prompt["tools"] = json.dumps(tools.listed)

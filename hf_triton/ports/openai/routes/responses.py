@@ -23,7 +23,7 @@ from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLog
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import Call
 
-# What an item's id begins with, its own fields and its part, by its type.
+# By an item's type: the prefix of its id, its own fields and its part.
 _TEXT_ITEMS: dict[str, tuple[str, Json, Json]] = {
     "message": (
         *("msg", {"role": "assistant"}),

@@ -22,7 +22,7 @@ from hf_triton.ports.openai.triton.tensors import outputs_of, unpack
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 _MOST_FP32 = 3.4028234663852886e38
 OUTPUTS = ("text_output", "segments", "language", "duration")
-# Of errors: which task it is, is the path's.
+# Names in errors: the path says which task it is.
 NAMES = Names(
     renamed({"audio": "file", "return_timestamps": "response_format", "task": "model"}),
     {"transcribe: send none": "transcribe: use /v1/audio/transcriptions"},

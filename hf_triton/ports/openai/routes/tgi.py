@@ -97,7 +97,7 @@ class TokenEvent(Struct, kw_only=True):
     details: GeneratedDetails | None = None
 
 
-# What the parts of a completion are called here.
+# TGI's names for a completion's fields.
 _OWN = renamed(
     {
         **{name: f"parameters.{name}" for name in Parameters.__struct_fields__},

@@ -85,7 +85,7 @@ def _read_tokenize(given: Mapping[str, Any]) -> GenerationRequest:
         raise bad_field("prompt", "none", "a text, or messages")
     if body.prompt is None:
         common = {name: getattr(body, name) for name in (*_PROMPT, *_TEMPLATE)}
-        # Which model it is, is chosen later.
+        # The model is chosen later.
         found = ask_chat(Chat(model=body.model or "any", **common))
         names = replace(found.names, advice={"send text_input": "send prompt"})
         return replace(of_chat(found, **options), model=body.model or "", names=names)

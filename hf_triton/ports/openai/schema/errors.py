@@ -16,7 +16,7 @@ from hf_triton.ports.refusal import RefusedError
 
 _RETRY_AFTER_S = 1
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "unavailable"}
-# What the clients of OpenAI and Anthropic obey.
+# A header that the clients of OpenAI and Anthropic obey.
 _NO_RETRY = {"x-should-retry": "false"}
 
 
@@ -179,7 +179,7 @@ def _placed(where: str, values: Any) -> Iterator[tuple[str, str]]:
                 yield from _placed(f"{at}.{name}", value.get(name))
 
 
-# What a caller may have sent a field of the model's as, the first of them that is there.
+# Callers' names for a model's field, of which the first that was sent is named.
 _SENT_AS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("text_input", "input_ids"), ("prompt", "messages")),
     "stop_words": ("stop",),

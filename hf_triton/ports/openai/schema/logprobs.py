@@ -44,7 +44,7 @@ class Position:
 
 
 class Offsets:
-    """Where the tokens of one text begin, one after the other."""
+    """Computes the offsets of one text's tokens, one after the other."""
 
     def __init__(self) -> None:
         self._decoder = _DECODER("replace")

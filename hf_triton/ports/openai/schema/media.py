@@ -29,8 +29,8 @@ from hf_triton.ports.time_limit import timeout
 
 # The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
 _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
-# What the field of a part may have beside the file. It says how carefully to look, or what the file
-# says itself, and is not needed.
+# A part's keys beside the file: the detail to look at, or the type that the file states itself.
+# Neither is needed.
 _BESIDE = ("detail", "format")
 PIECE = 1 << 20  # characters; a multiple of 4
 _DATA_URL = re.compile(r"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)

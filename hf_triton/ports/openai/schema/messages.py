@@ -146,7 +146,7 @@ class Metadata(Struct, kw_only=True):
         "service_tier": Literal["auto", "standard_only"],
         "mcp_servers": Annotated[Any, only([])],
         "speed": Literal["standard"],
-        # Of what Anthropic's servers drop of a prompt, whom they bill, models to fall back on.
+        # Parts of a prompt to drop, an account to bill, models to fall back on.
         **dict.fromkeys(("context_management", "billing_policy", "diagnostics"), Any),
         **dict.fromkeys(("fallbacks", "fallback_credit_token"), Any),
         **dict.fromkeys(("container", "compaction", "inference_geo"), Annotated[Any, only()]),
@@ -171,8 +171,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     stream: bool | None = None
 
 
-# What Claude Code writes for Anthropic's books: another text in each conversation, by which none
-# would begin like another.
+# Claude Code's text for Anthropic's billing: it differs in each conversation, so that no two
+# would share a prefix.
 _BILLING = "x-anthropic-billing-header:"
 _CHOICES: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none"}
 # Chat's names in its errors, and what they are here.

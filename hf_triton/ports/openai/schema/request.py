@@ -87,7 +87,7 @@ def constraint(given: Mapping[str, Any] | None) -> tuple[dict[str, str], str]:
 
 TensorValue = str | bool | int | float | list[bytes] | tuple[int, ...]
 
-# What becomes part of ``sampling_parameters``: names that OpenAI and vLLM share, and vLLM's own.
+# Fields of ``sampling_parameters``: names that OpenAI and vLLM share, and vLLM's own.
 SAMPLING: dict[str, Any] = {
     **{
         option.called or name: KINDS[option.kind]
@@ -253,7 +253,7 @@ def parameters_of(body: Any) -> dict[str, str]:
         if "\0" in str(value):  # at which Triton would take it to end
             raise bad_field(name, "a text with a zero byte in it", "one without")
     salt = given.pop(CACHE_SALT)
-    # Whom the request is for, under OpenAI's old or new name of it.
+    # The end user, under OpenAI's old or new name of the field.
     users = [value for value in given.values() if isinstance(value, str) and value]
     user = {USER: users[0]} if users else {}
     return {**user, **({} if salt is None else {CACHE_SALT: salt})}

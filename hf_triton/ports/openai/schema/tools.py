@@ -19,7 +19,7 @@ from hf_triton.ports.openai.schema.body import Filled, Json, convert, refused
 from hf_triton.ports.openai.schema.errors import bad_field
 
 MAX_TOOLS = 128
-# What says that an object has properties of other names, or of other schemas.
+# Keywords that give an object properties of other names, or of other schemas.
 _MORE_PROPERTIES = (
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "$ref", "if"),

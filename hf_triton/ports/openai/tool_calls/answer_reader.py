@@ -85,7 +85,7 @@ def _decoded(text: str, begin: int) -> tuple[Any, int] | Found:
     try:
         return decode(text, begin)
     except (RecursionError, ValueError):  # too deep, NaN, an integer of too many digits
-        # Where the answer ends within the value, what looks like a call there is none.
+        # If the answer ends within the value, nothing in it is a call.
         return Found((), end_of_brackets(text, begin) or len(text))
 
 
@@ -182,7 +182,7 @@ class FoundCalls:
             at = found.end
 
     def _after_call(self, text: str, at: int) -> int:
-        """Where what comes after a call ends, which may be half a mark at the end of the answer."""
+        """The end of a call's closing marks, of which the answer may end in half a mark."""
         end = _end(self._between, text, at)
         rest = text[end:]
         return len(text) if rest and any(one.startswith(rest) for one in self._form.ends) else end
@@ -336,7 +336,7 @@ class FoundReasoning:
         return reasoning, rest
 
     def _begin(self, *, ends: bool) -> bool:
-        """Whether it is known if the answer begins with reasoning."""
+        """Returns True once enough text has come to tell if the answer begins with reasoning."""
         found, begin = self._waiting.lstrip(), self._form.begin
         if not ends and begin.startswith(found):
             return False

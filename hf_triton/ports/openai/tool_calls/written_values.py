@@ -94,7 +94,7 @@ def decode_whole(text: str) -> Any:
 
 
 def end_of_brackets(text: str, begin: int) -> int | None:
-    """Where brackets that begin there are closed; None where they are not yet."""
+    """The index after the bracket that closes the one at ``begin``; None if it is still open."""
     depth, quote = 0, ""
     for mark in _MARK.finditer(text, begin):
         found = mark[0]

@@ -160,7 +160,7 @@ class Catalog:
         return found[0]
 
     async def _is_to_be_served(self, name: str) -> bool:
-        """Whether Triton is loading it, or is still to be told of it after a restart."""
+        """True if Triton is loading it, or has yet to be told to after a restart."""
         served = self._repository.to_be_served()
         if len(name) > _LONGEST_NAME or (served is not None and name not in served):
             return False

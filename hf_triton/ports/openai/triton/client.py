@@ -58,14 +58,14 @@ _UNAVAILABLE = re.compile(
     r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
     re.IGNORECASE,
 )
-# Of a prompt that the model's context does not hold.
+# The error of a prompt that the model's context does not hold.
 _TOO_LONG = re.compile(r"\w+: the prompt has ((\d+).*); this model's context holds (\d+)")
-# Of one that is so long that its tokens are not counted.
+# The error of one that is so long that its tokens are not counted.
 _FAR_TOO_LONG = re.compile(
     r"(text_input|messages): (got \d+ characters, allowed: at most \d+(?: where \d+ tokens fit)?)$"
 )
 _CONTEXT = "context_length_exceeded"
-# Of a tensor that models of another task have.
+# The error of a tensor that models of another task have.
 _NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
 
 
@@ -158,7 +158,7 @@ class Triton:
         return None if isinstance(found, str) else found
 
     async def is_ready(self, model: str) -> bool | None:
-        """Whether a version of it is ready; None where Triton knows no such model."""
+        """True if a version of it is ready; None if Triton knows no such model."""
         found = await self._config(model)
         if isinstance(found, str):
             return False if NO_VERSION_IS_READY in found else None
@@ -185,7 +185,7 @@ class Triton:
         metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
         """The answer's chunks, a single one without streaming. Raises ApiError."""
-        # How many tokens were cached is asked only where that tells of no other caller.
+        # The number of cached tokens is asked for only if it reveals no other caller's prompt.
         is_alone = CACHE_SALT in inputs or CALLER in inputs
         of_cache = ("num_cached_tokens",) if is_alone else ()
         request = infer_request(model, request_id, inputs, (*OUTPUTS, *outputs, *of_cache))

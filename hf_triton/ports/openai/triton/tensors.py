@@ -27,7 +27,7 @@ from hf_triton.ports.openai.schema.request import USER, TensorValue
 from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 
 _PARAMETERS = (USER, CACHE_SALT, CALLER, TOKENIZER_QUESTION)
-# Of struct, little-endian.
+# Formats of struct, little-endian.
 _INTEGERS = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 FORMATS = dict(zip(("BOOL", "FP16", "FP32", "FP64", *_INTEGERS), "?efdbhiqBHIQ", strict=True))
 _DATATYPES = {bool: "BOOL", int: "INT32", float: "FP32", str: "BYTES", bytes: "BYTES"}

@@ -47,7 +47,7 @@ class Sizes:
     ) -> None:
         self._repository, self._settings = repository, settings
         self._folders_of, self._stubs, self._metrics = folders_of, stubs, metrics
-        # When it ran last: what was estimated then, and what it took.
+        # The estimate at a model's last run, and the memory that it took.
         self._known: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
         self._running: dict[str, dict[str, float]] = {}
         self._published: dict[str, dict[str, float]] = {}  # of GPUs

@@ -188,7 +188,7 @@ def choose_experts(model: Any) -> None:
         kinds = {type(module): module for module in experts}.values()
         fits = all(map(takes, experts)) and all(_agrees(each, grouped_experts) for each in kinds)
     except Exception as error:
-        # Whatever fails here, transformers' own way serves.
+        # After any failure transformers' own implementation serves.
         log.info(f"no loop over experts: {type(error).__name__}: {reason(error, 120)}")
         return
     if experts and fits:

@@ -133,7 +133,7 @@ class AsyncVllm:
         try:
             await self.llm.add_lora(request)
         except Exception as error:
-            # Whatever a worker raised of files that anybody may have written.
+            # Anybody may have written the files, so a worker may raise any error.
             del self._requests[key]
             name = one.adapter.name
             raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error

@@ -62,7 +62,7 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
 
     @property
     def is_raw(self) -> bool:
-        """Whether a cross-encoder is asked for its scores without the activation."""
+        """True if a cross-encoder is asked for its scores without the activation."""
         return False
 
     def batch(self, model: ServedModel) -> Batch:
@@ -83,7 +83,7 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
         found: dict[tuple[str, str], float] = {}
         texts = zip(_each(firsts, len(seconds)), seconds, strict=True)
         pairs = zip(texts, _scores(answers, len(seconds)), strict=True)
-        # Of the same pair the same one, wherever in a batch it was computed.
+        # Equal pairs get the same score, wherever in a batch each was computed.
         return [found.setdefault(pair, score) for pair, score in pairs]
 
     def best_first(self, answers: Answers) -> list[tuple[int, float]]:
@@ -91,7 +91,7 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
         return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
 
 
-# What a document may hold in other APIs, which would count.
+# Fields that other APIs read, so that ignoring them would change a score.
 _NOT_READ = ("image", "image_url", "content")
 
 
