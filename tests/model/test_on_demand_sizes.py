@@ -1,4 +1,4 @@
-"""How large models are that are loaded on demand, and what they may take together."""
+"""Sizes of models that are loaded on demand, and the memory that they may take together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make(
     settings: OnDemand = OnDemand(),  # noqa: B008, it is frozen
     stubs: Iterable[Stub] = (),
 ) -> Sizes:
-    """Of one entry, ``m``, with the front ``m`` and the engine ``m_stream``."""
+    """Sizes of one entry, ``m``, with the front ``m`` and the engine ``m_stream``."""
     for folder in ("m", "m_stream"):
         (repository / folder / "1").mkdir(parents=True, exist_ok=True)
         text = f'name: "{folder}"\ninstance_group [ {{ {group} }} ]\n'

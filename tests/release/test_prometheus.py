@@ -37,7 +37,7 @@ models:
   - {{name: other, task: feature-extraction, model: {ROOT}/demo/embedding}}
   - {{name: rare, task: fill-mask, model: {ROOT}/demo/mask, load: on_demand, idle_s: 1}}
 """
-# Of a machine with a GPU, as Triton names them.
+# Metrics of a machine with a GPU, as Triton names them.
 GPU_METRICS = """\
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 100
@@ -140,7 +140,7 @@ def requests(listen: Listen) -> Iterator[None]:
 
 
 def write_config(folder: Path, ports: list[int]) -> Path:
-    """What Compose's Prometheus has, at other addresses, and looking once a second."""
+    """Writes Compose's configuration of Prometheus, with other addresses, scraping each second."""
     text = ROOT / "generator/deploy/templates/prometheus-compose.yaml.j2"
     config = read_yaml(text.read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

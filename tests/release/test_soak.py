@@ -63,7 +63,7 @@ class Soak:
         self._expected = [case.expected(reference) for case in CASES]
 
     def problems(self, first: int, last: int) -> list[str]:
-        """What is wrong with the answers to the requests of these numbers."""
+        """The faults in the answers to the requests of these numbers."""
         with ThreadPoolExecutor(NUM_CLIENTS) as pool:
             return [one for one in pool.map(self._problem, range(first, last)) if one]
 

@@ -14,7 +14,7 @@ from tests.scenarios.reference import Reference
 
 SECRET = "hf_SecretThatNobodyMaySee0123456789"
 NAN, INF = math.nan, math.inf
-# Of each way an option travels; the ranges of all options are held by tests/unit/requests. The
+# Some for each way an option travels; tests/unit/requests holds the ranges of all options. The
 # option, its value, how it is given, and what the refusal names.
 BAD_OPTIONS: list[tuple[str, Any, str, tuple[str, ...]]] = [
     ("max_tokens", 2**31 - 1, "tensors", (str(2**31 - 1),)),

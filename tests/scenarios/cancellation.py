@@ -62,7 +62,7 @@ class Cancellation:
 
 
 class Ended:
-    """How many requests ended since it was made, by finish reason."""
+    """Counts requests that ended since it was made, by finish reason."""
 
     def __init__(self, count: CountFinished, settled_s: float) -> None:
         reasons = ("length", "cancelled")

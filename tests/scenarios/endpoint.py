@@ -47,7 +47,7 @@ OPTION_TYPES: Mapping[str, Any] = {
 
 
 class Endpoint(Protocol):
-    """Where requests go. What a model counts is on ``/metrics`` within ``settled_s``."""
+    """Takes requests. A model's counts are on ``/metrics`` within ``settled_s``."""
 
     settled_s: float
 

@@ -51,8 +51,8 @@ class Metrics:
 
 
 def settled(read: Callable[[], Numbers], settled_s: float = SETTLED_S) -> Numbers:
-    """What is read once nothing changes it any more: what an earlier test did may be published
-    after it.
+    """Reads until nothing changes any more: an earlier test's numbers may be published after its
+    end.
     """
     value, since = read(), time.monotonic()
     while time.monotonic() < since + settled_s:

@@ -1,4 +1,4 @@
-"""What a request must answer: transformers' own ``generate`` on the demo model."""
+"""The expected answers: transformers' own ``generate`` on the demo model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Reference:
 
     @torch.inference_mode()
     def log_probabilities(self, prompt: str, token_ids: Sequence[int]) -> torch.Tensor:
-        """Of the whole vocabulary where each of the tokens was chosen: (len(token_ids), vocab)."""
+        """Those of the whole vocabulary at each of the tokens: (len(token_ids), vocab)."""
         prompt_ids = self._tokenizer(prompt).input_ids
         logits = self._model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0].float()
         log_probabilities: torch.Tensor = logits[len(prompt_ids) - 1 : -1].log_softmax(-1)

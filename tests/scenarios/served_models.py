@@ -27,5 +27,5 @@ BATCHED = ("batched", "padded")  # tensors of [batch, 1], the others take [1]
 
 
 def is_batched(name: str) -> bool:
-    """Whether a model, or its engine's folder, takes tensors ``[batch, 1]``."""
+    """True if a model, or its engine's folder, takes tensors ``[batch, 1]``."""
     return name.removesuffix("_stream") in BATCHED

@@ -85,7 +85,7 @@ class Streams:
 
 
 class StreamEndpoints:
-    """What each of Triton's endpoints does with the two folders of a streaming model."""
+    """Asks each of Triton's endpoints for the two folders of a streaming model."""
 
     def test_events_are_the_chunks(self, model: Model, reference: Reference) -> None:
         body = {"text_input": PROMPT, "parameters": {"max_tokens": LONG}, "stream": True, "id": "7"}

@@ -1,4 +1,4 @@
-"""Which scenarios run where: on a real server, on one with vLLM behind.
+"""Lists the scenarios of a real server, and of one with vLLM behind.
 
 A model of a real server is asked by ``http`` or by ``grpc``; a streaming one answers ``/infer``,
 ``/generate`` and their streams either way.

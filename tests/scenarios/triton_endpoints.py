@@ -36,7 +36,7 @@ _OUTPUT_TYPES = {
 
 
 class _TritonEndpoint:
-    """What both have in common: threads, and the endpoints that are HTTP's alone."""
+    """Code of both: threads, and the endpoints that are HTTP's alone."""
 
     settled_s = SETTLED_S
 

@@ -35,7 +35,7 @@ def served(endpoint: Endpoint, name: str) -> Model:
 
 @dataclass(frozen=True)
 class Asked:
-    """What one caller sends; each prompt has a number of its own in it."""
+    """One caller's request; each prompt has a number of its own in it."""
 
     prompt: str
     max_tokens: int

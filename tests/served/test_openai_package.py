@@ -215,7 +215,7 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
 
 
 def is_free(client: openai.OpenAI) -> bool:
-    """Whether ``tight`` answers, with one slot, where nobody is in it."""
+    """True if ``tight``, which has one slot, answers, so that the slot is free."""
     try:
         asking = client.with_options(timeout=5)
         asking.completions.create(model="tight", prompt="x", max_tokens=1)
@@ -249,7 +249,7 @@ TOOLS: Any = [
     {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}},
 ]
 ASK: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
-# What the model is made to write, as it would not by itself.
+# A text that the model is made to write, as it would not by itself.
 CALL = (
     r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[A-Z][a-z]{1,4}"\}\}\n</tool_call>'
 )

@@ -1,4 +1,4 @@
-"""What callers, and other users of the machine, can tell of requests on a real server."""
+"""Callers, and other users of the machine, learn nothing of others' requests on a real server."""
 
 from __future__ import annotations
 

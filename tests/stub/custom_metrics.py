@@ -91,7 +91,7 @@ class MetricFamily:
 
 
 def values(name: str) -> dict[_Labels, float]:
-    """What ``/metrics`` shows of a family: its numbers by their labels."""
+    """A family's numbers on ``/metrics``, by their labels."""
     with _lock:
         family = _families.get(name)
         return {} if family is None else {key: v.number for key, v in family.values.items()}

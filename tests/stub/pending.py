@@ -46,7 +46,7 @@ class Pending:
 
     @property
     def is_answered(self) -> bool:
-        """Whether a first response is there."""
+        """True once a first response is there."""
         return self._answered.is_set()
 
     @property

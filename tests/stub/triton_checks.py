@@ -1,4 +1,4 @@
-"""What Triton refuses before a model sees it, and what a model's outputs may not be."""
+"""Triton's checks of requests, before a model sees them, and of a model's outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from generator.render.model_config import type_word
 
 
 def refusal(config: Any, request: Request) -> str | None:
-    """Why Triton refuses the request with status 400; None where it passes it on."""
+    """Triton's reason to refuse the request with status 400; None if it passes it on."""
     declared = {tensor.name: tensor for tensor in config.input}
     most = config.max_batch_size
     needed = {name for name, tensor in declared.items() if not tensor.optional}
@@ -34,7 +34,7 @@ def refusal(config: Any, request: Request) -> str | None:
 
 
 def output_faults(config: Any, outputs: Mapping[str, Array], num_rows: int | None) -> list[str]:
-    """What a model's outputs have that its config does not declare; ``num_rows`` None: no batch."""
+    """Faults of a model's outputs against its config; ``num_rows`` None: no batch."""
     faults = []
     declared = {output.name: output for output in config.output}
     for name, array in outputs.items():

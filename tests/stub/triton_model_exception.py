@@ -2,4 +2,4 @@
 
 
 class TritonModelException(Exception):  # noqa: N818, Triton's own name
-    """What a model raises where it can't be loaded or run, and gets where it asks too much."""
+    """A model raises it if it can't be loaded or run, and gets it if it asks too much."""

@@ -156,7 +156,7 @@ class ResponseSender:
             self._deliver(response, flags)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has left. Asked after the last response it can kill a 24.10."""
+        """True if the client has left. Asked after the last response it can kill a 24.10."""
         with self._lock:
             assert not self._closed, "is_cancelled() after the FINAL flag"
             return self._cancelled.is_set()
@@ -187,7 +187,7 @@ class ResponseSender:
 
 
 class InferenceRequest:
-    """What a model's ``execute`` is handed; made by the stub server alone."""
+    """An argument of a model's ``execute``; made by the stub server alone."""
 
     def __init__(
         self,

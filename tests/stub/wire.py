@@ -1,4 +1,4 @@
-"""What goes into a served model and what comes out, whichever way it travels."""
+"""A served model's requests and responses, whichever way they travel."""
 
 from __future__ import annotations
 

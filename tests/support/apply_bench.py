@@ -26,7 +26,7 @@ from tests.support.triton import echo_templates, free_ports
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command ended with and said."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -80,7 +80,7 @@ class Bench:
         return (self.repository / name / str(version) / "model.json").read_text()
 
     def is_current(self) -> bool:
-        """Whether the disk is what models.yaml says."""
+        """True if the disk is what models.yaml says."""
         return self.run("diff").code == 0
 
 

@@ -1,4 +1,4 @@
-"""What stands on a CPU for what only GPUs have: torch's ``varlen_attn``, pages of 256 tokens."""
+"""Replaces on a CPU what only GPUs have: torch's ``varlen_attn``, pages of 256 tokens."""
 
 from __future__ import annotations
 

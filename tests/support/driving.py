@@ -28,7 +28,7 @@ ANSWER_TIMEOUT_S = 60
 LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
-# Whether engines run by compiled loops: see the fixture storage_kind.
+# True if engines run by compiled loops: see the fixture storage_kind.
 COMPILED = True
 
 

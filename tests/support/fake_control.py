@@ -24,7 +24,7 @@ from tests.support.http_server import Handler, serving_http
 
 
 class LoadError(Exception):
-    """What a load answers with."""
+    """A load's error."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class FakeTriton:
         self._release()
 
     def _release(self) -> None:
-        """What has no requests any more is gone."""
+        """Unloads versions that have no requests any more."""
         for name, states in self.states.items():
             for version, state in states.items():
                 if state == "UNLOADING" and name not in self.held:

@@ -62,7 +62,7 @@ class Repository:
 
 @dataclass
 class FakeHub:
-    """What is served, what was asked for, and what is to go wrong.
+    """A Hub that serves files, counts requests and fails as it is told.
 
     Attributes:
         cuts: each of the next file bodies longer than so many bytes is cut off there.
@@ -142,7 +142,7 @@ def running_hub(port: int = 0) -> Iterator[FakeHub]:
 
 
 def is_lfs(name: str) -> bool:
-    """Whether the Hub keeps a file in LFS."""
+    """True if the Hub keeps a file in LFS."""
     return name.endswith((".safetensors", ".bin", ".h5", ".onnx"))
 
 

@@ -37,7 +37,7 @@ _MORE_MODELS = """\
     model: {thorough}
     options: {{max_num_seqs: 1}}
 """
-# Of Hermes' and Qwen's kind.
+# A template of Hermes' and Qwen's kind.
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
 {%- for message in messages -%}

@@ -40,7 +40,7 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: str, folder: Path) -> str:
-    """What promtool said; fails the test where it found a mistake."""
+    """Returns promtool's output; fails the test if it found a mistake."""
     command = [program("promtool"), *arguments]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=60, check=False

@@ -33,7 +33,7 @@ from tests.support.triton import eventually
 
 
 class Panic(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python has it: no Exception."""
 
 
 ERRORS: dict[str, tuple[type[BaseException], str]] = {
@@ -251,7 +251,7 @@ class Served:
         return callers
 
     def waits(self, number: int) -> bool:
-        """Whether so many requests wait for the step under way to end."""
+        """True once so many requests wait for the step under way to end."""
         return eventually(lambda: self.engine.thread.num_unfinished == number + 1)
 
     def is_idle(self) -> bool:

@@ -307,8 +307,8 @@ def fill(model: Any) -> None:
 
 @dataclass(frozen=True)
 class Answers:
-    """What sentence-transformers says: the first numbers of each case's answers, the keys of each
-    module's file, and its modules.
+    """Answers by sentence-transformers: the first numbers of each case's, the keys of each module's
+    file, and its modules.
     """
 
     rows: dict[str, list[list[float]]]

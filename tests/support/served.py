@@ -54,7 +54,7 @@ class Served:
         assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
 
     def exit_code(self, timeout_s: float = 120.0) -> int:
-        """How it ended; everything it said is in ``out`` and ``err`` then."""
+        """Waits for its end; all its output is in ``out`` and ``err`` then."""
         return self.process.wait(timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
@@ -65,7 +65,7 @@ class Served:
         return post(f"http://127.0.0.1:{port}/v2/models/{model}/generate", {"text_input": text})
 
     def num_requests(self, model: str) -> float:
-        """How many of a model's requests have gone to its process."""
+        """The number of a model's requests that have gone to its process."""
         text = get(f"http://127.0.0.1:{self.listen.metrics_port}/metrics").body
         lines = [line for line in text.splitlines() if line.startswith("nv_inference_exec_count{")]
         return sum(float(line.split()[-1]) for line in lines if f'"{model}"' in line)
@@ -105,7 +105,7 @@ class Served:
                 os.kill(pid, signal.SIGKILL)
 
     def leaves_nothing(self) -> bool:
-        """Whether all processes and all shared memory are gone, or go within seconds."""
+        """True if all processes and all shared memory are gone, or go within seconds."""
         regions = Path("/dev/shm")
         return eventually(
             lambda: (

@@ -75,7 +75,7 @@ def pipeline(task: str, model: Path) -> Any:
 
 
 def written(reply: Reply) -> Any:
-    """What the JSON of a good answer's one output says."""
+    """The parsed JSON of a good answer's one output."""
     assert reply.ok, reply.error
     (text,) = reply.texts("output")
     return json.loads(text)

@@ -1,4 +1,4 @@
-"""What model.json says of a model, without a generated repository."""
+"""Models as their model.json describes them, without a generated repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tritonserver tests run on: the wheel's, or another that HF_TRITON_TEST_SERVER names."""
+"""The tests' tritonserver: the wheel's, or another that HF_TRITON_TEST_SERVER names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put_on_path() -> None:
 
 @functools.cache
 def options() -> str:
-    """What the server says of its command line."""
+    """The server's help text."""
     found = binary.find()
     command = [*found.command, "--help"]
     done = subprocess.run(command, env=found.full_environment(), capture_output=True, text=True)

@@ -43,7 +43,7 @@ def save_adapter(model: Any, folder: Path, **config: Any) -> Path:
 
 
 def served_with(folders: Mapping[str, Path], **changes: Any) -> ServedModel:
-    """What model.json says of a model with local adapters."""
+    """A model with local adapters, as its model.json describes it."""
     adapters = tuple(
         ServedAdapter(name, str(folder), local=True, revision=None)
         for name, folder in folders.items()

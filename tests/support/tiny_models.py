@@ -153,7 +153,7 @@ GPT_NEO = {
     "attention_types": [[["global", "local"], 1]],
     "window_size": 24,  # longer than what is tried at load
 }
-# What does not go in flight, for random_model and random_encoder_decoder.
+# Models that do not run in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 XLSTM = {**RWKV, "hidden_size": 128, "embedding_dim": 128, "autocast_kernel_dtype": "float32"}
 GPT = {"vocab_size": VOCAB_SIZE, "n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}

@@ -194,7 +194,7 @@ def echo_templates(folder: Path) -> Path:
 
 
 def copy_shared(folder: Path) -> None:
-    """What the templates of several tasks share."""
+    """Copies the templates that several tasks share."""
     folder.mkdir(parents=True, exist_ok=True)
     for shared in (ROOT / "model_templates").glob("_*.j2"):
         shutil.copy(shared, folder)
@@ -208,7 +208,7 @@ def copy_task(source: str, folder: Path) -> None:
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-    """Whether ``condition`` comes true in time."""
+    """True if ``condition`` comes true in time."""
     deadline, wait_s = time.monotonic() + timeout_s, 0.002
     while not condition():
         if time.monotonic() > deadline:

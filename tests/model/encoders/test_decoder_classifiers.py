@@ -79,7 +79,7 @@ def test_a_classifier_without_padding_classifies_by_the_last_token(
 
 
 def test_padding_at_a_texts_end_is_passed_over_where_the_model_names_it(tmp_path: Path) -> None:
-    """Where padding is the token that every text ends with, as many name it."""
+    """The padding token is the one that every text ends with, as in many models."""
     model = classifier(tmp_path / "model", "llama", pads="[SEP]", pad_token_id=2)
     assert_same(answers(tmp_path, model), model)
 

@@ -51,7 +51,7 @@ class Reference:
         return embedding
 
     def unit(self, text: str, dimensions: int = HIDDEN) -> torch.Tensor:
-        """Of length 1."""
+        """The embedding, scaled to length 1."""
         return normalize(self.embedding(text)[:dimensions], dim=-1)
 
 

@@ -123,7 +123,7 @@ def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
     [
         *((500, 1, 5, (1, 16)), (500, 3, 33, (4, 64)), (500, 32, 256, (32, 256))),
         *((500, 33, 16, None), (500, 32, 300, None), (500, 1, 500, (1, 500)), (500, 1, 501, None)),
-        # Of a long model, a text is padded by half at most.
+        # A long model pads a text by half at most.
         *((8192, 1, 520, (1, 768)), (8192, 4, 1100, (4, 1536)), (8192, 1, 7000, (1, 8192))),
         (8192, 2, 4097, None),
     ],

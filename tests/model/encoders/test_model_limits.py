@@ -1,4 +1,4 @@
-"""What a model can't take is refused in words: at load, or as one request's own error."""
+"""Refuses what a model can't take in words: at load, or as one request's own error."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Reference:
                 max_answer_len,
             )
             for first, last, score in zip(*found, strict=True):
-                # Of a short context it takes spans that end before they start, with a score of 0.
+                # In a short context it takes spans that end before they start, with a score of 0.
                 if 0 <= last - first < max_answer_len and window.sequence_ids[first] == 1:
                     self._add(
                         answers, context, self._place(window, first, last, align_to_words), score

@@ -1,5 +1,5 @@
-"""What requests to every encoder task have in common: each mistake is named, an option stands for
-what a request leaves out, a client's batch has a row for each request, flat JSON is taken.
+"""Requests to every encoder task: each mistake is named, an option stands for a field that a
+request leaves out, a client's batch has a row for each request, flat JSON is taken.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
     text = " ".join(texts(20_000, longest=10))
 
     def num_turns() -> int:
-        """How often this thread runs while another one tokenises the text."""
+        """Counts this thread's turns while another one tokenises the text."""
         thread = threading.Thread(target=truncator.pieces, args=(text,))
         thread.start()
         found = 0
@@ -126,7 +126,7 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
             found += 1
         return found
 
-    # Where the machine is busy, a turn can take as long as a text.
+    # On a busy machine a turn can take as long as a text.
     assert eventually(lambda: num_turns() > 50)
 
 

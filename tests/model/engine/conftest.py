@@ -1,4 +1,4 @@
-"""Where the engines of tests keep keys and values, and how their threads change."""
+"""The tests' engines: the kinds of their storage, and changes of their threads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=STORAGE_KINDS)
 def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
+    """The storage of keys and values in a test's engines; of few (small) pages, the longest
     sequence takes all but two, so that others are preempted.
     """
 

@@ -49,7 +49,7 @@ class FakeVllm:
         self._numbers = itertools.count(1)
 
     async def start(self, count: Count) -> FakeVllm:
-        """What an engine starts."""
+        """Starts the fake for an engine."""
         self.count = count
         self._places = asyncio.Semaphore(self.max_num_seqs)
         return self

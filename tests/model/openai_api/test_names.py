@@ -46,7 +46,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/score": {"text_1": "a", "text_2": "a"},
     "/classify": {"input": "a"},
 }
-# What must be sent beside a field for its own value to count.
+# Fields without which another field's value does not count.
 BESIDE: dict[str, dict[str, Any]] = {
     "/v1/completions stream_options": {"stream": True},
     "/v1/chat/completions top_logprobs": {"logprobs": True},
@@ -80,7 +80,7 @@ class Door:
     endpoint: Endpoint
 
     def error(self, **body: Any) -> ApiError | None:
-        """What is said of a request, by the port or by the model that gets it."""
+        """A request's error, by the port or by the model that gets it."""
         try:
             asked = self.endpoint.read({"model": "m", **BASES[self.path], **body})
         except ApiError as error:

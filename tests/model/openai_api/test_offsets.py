@@ -1,4 +1,4 @@
-"""Where each token of a completion begins, of tokens that are parts of characters too."""
+"""Offsets of a completion's tokens, of those that are parts of characters too."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def texts(*values: str) -> Request:
 
 
 def refusal(serve: Serve, name: str, **options: Any) -> str:
-    """Why a model is not loaded."""
+    """The error of a model that does not load."""
     with pytest.raises(TritonModelException) as caught:
         serve(name, **options)
     line = str(caught.value)
@@ -140,7 +140,7 @@ def test_what_happens_is_counted(serve: Serve) -> None:
 
 @pytest.mark.threat("code-by-request")
 def test_no_pipeline_lets_callers_name_what_is_opened(own_pipeline: Callable[[str], Any]) -> None:
-    """Of every pipeline that is made here: what it takes holds nothing that loads."""
+    """No parameter of any pipeline that is made here loads anything."""
     loads = {
         *("custom_generate", "trust_remote_code", "assistant_model", "tokenizer", "timeout"),
         *("chat_template", "tesseract_config", "processor_kwargs", "generation_config"),

@@ -1,4 +1,4 @@
-"""What a served pipeline answers is what transformers' own pipeline gives."""
+"""A served pipeline answers as transformers' own pipeline does."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ CASES = {
     ),
     "features of an image": Case("image-feature-extraction", {"image": png()}, [picture()]),
 }
-# What the pipeline wraps in a list although there was one input.
+# Requests whose answer the pipeline wraps in a list although there was one input.
 ONE_OF_A_LIST = ("a text", "MLServer's", "MLServer's array", "a document")
 
 
@@ -220,7 +220,7 @@ def test_a_client_batch_is_answered_row_by_row(serve: Serve, own_pipeline: Own) 
 
 
 def test_flat_json_asks_as_hugging_faces_own_api_is_asked(shared: Serve, own_pipeline: Own) -> None:
-    """What a request tells the server is no parameter of the call."""
+    """A request's parameters for the server are none of the call."""
     expected = near(own_pipeline(IMAGES)(picture(), top_k=2))
     told = {"id": "r-7", "user": "ann", "cache_salt": "a salt", "hf-triton-caller": "a caller"}
     for body in ({"parameters": {"top_k": 2}}, {"top_k": 2, **told}):

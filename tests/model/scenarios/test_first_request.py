@@ -36,7 +36,7 @@ def without_tokenizer(model: Path, folder: Path) -> Path:
 
 
 def refusal(folder: Path, task: str, model: Path, **keys: Any) -> str:
-    """Why the model does not load."""
+    """The error of a model that does not load."""
     keys |= {"streaming": False} if task in list(TASKS)[:3] else {}
     with pytest.raises(TritonModelException) as caught, served(folder, task, model, **keys):
         pass

@@ -51,7 +51,7 @@ def test_the_rest_is_what_it_would_have_been(
 
 
 def joined(events: Events) -> list[object]:
-    """How a stream is cut into pieces depends on how fast it is read."""
+    """Joins a stream's pieces, which depend on the reader's speed."""
     texts = [event["text_output"] for event in events]
     rows = [text if isinstance(text, list) else [text] for text in texts]
     ids = [token_id for event in events for token_id in json.loads(event.get("token_ids", "[]"))]

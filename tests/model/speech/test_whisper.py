@@ -156,7 +156,7 @@ def test_segments_are_complete_where_one_time_follows_another() -> None:
     whole, num_frames = split(written, T, 1.0, 200)
     assert (whole[0], num_frames) == (first, 200)
     assert [round(time, 6) for time in (whole[1].start, whole[1].end)] == [1.2, 1.6]
-    # What is cut off in the middle is read again.
+    # A segment that is cut off is read again.
     cut, num_frames = split([*written, T + 30, 8], T, 1.0, 200)
     assert (len(cut), num_frames) == (2, 60)
     assert split([5, 6], T, 1.0, 150)[0] == [Segment(1.0, 2.5, [5, 6])]

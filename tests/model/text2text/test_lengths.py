@@ -1,4 +1,4 @@
-"""How long inputs and outputs of encoder-decoders may be."""
+"""Limits of the inputs' and outputs' lengths of encoder-decoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models.yaml may say of text2text models, and the names that it gets wrong."""
+"""The keys of text2text models in models.yaml, and names that are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request's rows may ask of a model that answers by a search with beams."""
+"""The options of a request's rows, for a model that answers by a search with beams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READER = SourceReader(
 
 
 def rows(**constraints: list[Any]) -> list[dict[str, Any]]:
-    """Of a client's batch of two."""
+    """The rows of a client's batch of two."""
     given = {"text_input": [[b"a"], [b"b"]], **constraints}
     return read_rows(fields(given, {}, batched=True), SourceReader.fields)
 

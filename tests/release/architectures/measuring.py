@@ -41,7 +41,7 @@ _OPTIONS: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 16}
 _LENGTHS = (60, 3, 17, 1)
 _MAX_TOKENS = 10
 _IDS = (3, 180)  # of prompts: no special tokens
-# Of the logits' range: a token is as likely as the likeliest, up to rounding.
+# Shares of the logits' range: a token is as likely as the likeliest, up to rounding.
 _TIES = {torch.float32: 1e-3, torch.bfloat16: 0.08}  # as a runner may differ at most
 _PLACEMENT = Placement("cpu", {"": "cpu"})
 _CHANGING = (
@@ -52,8 +52,8 @@ _CHANGING = (
 
 @dataclass(frozen=True)
 class Row:
-    """What the table says of a model type. ``runner``: that of the in-flight engine, or what the
-    generate engine's batches are, or ``-`` for what does not load; two where dtypes differ.
+    """A model type's line in the table. ``runner``: the in-flight engine's, or the kind of the
+    generate engine's batches, or ``-`` if it does not load; two where dtypes differ.
     ``tokens``, for each of DTYPES: one of VERDICTS (``random``: the model's own differ from run to
     run) or ``-``. ``why`` it is not in flight, or does not load.
     """
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def has_text_alone(self) -> bool:
-        """Whether an image-text type was measured without images."""
+        """True if an image-text type was measured without images."""
         return "text alone" in self.runner
 
     @property
@@ -80,7 +80,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def classes_of(kind: str) -> dict[str, Any]:
-    """What computes each model type of a kind, by name; a variant counts as a class of its own."""
+    """The classes of each model type of a kind, by name; a variant counts as a class of its own."""
     from transformers.models.auto import modeling_auto as auto
 
     mappings: dict[str, Any] = {
@@ -113,7 +113,7 @@ def measure(kind: str, name: str, folder: Path, dtypes: Sequence[str] = DTYPES) 
 
 
 def _images(kind: str, folder: Path) -> tuple[Images | None, str]:
-    """How prompts with images or sounds are made for a saved model, or why none can be."""
+    """A maker of a saved model's prompts with images or sounds, or the reason that none works."""
     if kind == "causal":
         return None, ""
     with warnings.catch_warnings():
@@ -270,8 +270,8 @@ def _verdict(
     *,
     has_images: bool,
 ) -> str:
-    """Whether our tokens are the reference's, up to the first that is as likely; ``load`` gives the
-    model as it was.
+    """Compares our tokens with the reference's, up to the first that is as likely; ``load`` gives
+    the model as it was.
     """
     if list(ours) == tokens:
         return "equal"
@@ -327,7 +327,7 @@ def _noise_beside_images(one: Asked, model: Any, forced: list[int], logits: torc
 
 
 def _regret(logits: torch.Tensor, token_id: int) -> float:
-    """How far a token is behind the likeliest one, as a share of the logits' range."""
+    """A token's distance from the likeliest one, as a share of the logits' range."""
     known = logits[logits > torch.finfo(torch.bfloat16).min / 2]
     span = (known.max() - known.min()).clamp_min(1e-6)
     return float((logits.max() - logits[token_id]) / span)
@@ -335,7 +335,7 @@ def _regret(logits: torch.Tensor, token_id: int) -> float:
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """What is logged meanwhile."""
+    """Collects the lines that are logged meanwhile."""
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "info", lines.append)

@@ -1,4 +1,4 @@
-"""How each model type is served: ``rows.tsv``, which the tests read, and docs/architectures.md.
+"""Lists how model types are served: ``rows.tsv``, for the tests, and docs/architectures.md.
 
 ``python -m tests.release.architectures.table`` writes both, with the names of types to measure
 those alone.
@@ -83,7 +83,7 @@ _HAS_BFLOAT16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def worse(row: Row, before: Row) -> str:
-    """What a measured row has lost; empty where nothing."""
+    """The losses of a measured row; empty if there are none."""
     lost = [
         f"{dtype}: {was} before, {now} now"
         for dtype, was, now in zip(DTYPES, before.tokens, row.tokens, strict=False)

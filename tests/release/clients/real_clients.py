@@ -1,4 +1,4 @@
-"""Which clients are installed and driven: packages and versions, driver, what does not work."""
+"""Lists the clients to drive: packages and versions, driver, what does not work."""
 
 from __future__ import annotations
 

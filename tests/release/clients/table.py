@@ -39,7 +39,7 @@ def write_line(client: str, version: str, tried: Sequence[Tried], gaps: Mapping[
 
 
 def _result(tried: Sequence[Tried], gaps: Mapping[str, str]) -> str:
-    """What does not work, empty where all does."""
+    """The failures; empty if all works."""
     failed = [one for one in tried if not one.ok]
     told = [f"**{_line(one.name)}**: {_line(gaps.get(one.name, 'fails'))}" for one in failed]
     return f": {'; '.join(told)}" if told else ""

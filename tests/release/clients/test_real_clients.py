@@ -39,7 +39,7 @@ models:
 def environment(
     reference: Reference, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, str]]:
-    """What drivers get: where the server is, as each client reads it, and what to expect."""
+    """The drivers' environment: the server's address for each client, and what to expect."""
     folder = tmp_path_factory.mktemp("served")
     agent = agent_model(folder / "agent_model")
     models = MODELS_YAML.format(demo=DEMO_MODEL.parent, agent=agent, hooks=HOOKS)
@@ -64,7 +64,7 @@ def environment(
 
 @contextlib.contextmanager
 def served(folder: Path, models_yaml: str) -> Iterator[Listen]:
-    """Where ``hf-triton serve`` listens, all its models ready."""
+    """Runs ``hf-triton serve``; yields its ports once all its models are ready."""
     folder.mkdir()
     (folder / "models.yaml").write_text(models_yaml, encoding="utf-8")
     listen = replace(free_ports(), openai_port=free_ports().http_port)
@@ -85,7 +85,7 @@ def test_client(client: Client, environment: Mapping[str, str], tmp_path: Path) 
 
 
 def driven(client: Client, folder: Path, environment: Mapping[str, str]) -> list[Tried]:
-    """What the client's driver tells; that it came to its end is one thing more where it did not.
+    """The results of a client's driver, with one more if it did not come to its end.
 
     A module of Node finds its packages from the folder that it lies in.
     """

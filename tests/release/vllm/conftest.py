@@ -59,7 +59,7 @@ def triton(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def in_environment(environment: Path) -> Callable[[Path], None]:
-    """What gives models on vLLM the environment."""
+    """Returns a function that gives models on vLLM the environment."""
 
     def give(repository: Path) -> None:
         for model in repository.glob("*/1/model.json"):  # fronts have none

@@ -1,5 +1,5 @@
-"""What clients that are built on Triton send, tensor for tensor. The clients themselves are driven
-by tests/release/clients.
+"""Requests of clients that are built on Triton, tensor for tensor. The clients themselves are
+driven by tests/release/clients.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_litellm_reads_every_output_of_embeddings_as_vectors(triton: Triton) -> 
 
 
 def frontend(num_tokens: bool = True, **sampling: Any) -> dict[str, Any]:
-    """What server/python/openai sends for its backend ``vllm``; some of it by release."""
+    """The request of server/python/openai to its backend ``vllm``; it differs by release."""
     defaults = {"frequency_penalty": 0, "n": 1, "presence_penalty": 0, "top_p": 1.0}
     given = {**defaults, "temperature": 0, "max_tokens": MOST, **sampling}
     counts = ("return_num_input_tokens", "return_num_output_tokens")

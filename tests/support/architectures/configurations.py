@@ -127,7 +127,7 @@ _GEMMA4_VISION: dict[str, Any] = {
     "pooling_kernel_size": 2,
     "position_embedding_size": 64,
 }
-# What sizes alone don't settle, by model type.
+# Settings beside sizes, by model type.
 _OTHERS: dict[str, dict[str, Any]] = {
     "bamba": {**_HYBRID, "attn_layer_indices": [1]},
     "blt": {"global_config": {"encoder_cross_output_size": None}},
@@ -168,7 +168,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "layer_types": [_LINEAR, _FULL, _LINEAR],
         "position_embedding_type": "rope",
     },
-    # Of more cycles, random weights make another text of each rounding.
+    # With more cycles, random weights make another text of each rounding.
     "hrm_text": {"H_cycles": 1, "L_cycles": 2, "L_bp_cycles": [1], "num_hidden_layers": 2},
     "hunyuan_v1_dense": {"head_dim": HEAD},
     "hunyuan_v1_moe": {"head_dim": HEAD},
@@ -397,7 +397,7 @@ def _tokens(config: Any, names: list[str], fields: dict[str, Any]) -> dict[str, 
 
 
 def _layers(config: Any, names: list[str]) -> dict[str, Any]:
-    """How many layers, and what each of them is where the default lists that."""
+    """The number of layers, and the type of each if the default lists them."""
     counts = (_value(config, name) for name in _LAYER_COUNTS)
     count = next((value for value in counts if isinstance(value, int)), 0)
     values = {name: _value(config, name) for name in names}

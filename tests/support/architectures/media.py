@@ -31,8 +31,8 @@ Form = Callable[[Any, torch.Generator, int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Images:
-    """How prompts with an image are made for a model: the form of its tensors, and how many
-    placeholders stand for an image of each size.
+    """Makes a model's prompts with an image: the form of its tensors, and the number of
+    placeholders for an image of each size.
     """
 
     model: Any
@@ -41,7 +41,7 @@ class Images:
     media: MediaProcessor
 
     def trial_prompts(self) -> list[tuple[list[int], Source]]:
-        """What an engine is tried with."""
+        """Prompts for an engine's trial."""
         return [self.prompt(5, 4, 101), self.prompt(3, 6, 102), self.pair(103, 105)]
 
     def pair(self, seed: int, other: int) -> tuple[list[int], Source]:
@@ -118,7 +118,7 @@ def _prompt(
 
 
 def _count(model: Any, form: Form, size: int) -> int:
-    """How many features the model makes of an image, which must change its logits."""
+    """Counts the features that the model makes of an image, which must change its logits."""
     known = _features(model, form, size)
     for count in [known] if known else range(1, _MOST_FEATURES):
         try:

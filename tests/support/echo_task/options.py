@@ -1,4 +1,4 @@
-"""What can go wrong with a model, as options: the echo task is there to be started and stopped."""
+"""Faults of a model, as options: the echo task is there to be started and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request must answer: transformers' tokenizer and ``generate``, one text at a time."""
+"""The expected answers: transformers' tokenizer and ``generate``, one text at a time."""
 
 from __future__ import annotations
 

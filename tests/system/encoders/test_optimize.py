@@ -223,7 +223,7 @@ def test_a_text_longer_than_the_model_takes_is_refused(work: Path) -> None:
 
 
 def test_an_interrupt_tells_what_is_done(work: Path) -> None:
-    # Of one text, the most rounds that there are take seconds; of 8,192, minutes.
+    # All rounds of one text take seconds; of 8,192 texts, minutes.
     asked = ["--engines", "torch", "--lengths", "4", "--batch-sizes", "1,8192", "--seconds", "300"]
     process = subprocess.Popen(
         command("optimize", "tiny", *asked),

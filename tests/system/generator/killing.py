@@ -23,7 +23,7 @@ sys.addaudithook(_kill_at_a_write)
 
 
 def is_killed(work: Callable[[], object], num_writes: int) -> bool:
-    """Whether a process that does ``work`` was killed: before its next write after so many."""
+    """Does ``work`` in a process, killed before its next write after so many; True if it was."""
     pid = os.fork()
     if pid == 0:
         _killing["writes_left"] = num_writes

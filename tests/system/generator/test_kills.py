@@ -21,7 +21,7 @@ __all__ = ["folder", "run", "work"]  # fixtures
 
 
 def served(folder: Path, version: int) -> dict[str, bytes]:
-    """What Triton reads of a version."""
+    """The files of a version that Triton reads."""
     return {
         path: content
         for path, content in snapshot(folder).items()

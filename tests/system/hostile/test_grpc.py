@@ -126,7 +126,7 @@ def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -
 
 
 def memory(server: Door) -> int:
-    """Of tritonserver, in bytes."""
+    """Tritonserver's, in bytes."""
     group = psutil.Process(server.server.pid).children(recursive=True)
     return sum(each.memory_info().rss for each in group if each.name() == "tritonserver")
 

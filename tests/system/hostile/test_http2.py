@@ -55,7 +55,7 @@ class Client:
             return
 
     def kinds(self) -> list[int]:
-        """Of the frames that come until the connection ends."""
+        """The kinds of the frames that come until the connection ends."""
         return [kind for kind, *_ in self.frames()]
 
 

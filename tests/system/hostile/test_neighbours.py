@@ -50,12 +50,12 @@ def sent(url: str, *bodies: dict[str, Any]) -> list[Ask]:
 
 
 def text(triton: Triton, model: str) -> Ask:
-    """What a neighbour asks."""
+    """A neighbour's request."""
     return partial(triton.generate, model, text_input="I am going", max_tokens=5)
 
 
 def beside(neighbour: Ask, *asks: Ask) -> list[Answer]:
-    """What is answered to something hostile, while the neighbour's answers come in their time."""
+    """The answers to hostile requests, while the neighbour's must come in their time."""
 
     def taken_s() -> float:
         began_s = time.monotonic()

@@ -163,7 +163,7 @@ def test_requests_without_a_context_are_not_traced_at_rate_0(
     served: Served, collector: Collector
 ) -> None:
     assert served.generate("plain", "a prompt").status == 200
-    # What comes later is there, so it would be too.
+    # A later span is there, so an earlier one would be too.
     traced(served, collector, partial(post, served, "plain/generate", text_input="a prompt"))
     assert all(int(span.trace_id, 16) < next(_numbers) for span in collector.spans)
 

@@ -1,4 +1,4 @@
-"""What the OpenAI port answers is as its schema says, of requests that match it and that don't."""
+"""The OpenAI port answers as its schema says, to requests that match it and that don't."""
 
 from __future__ import annotations
 

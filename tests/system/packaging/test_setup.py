@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# What `make` exports to what it runs, these tests too, and what its own calls read.
+# Variables that `make` exports to its commands, these tests too, and that its own calls read.
 OF_MAKE = {"PYTHON", "VENV", "TORCH", "TORCH_INDEX_URL", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 # Says how it is called; `-m venv` and `uv venv` make an environment whose Python says so too.
 FAKE = """\

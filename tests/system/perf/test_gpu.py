@@ -1,4 +1,4 @@
-"""What is asked of a GPU, on the CPU with tiny models: all is right there, and a fault is found."""
+"""The checks of a GPU, on the CPU with tiny models: all pass there, and a fault is found."""
 
 from __future__ import annotations
 

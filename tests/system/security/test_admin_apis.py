@@ -1,4 +1,4 @@
-"""What needs the admin key on a real server, what does not, and where the key can be seen."""
+"""The admin key on a real server: calls that need it, calls that don't, and who can see it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_way_to_tritonserver_is_its_owners_alone(served: Served) -> None:
 
 @pytest.mark.threat("umask")
 def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> None:
-    """Whatever the umask: a group may share a repository."""
+    """With any umask: a group may share a repository."""
     (tmp_path / "models.yaml").write_text(
         f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
     )

@@ -16,7 +16,7 @@ from generator.python_modules import leave_out_working_directory, run_module
 from tests.support.served import started
 from tests.support.triton import DEMO_MODEL, free_ports, post
 
-# What is imported where it is there, or by Python and Triton themselves.
+# Modules that are imported if installed, or by Python and Triton themselves.
 OPTIONAL = (
     *("uvloop", "h2", "torchvision", "numba", "PIL", "soundfile", "peft", "triton", "vllm"),
     *("llguidance", "onnxruntime", "torchao", "torchaudio", "librosa", "kernels", "flash_attn"),

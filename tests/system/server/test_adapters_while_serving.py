@@ -143,7 +143,7 @@ def test_an_adapter_that_was_changed_in_place_is_read_anew(
 
 
 def sent(url: str, **body: object) -> str:
-    """What a request with the admin key is answered; without a body, a GET."""
+    """Sends a request with the admin key, without a body as a GET; returns its answer."""
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(url, data, {"hf-triton-admin-key": ADMIN_KEY})
     with urllib.request.urlopen(request, timeout=60) as response:

@@ -1,4 +1,4 @@
-"""What ``hf-triton serve`` does when processes of a real server die."""
+"""Heals a real server under ``hf-triton serve`` when its processes die."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def golden(case: str) -> str:
-    """What is expected; of kserve, what differs from kubernetes."""
+    """The expected text; for kserve, its differences from kubernetes."""
     if case != "kserve":
         return tree_text(rendered(case))
     base = rendered("kubernetes")
@@ -43,7 +43,7 @@ def golden(case: str) -> str:
 
 @cache
 def rendered(case: str) -> dict[str, str]:
-    """What ``deploy`` writes, but for LEFT_OUT."""
+    """The files that ``deploy`` writes, but for LEFT_OUT."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:
         write_workspace(Path(scratch))

@@ -85,5 +85,5 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
 
 
 def _digest(spec: ModelSpec) -> str | None:
-    """What its Python environment is made of, wherever the files lie."""
+    """The digest of its Python environment, the same wherever the files lie."""
     return spec.python_env.digest if spec.python_env else None

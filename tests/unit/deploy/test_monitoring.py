@@ -163,7 +163,7 @@ CASES = {
 }
 
 
-# Of a cache in pages, which few long sequences fill.
+# Metrics of a cache in pages, which few long sequences fill.
 NO_PAGE_FREE = Case(
     {
         'hf_triton_kv_slots{model="a"}': "512x30",

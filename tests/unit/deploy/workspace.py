@@ -54,7 +54,7 @@ LOCK = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the command said, and the files of its folder."""
+    """The command's output, and the files of its folder."""
 
     code: int
     out: str
@@ -66,7 +66,7 @@ class Rendered:
         return read_yaml(self.files[path])
 
     def objects(self) -> list[dict[str, Any]]:
-        """What the kustomization sends, in its order."""
+        """The kustomization's objects, in its order."""
         return [self.yaml(path) for path in self.yaml("kustomization.yaml")["resources"]]
 
     def object(self, kind: str, name: str = "hf-triton") -> dict[str, Any]:

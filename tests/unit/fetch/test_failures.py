@@ -258,7 +258,7 @@ def test_a_connection_that_falls_silent_is_given_up_and_gone_on_with(
     work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1.0)
-    # Where the machine is busy, others may fall silent for a second too.
+    # On a busy machine others may fall silent for a second too.
     monkeypatch.setattr(hub_client, "WAITS_S", (0.0,) * 60)
     hub.chunk, over = 3_500, threading.Event()
     hub.before_piece = lambda start: None if hub.ranges or not start else over.wait()

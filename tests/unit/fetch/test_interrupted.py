@@ -35,7 +35,7 @@ def test_cut_connections_cost_no_byte_twice(work: Workplace, hub: FakeHub, reset
     assert work.files() == BIG
     assert hub.cuts == []
     assert len(hub.ranges) == 10
-    # What a reset destroys on its way was sent, but never came.
+    # Bytes that a reset destroys on their way were sent, but never came.
     assert resets or hub.sent["model.safetensors"] == len(WEIGHTS)
 
 

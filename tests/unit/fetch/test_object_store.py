@@ -21,7 +21,7 @@ SECRET = "TheSecretThatMustNotBeSeen"
 
 @dataclass
 class FakeStore:
-    """What of a file system of fsspec's is used. ``before_block`` is called with each offset."""
+    """The used part of an fsspec file system. ``before_block`` is called with each offset."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     before_block: Callable[[int], object] = lambda start: None

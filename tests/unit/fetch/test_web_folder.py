@@ -32,7 +32,7 @@ UNKNOWN = {"README.md": b"nobody asks for it"}
 
 @dataclass
 class Web:
-    """What the server has, what it says of the rest, and the paths that it was asked for."""
+    """A web server's files, its status for others, and the paths that it was asked for."""
 
     files: dict[str, bytes]
     absent: int = 404

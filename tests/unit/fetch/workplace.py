@@ -18,7 +18,7 @@ TASK = "feature-extraction"
 
 
 class Ran(NamedTuple):
-    """What a command did."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -53,7 +53,7 @@ class Workplace:
         return ran
 
     def refused(self, *arguments: str) -> str:
-        """What a command that has to fail says last, after what it said while it ran."""
+        """The error of a command that has to fail, after the lines of its progress."""
         ran = self.run(*arguments)
         assert ran.code == 1, ran
         assert "Traceback" not in ran.err

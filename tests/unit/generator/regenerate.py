@@ -73,8 +73,8 @@ def _word(default: object) -> str:
 
 
 def rendered_golden(work: Path) -> dict[str, str]:
-    """What ``generate`` makes of golden/every_key.yaml, but for manifests and digests, and for
-    code, which is copied. ``work`` is the current folder.
+    """The files that ``generate`` makes of golden/every_key.yaml, but for manifests and digests,
+    and for code, which is copied. ``work`` is the current folder.
     """
     shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)
     config = str(work / "golden" / "every_key.yaml")

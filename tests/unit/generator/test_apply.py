@@ -1,4 +1,4 @@
-"""What apply decides and refuses, on a server that loads in no time."""
+"""Apply's decisions and refusals, on a server that loads in no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What apply waits for when a running model is to have other adapters, and what it tells."""
+"""Apply changes the adapters of a running model: its waits, and its messages."""
 
 from __future__ import annotations
 

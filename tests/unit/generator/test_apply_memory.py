@@ -1,4 +1,4 @@
-"""What apply knows of memory before it changes anything: does a second copy of a model fit?"""
+"""Apply estimates memory before it changes anything: does a second copy of a model fit?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def published(
     instance: str = "0",
     version: int = 1,
 ) -> str:
-    """What an instance has on /metrics, of so many GiB."""
+    """An instance's metrics of memory, from sizes in GiB."""
     labels = f'instance="{instance}",model="{model}",version="{version}"'
     lines = [
         f'hf_triton_memory_bytes{{device="{device}",{labels},kind="loaded"}} {loaded * GIB:f}',

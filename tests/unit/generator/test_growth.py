@@ -1,4 +1,4 @@
-"""What a thousand models take grows with their number, and not faster: counted, never timed."""
+"""The cost of a thousand models grows with their number, and not faster: counted, never timed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_calls_grow_no_faster_than_models(work: Path, verb: str) -> None:
 
     calls(2)  # imports, and both templates, once
     few, many, more = calls(FEW), calls(2 * FEW), calls(MANY)
-    # Of a straight line: what 20 more take is twice what 10 more do.
+    # On a straight line 20 more take twice what 10 more do.
     assert (more - many) / (many - few) < 2.1
 
 

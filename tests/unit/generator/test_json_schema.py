@@ -20,7 +20,7 @@ SCHEMA = json_schema()
 
 
 def places(document: object) -> list[str]:
-    """Where a document breaks the schema."""
+    """The places where a document breaks the schema."""
     validator = jsonschema.Draft202012Validator(SCHEMA)
     return [error.json_path for error in validator.iter_errors(document)]
 

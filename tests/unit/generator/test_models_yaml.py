@@ -1,4 +1,4 @@
-"""What a correct models.yaml becomes."""
+"""A correct models.yaml becomes specs of models."""
 
 from __future__ import annotations
 

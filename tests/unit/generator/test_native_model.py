@@ -1,4 +1,4 @@
-"""Where the model step of an ensemble runs without Python, its file is taken from an export."""
+"""An ensemble's model step that runs without Python gets its file from an export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGET = "model_repository/demo_model/1/model.onnx"
 
 @pytest.fixture
 def home(work: Path) -> Path:
-    """Where exports are kept; models.yaml has a model that needs one."""
+    """The folder of exports; models.yaml has a model that needs one."""
     (work / "models.yaml").write_text(NATIVE)
     folder = work / "model_repository/demo/hf_cache/onnx"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What models.yaml may say of vLLM, and what it says of GPUs then."""
+"""The keys of models.yaml for vLLM, and those for GPUs beside them."""
 
 from __future__ import annotations
 

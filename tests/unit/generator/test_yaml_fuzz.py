@@ -1,4 +1,4 @@
-"""Whatever stands in models.yaml: a spec or a SpecError, never another exception."""
+"""Any models.yaml gives a spec or a SpecError, never another exception."""
 
 from __future__ import annotations
 

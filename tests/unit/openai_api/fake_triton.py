@@ -228,7 +228,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         )
 
     async def _embed(self, request: Any) -> Any:
-        """Of each text its length, its first character's code and a half."""
+        """Embeds each text as its length, its first character's code and a half."""
         self.ids.append(request.id)
         self.encoder_requests.append(request)
         texts = next(iter(_inputs(request).values()))
@@ -246,8 +246,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         )
 
     async def _classify(self, request: Any) -> Any:
-        """Of each pair how many words the second text shares with the first, and half of that as
-        its score; ``labels`` has three labels, of which the last is the best.
+        """Gives each pair as its logit the number of shared words, and half of that as its score;
+        ``labels`` has three labels, of which the last is the best.
         """
         self.ids.append(request.id)
         self.encoder_requests.append(request)

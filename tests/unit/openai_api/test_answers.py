@@ -1,4 +1,4 @@
-"""What Triton's answers become: objects, events, usage and log-probabilities."""
+"""Triton's answers become objects, events, usage and log-probabilities."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def embed(api: Translator, value: object, **body: object) -> Any:
 
 
 def vector(text: str) -> list[float]:
-    """What the fake Triton makes of a text."""
+    """The fake Triton's embedding of a text."""
     return [len(text), ord(text[0]), 0.5]
 
 

@@ -69,7 +69,7 @@ def test_only_as_many_as_asked_for_are_answered_and_without_documents(api: Trans
 
 
 def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
-    """Whatever is computed of a text beside longer ones differs in its last bits."""
+    """A text's numbers differ in their last bits if it is computed beside longer ones."""
     asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
     rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
     results = asked.write(Answers(rows, 0)).results

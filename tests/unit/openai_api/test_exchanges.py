@@ -1,4 +1,4 @@
-"""What the port does to every request: its caller, its id and trace, and pages of other origins."""
+"""Handles every request's caller, id and trace, and pages of other origins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.openai_api.conftest import Starter, Translator
 KEY = "secret-key"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PAGE, EVIL = "https://chat.example.com", "https://evil.example.com"
-# What the SDKs of OpenAI and Anthropic send from a page.
+# Headers that the SDKs of OpenAI and Anthropic send from a page.
 WANTED = "authorization,content-type,x-api-key,anthropic-version,x-stainless-lang,x-request-id"
 
 

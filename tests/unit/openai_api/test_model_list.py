@@ -1,4 +1,4 @@
-"""What is told of models, and the names that they and their adapters are asked for by."""
+"""Lists models, and finds them and their adapters by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the playground's page is served as, and what it asks beside OpenAI's API."""
+"""The playground's page: its headers, and its requests beside OpenAI's API."""
 
 from __future__ import annotations
 

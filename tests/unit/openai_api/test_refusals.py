@@ -1,4 +1,4 @@
-"""What is refused by the name that its caller sent, route by route, before any model is asked.
+"""Refuses fields by the names that callers sent, route by route, before any model is asked.
 
 That each declared field of each route is told by its name is tests/model/openai_api's.
 """

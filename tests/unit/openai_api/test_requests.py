@@ -1,4 +1,4 @@
-"""What OpenAI's fields become at Triton, and which are refused."""
+"""OpenAI's fields become Triton's, or are refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_option_becomes_a_sampling_parameter(api: Translator) -> None:
     assert seen["timeout_ms"] == 900
 
 
-# What clients send by default, and what means nothing here.
+# Fields that clients send by default, or that mean nothing here.
 NO_DIFFERENCE: dict[str, Any] = {
     "user": "u",
     "metadata": {"a": "b"},

@@ -66,7 +66,7 @@ def test_a_stream_that_has_begun_ends_with_an_error(
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Whose record says that "echo" is to be served."""
+    """A repository whose record says that "echo" is to be served."""
     served_record.write(tmp_path, ["echo"])
     (tmp_path / "echo_stream").mkdir()
     config = next(model.config() for model in MODELS if model.name == "echo_stream")

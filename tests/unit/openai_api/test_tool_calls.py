@@ -1,4 +1,4 @@
-"""What a template renders for calls is read back as these calls, whatever texts they hold."""
+"""A template's text for calls is read back as these calls, whatever texts they hold."""
 
 # ruff: noqa: E501, RUF001, rows of tables; DeepSeek's marks have a bar of their own
 
@@ -68,7 +68,7 @@ def _each(form: str, between: str = "\n", begin: str = "", end: str = "") -> Any
 
 
 def _marked(call: tuple[str, str, str], key: str, write: Callable[[Any], str] = _json) -> Any:
-    """Of a form with parameters: ``call`` is a call's begin and end, and what is between calls."""
+    """Renders calls with parameters: ``call`` is a call's begin and end, and the separator."""
 
     def render(calls: list[Call]) -> str:
         return call[2].join(

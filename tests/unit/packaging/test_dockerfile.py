@@ -1,4 +1,4 @@
-"""What both images promise, read off the Dockerfile; an engine to build them is not needed."""
+"""Both images' promises, read off the Dockerfile; an engine to build them is not needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hf_triton.tritonserver.state_file import STATE_PREFIX
 
 ROOT = Path(__file__).parents[3]
 LINES = re.sub(r"\\\n(?:#.*\n)*\s*", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-# What follows each instruction, by the names of stages.
+# Instructions and their arguments, by the names of stages.
 STAGES = {
     stage.split(maxsplit=3)[2]: re.findall(r"^([A-Z]+) (.*)$", stage, re.MULTILINE)
     for stage in re.split(r"^FROM ", LINES, flags=re.MULTILINE)[1:]

@@ -1,4 +1,4 @@
-"""What errors tell users to install is what pyproject.toml asks for."""
+"""Errors tell users to install the packages that pyproject.toml asks for."""
 
 from __future__ import annotations
 

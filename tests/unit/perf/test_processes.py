@@ -1,4 +1,4 @@
-"""What outlives a process that is killed."""
+"""Ends the children of a process that is killed."""
 
 from __future__ import annotations
 

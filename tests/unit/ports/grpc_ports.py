@@ -90,7 +90,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             yield service_pb2.ModelStreamInferResponse(infer_response=answer)
 
     async def _error(self, request: Any) -> str:
-        """What a request fails with, "" for none."""
+        """A request's error, "" for none."""
         self.prompts.append(request.id)
         if self.num_dead:
             self.num_dead -= 1

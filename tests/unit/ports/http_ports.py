@@ -38,7 +38,7 @@ class Message:
 
     @property
     def status(self) -> int:
-        """Of an answer."""
+        """An answer's HTTP status."""
         return int(self.first.split()[1])
 
     @property
@@ -48,7 +48,7 @@ class Message:
 
     @property
     def error(self) -> str:
-        """Of an answer that refuses: JSON with nothing else."""
+        """The text of a refusal: JSON with nothing else."""
         assert self.headers["content-type"] == "application/json"
         assert list(self.json) == ["error"]
         return str(self.json["error"])
@@ -98,7 +98,7 @@ async def never(_request: Message, _writer: asyncio.StreamWriter) -> None:
 
 @dataclass
 class FakeTriton:
-    """What it was asked, on how many connections, and how many of them are open."""
+    """A fake Triton that counts its requests, its connections, and those that are open."""
 
     script: Script = echo
     asked: list[Message] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Client:
         return await asyncio.wait_for(self.reader.read(), PATIENCE_S)
 
     async def is_closed(self) -> bool:
-        """Whether the proxy has closed, or closes now."""
+        """True if the proxy has closed, or closes now."""
         with contextlib.suppress(ConnectionError):
             return await self.rest() == b""
         return True

@@ -1,4 +1,4 @@
-"""What the proxies do about calls that need the admin key, and about an empty last response."""
+"""The proxies handle calls that need the admin key, and an empty last response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connection of a port goes where there are too many."""
+"""A port with too many connections closes the right one."""
 
 from __future__ import annotations
 

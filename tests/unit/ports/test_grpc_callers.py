@@ -1,4 +1,4 @@
-"""Who may call the gRPC port, how often, and until when."""
+"""Callers of the gRPC port: their keys, limits and deadlines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the HTTP port does with the request of a client that leaves: its model is told, and the
-connection to tritonserver stays whole.
+"""The HTTP port drops the request of a client that leaves: its model is told, and the connection
+to tritonserver stays whole.
 """
 
 from __future__ import annotations

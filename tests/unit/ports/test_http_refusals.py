@@ -1,4 +1,4 @@
-"""What the HTTP port refuses, when, and what becomes of the connection."""
+"""Refusals by the HTTP port: their time, and the connection after them."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ async def test_over_grpc_it_is_the_same(tmp_path: Path) -> None:
 
 
 async def _unimplemented(stub: Any) -> bool:
-    """Whether the fake has been asked for its metadata, which it has not."""
+    """True if the fake has been asked for its metadata, which it does not have."""
     try:
         await stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="m"))
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""Which program installs packages, and what is said where it fails."""
+"""The program that installs packages, and the error if it fails."""
 
 from __future__ import annotations
 

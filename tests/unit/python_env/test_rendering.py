@@ -1,4 +1,4 @@
-"""What a model's folder holds where the model has an environment of its own."""
+"""The folder of a model that has a Python environment of its own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ except TritonModelException as error:
 
 
 def started(version: Path, **variables: str) -> str:
-    """What the process says that Triton starts for the model, by the rules of stub_launcher.cc."""
+    """Starts a model's process by the rules of stub_launcher.cc; returns its output."""
     backend = version.parent.parent.parent / "backends" / "python"
     backend.mkdir(parents=True, exist_ok=True)
     default = backend / LAUNCHER_FILE

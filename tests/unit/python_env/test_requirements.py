@@ -1,4 +1,4 @@
-"""What a requirements file says, read as pip reads it, without running pip."""
+"""Requirements files are read as pip reads them, without running pip."""
 
 from __future__ import annotations
 

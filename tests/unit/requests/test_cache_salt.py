@@ -1,4 +1,4 @@
-"""Who shares what was computed: a request's caller and its ``cache_salt`` together."""
+"""Requests share a cache by their caller and ``cache_salt`` together."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_task_takes_a_salt_and_checks_it() -> None:
 
 
 def test_headers_are_read_however_they_are_spelt_but_for_the_call() -> None:
-    """Which is another one each time, and a response cache goes by parameters."""
+    """A call's id differs each time, and a response cache goes by parameters."""
     given = {"HF-Triton-Caller": "a", CALL: "a" * 32, "top_k": 3}
     assert read_parameters(json.dumps(given)) == {CALLER: "a", "top_k": 3}
     assert read_parameters("") == read_parameters("{}") == {}

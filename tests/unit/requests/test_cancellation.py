@@ -1,4 +1,4 @@
-"""How often callers are asked after: seldom enough to cost little, often enough to notice."""
+"""Callers are checked seldom enough to cost little, and often enough to notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is generated goes out to its recipients; one that fails fails alone."""
+"""Delivers outputs to their recipients; one that fails fails alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_news_of_several_steps_goes_out_together_where_sending_falls_behind() ->
 
 
 class Panic(BaseException):
-    """What a panic in the tokenizers' Rust is in Python: no Exception."""
+    """A panic in the tokenizers' Rust, as Python has it: no Exception."""
 
 
 class Undecodable(Stream):

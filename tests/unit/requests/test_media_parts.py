@@ -1,4 +1,4 @@
-"""Where the images and sounds of a request stand, and in which order the prompt has them."""
+"""The places of a request's images and sounds, and their order in the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request's responder leaves behind once the request is answered."""
+"""A responder leaves nothing behind once its request is answered."""
 
 from __future__ import annotations
 

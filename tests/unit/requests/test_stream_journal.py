@@ -1,4 +1,4 @@
-"""What is kept of a stream, so that another process goes on with it."""
+"""The journal of a stream, by which another process goes on with it."""
 
 from __future__ import annotations
 

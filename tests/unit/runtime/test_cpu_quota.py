@@ -1,4 +1,4 @@
-"""What a container may use of its machine's cores, from files as the kernel writes them."""
+"""A container's share of its machine's cores, from files as the kernel writes them."""
 
 from __future__ import annotations
 

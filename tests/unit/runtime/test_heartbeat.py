@@ -1,4 +1,4 @@
-"""What a supervisor sees of a model's process."""
+"""The heartbeat by which a supervisor watches a model's process."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def error_of(caller: Caller) -> str:
 
 
 class Edited:
-    """What a user makes of a model.py."""
+    """A model.py that a user edited."""
 
     def preprocess(self, request: HookRequest) -> None:
         if request.text("text_input") == "bad":

@@ -93,7 +93,7 @@ def broken(file: bytes, draw: random.Random) -> bytes:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """What is read, or the text of the error that a caller gets; any other fails the test."""
+    """The value read, or the text of a caller's error; any other error fails the test."""
     try:
         return read()
     except RequestError as error:
@@ -101,7 +101,7 @@ def outcome(read: Callable[[], Any]) -> Any:
 
 
 def broken_files(whole: bytes, name: str, read: Callable[[bytes], Any]) -> list[Any]:
-    """What is read of a hundred broken ones, of which some are errors that name them."""
+    """Reads a hundred broken files, of which some must give errors that name them."""
     draw = random.Random(17)
     found = [outcome(partial(read, broken(whole, draw))) for _ in range(100)]
     texts = [one for one in found if isinstance(one, str)]

@@ -1,4 +1,4 @@
-"""What hooks observe is counted as models.yaml declares it, and is published."""
+"""Hooks' observations are counted as models.yaml declares them, and are published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says of the Python and the library that it finds itself with."""
+"""A model checks the Python and the library that it runs with."""
 
 from __future__ import annotations
 

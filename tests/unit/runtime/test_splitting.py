@@ -1,4 +1,4 @@
-"""How requests fall into shares: exactly, evenly, and the same value always the same."""
+"""Splits requests into shares: exactly, evenly, and the same value always the same."""
 
 from __future__ import annotations
 

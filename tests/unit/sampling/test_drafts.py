@@ -1,4 +1,4 @@
-"""What is drafted: what a text goes on with where its end stood before, as much of it as pays."""
+"""Drafts the tokens that followed the text's end where it stood before, as many as pay."""
 
 from __future__ import annotations
 

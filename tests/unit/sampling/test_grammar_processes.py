@@ -129,7 +129,7 @@ def test_six_that_never_end_delay_nobody_and_are_gone_in_time(
     assert sorted(others)[2] < 2, others
     assert all(isinstance(one, RequestError | OverloadedError) for one in said)
     assert any("takes more than 2 s to prepare (max_grammar_s)" in str(one) for one in said)
-    # What is kept goes on, and nothing else is left.
+    # Kept processes go on, and no other is left.
     assert eventually(lambda: len(children(program_id())) == 6)
     assert isinstance(Told(compiler, SMALL).wait(), dict)
     compiler.close()

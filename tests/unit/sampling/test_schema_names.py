@@ -1,4 +1,4 @@
-"""What only names a JSON schema is no reason to refuse it, and what references need stays."""
+"""Keywords that only name a JSON schema are dropped, but for those that references need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fits(held_to: dict[str, Any], text: str) -> bool:
         of({"$id": "The A", "$ref": "#/$defs/one"}, **{"$defs": {"one": INTEGER}}),
         of({"$id": "part", **INTEGER, "$schema": "any"}, **{"$id": "urn:all"}),
         of(INTEGER, **{"$defs": {"const": {"$id": "Not used", **TEXT}}}),
-        # What references need.
+        # Names that references need.
         of({"$ref": "one"}, **{"$defs": {"one": {"$id": "one", **INTEGER}}}),
         of(
             {"$ref": "http://a.b/one"},

@@ -1,4 +1,4 @@
-"""Where the admin key comes from, and what is refused as one."""
+"""The sources of the admin key, and the texts that are refused as one."""
 
 from __future__ import annotations
 

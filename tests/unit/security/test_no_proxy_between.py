@@ -1,4 +1,4 @@
-"""What goes to a Triton goes to no proxy that the environment names for what is outside."""
+"""Requests to a Triton pass by the proxy that the environment names for hosts outside."""
 
 from __future__ import annotations
 

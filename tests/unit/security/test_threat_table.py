@@ -24,7 +24,7 @@ def test_each_row_has_keys_of_its_own_and_a_defence() -> None:
 
 
 def test_each_threat_has_a_test_and_each_mark_a_threat(request: pytest.FixtureRequest) -> None:
-    """Of the tests that are run: of all, where nothing else was asked for."""
+    """The threats of the tests that are run, which are all tests unless some were asked for."""
     found = {
         key
         for item in request.session.items

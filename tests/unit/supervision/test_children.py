@@ -73,7 +73,7 @@ input()
 
 
 def has_told(child: ChildProcess, told: list[str], num: int) -> bool:
-    """Whether ``told`` has so many lines, with what it tells now."""
+    """Adds the child's line, if any; True once ``told`` has so many."""
     line = child.revive()
     if line:
         told.append(line)

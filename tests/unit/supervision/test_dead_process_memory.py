@@ -1,4 +1,4 @@
-"""What dead processes leave in a server that lives."""
+"""Counts the memory that dead processes left in a server that lives."""
 
 from __future__ import annotations
 

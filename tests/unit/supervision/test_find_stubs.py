@@ -1,4 +1,4 @@
-"""Which processes of a group are models'."""
+"""Finds the processes of a group that are models'."""
 
 from __future__ import annotations
 

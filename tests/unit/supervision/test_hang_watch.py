@@ -1,4 +1,4 @@
-"""What is done about processes that hang."""
+"""Ends processes that hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as hanging, and what is only slow."""
+"""Tells processes that hang from slow ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
         self._hanging = HangingProcesses(lambda pid, _: self.now, lambda: self.now_s)
 
     def hangs_after(self, silent: Callable[[float], float], at_most_s: int = 120) -> float | None:
-        """When it first counts as hanging, where ``silent`` is how silent it is at a time."""
+        """The time at which it first counts as hanging; ``silent`` gives its silence at a time."""
         for _ in range(at_most_s):
             self.now_s += 1
             self.now = replace(self.now, cpu_s=self.now.cpu_s + self.busy)

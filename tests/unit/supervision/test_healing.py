@@ -1,4 +1,4 @@
-"""How models are loaded and brought back, on a server without processes."""
+"""Models are loaded and reloaded, on a server without processes."""
 
 from __future__ import annotations
 

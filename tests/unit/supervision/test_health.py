@@ -1,4 +1,4 @@
-"""What probes and Prometheus are told."""
+"""Answers to probes and to Prometheus."""
 
 from __future__ import annotations
 

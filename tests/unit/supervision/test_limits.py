@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 def in_process(code: str, **wanted: tuple[int, int]) -> str:
-    """What the code prints, in a process with these limits."""
+    """Runs the code in a process with these limits; returns its output."""
     lines = [f"resource.setrlimit(resource.{name}, {pair})" for name, pair in wanted.items()]
     source = "\n".join(["import resource", *lines, code])
     done = subprocess.run(

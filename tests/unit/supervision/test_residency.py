@@ -1,4 +1,4 @@
-"""Which models are in memory, decided on a clock of the test's own."""
+"""Decides on a clock of the test's own which models are in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When something that died is started again, and when not."""
+"""Restarts a process that died, later each time."""
 
 from __future__ import annotations
 

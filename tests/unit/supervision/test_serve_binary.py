@@ -1,4 +1,4 @@
-"""Where tritonserver is found, and what is said where it is not."""
+"""Finds tritonserver, or says how to install it."""
 
 from __future__ import annotations
 

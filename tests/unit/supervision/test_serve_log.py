@@ -1,4 +1,4 @@
-"""Which lines of tritonserver's output reach the reader."""
+"""The lines of tritonserver's output that reach the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models a server is to serve, by the repository's record."""
+"""The models that a server is to serve, by the repository's record."""
 
 from __future__ import annotations
 

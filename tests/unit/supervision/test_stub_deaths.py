@@ -1,4 +1,4 @@
-"""Which processes that are gone have died."""
+"""Tells processes that died from those that were unloaded."""
 
 from __future__ import annotations
 

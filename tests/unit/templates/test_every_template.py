@@ -1,4 +1,4 @@
-"""What holds for every task folder, found by its presence: a new one is tested by being there."""
+"""Rules for every task folder, found by its presence: a new one is tested by being there."""
 
 from __future__ import annotations
 

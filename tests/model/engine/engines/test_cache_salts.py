@@ -75,7 +75,7 @@ def code_by(attacker: Client, head: list[int], read: Callable[[], float]) -> tup
 
 
 def secrets(count: int) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-    """What the attacker knows of a prompt, no two alike, and the code behind it."""
+    """Yields the part of a prompt that an attacker knows, no two alike, and the code behind it."""
     draw = random.Random(3)
     for number in range(count):
         code = tuple(draw.randrange(10) for _ in range(CODE_LENGTH))

@@ -149,7 +149,7 @@ def test_text_so_far_is_always_whole_characters(text: str) -> None:
 def stopped(
     tokenizer: Any, output: list[int], stop_words: tuple[str, ...], min_tokens: int = 0
 ) -> tuple[int, str]:
-    """How many tokens were taken, and the text."""
+    """The number of tokens that were taken, and the text."""
     detokenizer = Detokenizer(tokenizer, [], stop_words)
     for count, token_id in enumerate(output, start=1):
         if detokenizer.stops_after(token_id, armed=count >= min_tokens):

@@ -1,5 +1,5 @@
-"""What both engines do beside generating: callers that leave, deadlines, streams, stopping, a step
-that hangs, a thread that dies.
+"""Both engines beside generating: callers that leave, deadlines, streams, stopping, a step that
+hangs, a thread that dies.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.support.triton import eventually
 
 
 class Panic(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
+    """A panic in Rust, as Python has it: no Exception."""
 
 
 class Counting:

@@ -1,4 +1,4 @@
-"""Which engine a model gets, and the one log line where it is not the first choice."""
+"""The engine that a model gets, and the one log line if it is not the first choice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a decoder's generation_config.json asks for is done in flight as ``generate`` does it, or
-told at load.
+"""The in-flight engine follows a decoder's generation_config.json as ``generate`` does, or says
+at load what it does not follow.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class SometimesLate(EveryThird):
         return time.monotonic() >= self._ready_s
 
     def fileno(self) -> int:
-        """Of a pipe that nobody writes to."""
+        """A pipe's, to which nobody writes."""
         return self._ends[0]
 
     def tell(self, token_id: int) -> None:

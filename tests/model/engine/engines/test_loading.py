@@ -86,7 +86,7 @@ def test_adapters_are_those_of_their_file_at_the_load_and_while_the_model_serves
         (version / "adapters.json").write_text(json.dumps(values))
         return version / "adapters.json"
 
-    # What requests have loaded and what has gone since does not keep the model from loading.
+    # An adapter that a request loaded, and that has gone, does not keep the model from loading.
     values = {**VALUES, "adapters_file": write("sql", "gone", loaded_at=1.5).name}
     (version / "model.json").write_text(json.dumps(values))
     loaded = load_engine(read_served_model(folder, "7"), CPU, num_threads=1)

@@ -73,7 +73,7 @@ def answered(
     names: Items[str | None] = (),
     **params: Any,
 ) -> tuple[list[tuple[int, ...] | None], list[Completion | Exception]]:
-    """What each is told (None: an error), and each of those that are poisoned."""
+    """The outputs of each, and of each poisoned one; None for an error."""
     answers = Answers()
     start = decoder_start(engine.setup.model)
     everyone = [*poison, *asked]

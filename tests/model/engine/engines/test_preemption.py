@@ -1,5 +1,5 @@
-"""Where pages run out, sequences are computed again: their outputs go on without a seam, whatever
-holds them to a form, and all pages come back.
+"""Sequences are computed again after pages run out: their outputs go on without a seam, whatever
+grammar they follow, and all pages come back.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def check(sequence: Sequence, expected: torch.Tensor) -> None:
 
 
 def _num_near(row: torch.Tensor, token_id: int) -> int:
-    """How many tokens are as likely, but for rounding."""
+    """Counts tokens that are as likely, but for rounding."""
     return int(((row - row[token_id]).abs() <= 1e-4).sum()) - 1
 
 
@@ -114,7 +114,7 @@ def few_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def most_rows(engine: InFlightEngine) -> list[int]:
-    """Of each step that is computed from now on, how many rows of logits its prompts have."""
+    """A list that gets each later step's number of rows of its prompts' logits."""
     found: list[int] = []
     forward = engine.runner.forward
 

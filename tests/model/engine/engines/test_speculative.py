@@ -180,7 +180,7 @@ def test_drafts_are_computed_with_their_sequences_adapters(
 
 
 def repeating(engine: Engine, **params: Any) -> Completion:
-    """What a model says that mostly repeats itself."""
+    """The output of a model that mostly repeats itself."""
     answers = Answers()
     with running(engine):
         engine.submit([answers.sequence(0, [3, 4, 5, 3, 4], max_tokens=40, **params)])

@@ -13,12 +13,12 @@ from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 
 
 def seconds(num_decodes: int, num_prompt_tokens: int) -> float:
-    """Of a device on which a step takes 10 ms, a sequence 0.2 and a token of a prompt 0.4."""
+    """A step's time: 10 ms, 0.2 for each sequence and 0.4 for each token of a prompt."""
     return 0.010 + 0.0002 * num_decodes + 0.0004 * num_prompt_tokens
 
 
 def after(steps: int, num_decodes: int, num_prompts: int = 1) -> float:
-    """What a step with prompts takes after so many."""
+    """The time of a step with prompts after so many steps."""
     times = StepTimes()
     times.note(0, 512, seconds(0, 512))
     times.note(num_decodes, 0, seconds(num_decodes, 0))

@@ -118,7 +118,7 @@ def test_steps_that_tell_nothing_decide_nothing(num_tokens: int, seconds: float)
 
 @pytest.fixture
 def own_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What torch was told."""
+    """The numbers of threads that torch was told."""
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     return told

@@ -1,4 +1,4 @@
-"""What vLLM is started with and asked for; no vLLM is needed to know that."""
+"""The arguments of vLLM's engine and of its requests; no vLLM is needed to test them."""
 
 from __future__ import annotations
 

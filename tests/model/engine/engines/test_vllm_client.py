@@ -1,4 +1,4 @@
-"""What vLLM is asked, in the words of its releases."""
+"""Requests to vLLM, in the words of its releases."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def vllm() -> FakeVllm:
 
 @pytest.fixture
 def ended() -> threading.Event:
-    """Whether the engine has ended the model's process."""
+    """An event: the engine has ended the model's process."""
     return threading.Event()
 
 

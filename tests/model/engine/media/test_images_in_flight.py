@@ -36,7 +36,7 @@ TYPES = ("llava", "qwen2_5_vl", "qwen3_vl", "gemma3")
 
 @cache
 def images(name: str) -> Images:
-    """Of a tiny model of that type, as it was loaded."""
+    """Prompts for a tiny model of that type, as it was loaded."""
     torch.manual_seed(0)
     model = with_large_weights(AutoModelForImageTextToText.from_config(tiny_config(name))).eval()
     return images_of(model)
@@ -162,7 +162,7 @@ def test_an_image_that_fails_in_the_encoder_fails_its_own_request_alone(
         assert isinstance(results[1], EngineError)
         assert "encoding failed" in str(results[1])
         assert answers.completion(0).token_ids == own[1]
-        # What shares a digest with it may fail in its step; later it is computed.
+        # A request with the same digest may fail in its step; later it is computed.
         again = generate_all(engine, asked, at_first=2)
     assert again == own
 

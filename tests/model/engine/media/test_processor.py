@@ -102,7 +102,7 @@ def test_the_largest_prompt_fits(llava: MediaProcessor, max_tokens: int) -> None
 
 
 def test_images_of_patches_are_told_apart() -> None:
-    """Of a processor with a part for videos, which torchvision alone could load."""
+    """A processor with a part for videos, which torchvision alone could load."""
     words = tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     pixels = Qwen2VLImageProcessorPil(patch_size=4, min_pixels=64, max_pixels=1024)
     with without_videos():

@@ -1,4 +1,4 @@
-"""What a request lists is bounded before anything is tokenised."""
+"""A request's lists are bounded before anything is tokenised."""
 
 from __future__ import annotations
 

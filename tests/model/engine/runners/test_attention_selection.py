@@ -1,4 +1,4 @@
-"""How attention over pages is chosen: what is tried in which order, and what is refused."""
+"""Attention over pages is chosen by trial: the order of candidates, and their refusals."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ _EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
 _SMALL_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 16}
 _CAPS = {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 8.0}
 _SCALES = {"residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
-# What each of them has that Llama's shape has not.
+# The differences of each from Llama's shape.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", _GPT2),
     "gpt-bigcode": ("gpt_bigcode", _GPT2),

@@ -1,4 +1,4 @@
-"""What each layer keeps, as it is read off a model."""
+"""The cache of each layer, as it is read off a model."""
 
 from __future__ import annotations
 

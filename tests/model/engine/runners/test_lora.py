@@ -27,7 +27,7 @@ from tests.support.tiny_adapters import peft_reference, read, save_adapter, serv
 from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
 from tests.support.triton import eventually
 
-# What each of two adapters changes: attention alone; with other ranks, everything and the head.
+# The layers of each of two adapters: attention alone; with other ranks, all and the head.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "llama": (["q_proj", "v_proj"], ["k_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]),
     "gpt2": (["c_attn"], ["c_attn", "c_fc", "lm_head"]),
@@ -79,7 +79,7 @@ def generated(
 
 
 def failure(engine: Engine, name: str) -> str:
-    """What a sequence of this adapter fails with."""
+    """The error of a sequence with this adapter."""
     answers = Answers()
     sequence = answers.sequence(0, [1, 2], max_tokens=2)
     sequence.lora_name = name
@@ -184,7 +184,7 @@ def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) ->
 def test_adapters_change_under_sequences_that_go_on_with_theirs(
     llama: dict[str, Path], tmp_path: Path, way: str
 ) -> None:
-    """What is computed for the old one of a name is never shared with the new one."""
+    """The cache of an old adapter is never shared with a new one of the same name."""
     made = setup(tiny_model("llama"), max_num_seqs=4)
     model, prompt = made.model, mixed_load(3)[2].prompt
     other = save_adapter(model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])

@@ -1,4 +1,4 @@
-"""How many pages there are, from a stated budget; their layout."""
+"""The number of pages, from a stated budget; their layout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def numbers(size: PagedSize) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "asked, expected",
     [
-        # What 512 sequences of the model's length need.
+        # Pages for 512 sequences of the model's length.
         ({"model_limit": 1024}, (512 * 4, 1024, 512)),
         ({"model_limit": 1000}, (512 * 4, 1000, 512)),
         # 18 of 20 GiB, less page 0.
@@ -50,7 +50,7 @@ def numbers(size: PagedSize) -> tuple[int, int, int]:
         ({"model_limit": 1024, "kv_cache_gib": 19}, (19 * 4096 - 1, 1024, 512)),
         ({"model_limit": 1024, "max_num_seqs": 3}, (3 * 4, 1024, 3)),
         ({"model_limit": 1024, "max_model_len": 300, "max_num_seqs": 700}, (700 * 2, 300, 700)),
-        # What the pages hold, where the model's own length is more.
+        # The pages' capacity, if the model's own length is more.
         ({"model_limit": 131072, "kv_cache_gib": 0.0625}, (255, 65280, 255)),
         ({"model_limit": 131072, "kv_cache_gib": 0.001}, (3, 768, 3)),
     ],

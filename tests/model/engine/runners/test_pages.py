@@ -313,7 +313,7 @@ def test_what_a_cancelled_prompt_had_not_computed_is_not_shared() -> None:
 
 
 def test_pages_are_kept_for_those_alone_that_may_need_more() -> None:
-    """Of few large pages each sequence takes one, and needs no other."""
+    """With few large pages each sequence takes one, and needs no other."""
     pages = Pages(1 + 4, 256)
     scheduler = Scheduler(4, 64, pages)
     scheduler.add([sequence([number], 100) for number in range(4)])

@@ -1,4 +1,4 @@
-"""What a trial at load refuses, and what it takes."""
+"""A trial at load refuses wrong runners, and takes right ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rounded() -> Trial:
 
 
 def selected(trial: Trial, logits: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a runner with these logits is taken where nearly none may differ."""
+    """True if a runner with these logits is taken when they may hardly differ."""
     monkeypatch.setattr(Trial, "logits", lambda *_: logits)
     expected, spec = Expected(trial.expected().logits, 1e-6), RunnerSpec("one", lambda *_: None)
     return trial.select(expected, [spec], [])[0] is spec

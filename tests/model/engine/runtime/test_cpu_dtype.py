@@ -1,5 +1,5 @@
-"""What a CPU computes in where models.yaml leaves it to us: as saved, or float32 where the
-processor is slow in that. A dtype that is written is followed.
+"""A CPU's dtype if models.yaml has none: as saved, or float32 if the processor is slow in that. A
+dtype that is written is followed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.support.triton import eventually
 
 
 class Caller:
-    """Of one request: whether it has left, and what it was told."""
+    """One request's responder: it may have left, and keeps its responses."""
 
     request_id = ""
 
@@ -58,7 +58,7 @@ def threads() -> Iterator[FileThreads]:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What the files that take long wait for."""
+    """An event that slow files wait for."""
     found = threading.Event()
     yield found
     found.set()

@@ -269,7 +269,7 @@ def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: EngineP
 
 
 def _usable(front: EnginePool) -> list[bool]:
-    """Whether each engine takes requests, those first that were found first."""
+    """True for each engine that takes requests, in the order in which they were found."""
     return [client.is_usable for client in front.clients()]
 
 

@@ -1,4 +1,4 @@
-"""What is counted is published as it changed, by names and labels that Prometheus reads."""
+"""Counts are published as they change, by names and labels that Prometheus reads."""
 
 from __future__ import annotations
 

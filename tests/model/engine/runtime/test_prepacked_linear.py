@@ -230,7 +230,7 @@ class Branches(nn.Module):
         self.gate_proj, self.up_proj = nn.Linear(8, 4), nn.Linear(8, 6)
 
 
-# What transformers' own modules look like to prepack.
+# prepack takes them for transformers' own modules by these.
 Branches.__module__ = "transformers.models.example"
 Branches.config = SimpleNamespace(is_encoder_decoder=False)  # type: ignore[attr-defined]
 

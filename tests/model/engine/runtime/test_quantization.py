@@ -40,8 +40,8 @@ CONFIGS = {
     "int8": Int8WeightOnlyConfig(set_inductor_config=False),
     "int8_dynamic": Int8DynamicActivationInt8WeightConfig(set_inductor_config=False),
 }
-# Of the largest output: an input in two digits is finer than bfloat16, in one it is torchao's own
-# rounding, the other way now and then.
+# Shares of the largest output: an input in two digits is finer than bfloat16, in one it is
+# torchao's own rounding, the other way now and then.
 DIFFERENCES = {
     ("int8", torch.float32): 1e-4,
     ("int8", torch.bfloat16): 2e-2,
@@ -154,7 +154,7 @@ def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
     weights: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where products are not exact they stay torchao's."""
+    """Products that are not exact stay torchao's."""
     monkeypatch.setattr(linear_layouts, "multiplies_exactly", lambda: is_exact)
     model = quantized(weights, method=method)
     mlp = model.model.layers[0].mlp

@@ -1,4 +1,4 @@
-"""What is cut before it is tokenised has the tokens that the whole text has."""
+"""A text that is cut before it is tokenised has the first tokens of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an output is held to begins after the model's reasoning."""
+"""A grammar begins after the model's reasoning."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_bfloat16_logits_are_drawn_in_float32() -> None:
 
 
 def test_equal_scores_are_kept_and_left_out_together_as_transformers_does() -> None:
-    """Which of them a sort puts first would depend on its width, so on the neighbours' options."""
+    """A sort's order among them would depend on its width, so on the neighbours' options."""
     logits = torch.zeros(600, VOCAB_SIZE)
     logits[:, 5] = 2.0
     rows = [sequence(temperature=1.0, top_k=3, seed=seed) for seed in range(600)]

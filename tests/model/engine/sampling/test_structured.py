@@ -363,7 +363,7 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
 
 
 class FakeCompiled:
-    """What ends when it is told to."""
+    """A compilation that ends when it is told to."""
 
     def __init__(self, constraint: Constraint, told: threading.Event) -> None:
         self._text, self._told = constraint.text, told
@@ -389,7 +389,7 @@ class FakeCompiled:
 
 
 class Compilation:
-    """What a Compiler is given: compiles ``slow`` when it is told to, fails on ``bad``."""
+    """A Compiler's grammars: compiles ``slow`` when it is told to, fails on ``bad``."""
 
     def __init__(self) -> None:
         self.told = threading.Event()

@@ -40,7 +40,7 @@ def _answer(messages: list[dict[str, Any]]) -> str:
 
 
 def _script(message: dict[str, Any]) -> str | None:
-    """What a user's message has, whose text comes whole or in parts."""
+    """The script in a user's message, whose text comes whole or in parts."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     found = _SCRIPT.search("".join(part.get("text") or "" for part in parts))

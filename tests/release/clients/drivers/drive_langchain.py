@@ -13,7 +13,7 @@ chat = ChatOpenAI(model="chat", max_tokens=200)
 
 
 class Answer(BaseModel, extra="forbid"):
-    """Whether somebody is happy."""
+    """Says if somebody is happy."""
 
     happy: bool
 

@@ -1,7 +1,7 @@
-"""How the drivers tell what they tried: one line of JSON for each thing.
+"""Prints what drivers tried: one line of JSON for each thing.
 
-Runs in each client's own environment, so it imports nothing but Python's own modules. Where the
-server is, is in the environment: OPENAI_BASE_URL and the like, as the clients themselves read it.
+Runs in each client's own environment, so it imports nothing but Python's own modules. The
+server's address is in the environment: OPENAI_BASE_URL and the like, as the clients read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def tried(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def raises(kind: type[Exception], *said: str) -> Iterator[None]:
-    """Whether what is inside raises this error, with these words in it."""
+    """Fails unless its block raises this error, with these words in it."""
     try:
         yield
     except kind as error:

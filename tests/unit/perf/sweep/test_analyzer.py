@@ -1,4 +1,4 @@
-"""Which perf_analyzer is used."""
+"""Finds perf_analyzer."""
 
 from __future__ import annotations
 

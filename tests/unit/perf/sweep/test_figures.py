@@ -33,7 +33,7 @@ def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) 
 
 @pytest.fixture
 def figures(tmp_path: Path) -> Figures:
-    """Of an export with two windows of half a second."""
+    """Reads an export with two windows of half a second."""
 
     def read(
         requests: list[dict[str, Any]], *, streams: bool = True, counts_tokens: bool = True

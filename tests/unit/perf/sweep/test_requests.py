@@ -1,4 +1,4 @@
-"""What is sent: texts of exact lengths, and a form for each endpoint."""
+"""Requests of a sweep: texts of exact lengths, and a form for each endpoint."""
 
 from __future__ import annotations
 

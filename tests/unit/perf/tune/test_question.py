@@ -1,4 +1,4 @@
-"""Which models can be tuned, and with what they are asked."""
+"""Models that can be tuned, and the requests that they get."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_load_that_says_nothing_is_refused(
 
 
 def bench(folder: Path, text: str, place: int) -> Bench:
-    """Of an entry of a models.yaml in ``folder``."""
+    """The question for an entry of a models.yaml in ``folder``."""
     path, scratch = folder / "models.yaml", folder / "trial"
     path.write_text(text)
     scratch.mkdir(exist_ok=True)
