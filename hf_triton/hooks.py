@@ -93,7 +93,7 @@ class HookTensors(UserDict[str, Any]):
         return values
 
     def _missing(self, name: str) -> Exception:
-        return HookError(f"{self.kind} {name!r} is not there")
+        return HookError(f"{self.kind} {name!r} is missing")
 
 
 class HookRequest(HookTensors):

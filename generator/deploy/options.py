@@ -102,11 +102,11 @@ class Options:
     name: str = _flag("hf-triton", "name of the deployment", _name)
     image: str | None = _flag(
         None,
-        "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
+        "image that the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
     )
     device: str | None = _flag(
         None,
-        "what models run on (default: gpu, unless all instance groups are KIND_CPU)",
+        "device that models run on (default: gpu, unless all instance groups are KIND_CPU)",
         choices=("gpu", "cpu"),
     )
     gpus: int | None = _flag(
@@ -115,8 +115,8 @@ class Options:
     cpu: str = _flag("2", "cores of each server", _cores)
     memory: int | None = _flag(
         None,
-        "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
-        "where models.lock has their size; caches of keys and values come on top)",
+        "memory of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the "
+        "weights if models.lock has their size; caches of keys and values come on top)",
         _size,
     )
     openai: bool = _flag(False, "also serve OpenAI's API, on port 9000")
@@ -125,7 +125,7 @@ class Options:
         "127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all"
     )
 
-    namespace: str | None = _cluster(None, "default: that of kubectl's context", _object)
+    namespace: str | None = _cluster(None, "default: the namespace of kubectl's context", _object)
 
     replicas: int = _cluster(1, "", _count)
     max_replicas: int = _cluster(
@@ -136,7 +136,7 @@ class Options:
     )
 
     storage_size: int | None = _cluster(
-        None, "default: 20Gi, or by models.lock, which has the files' sizes", _size
+        None, "disk for weights (default: 20Gi, or the sum of the files in models.lock)", _size
     )
     storage_class: str | None = _cluster(None, "", _object)
     shared_claim: bool = _cluster(
@@ -153,7 +153,7 @@ class Options:
     )
 
     host: str | None = _cluster(None, "make an Ingress for this host name (default: none)", _object)
-    tls_secret: str | None = _cluster(None, "the host's certificate", _object)
+    tls_secret: str | None = _cluster(None, "Secret with the host's certificate", _object)
     monitoring: str = _cluster(
         "files",
         "operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "

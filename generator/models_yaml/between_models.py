@@ -141,7 +141,7 @@ def _why_not(
 def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     """Yields the reasons why ``other`` can't take the requests of ``owner``."""
     if other.load != "always":
-        waits = "requests that are routed do not wait for it; expected load: always"
+        waits = "routed requests don't wait for its load; expected load: always"
         yield f"'{other.name}' has load: {other.load}, and {waits}"
     if other.canary is not None:
         yield (

@@ -67,9 +67,9 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
         yield from _instances(entry)
     metrics = given.get("metrics")
     if metrics is not None and metrics.entries and not (keys.hooks or "hooks" in entry.wrong):
-        yield metrics, "needs hooks: nothing else observes these metrics"
+        yield metrics, "needs hooks: only hooks observe these metrics"
     if keys.idle_s is not None and "load" not in given:
-        yield given["idle_s"], "needs load: on_demand: nothing else is put out of memory"
+        yield given["idle_s"], "needs load: on_demand: only such a model is unloaded when idle"
     if keys.response_cache is not None:
         yield from _response_cache(entry)
     yield from _adapters(entry)
@@ -88,7 +88,7 @@ def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
     if keys.revision is not None and (kind := keys.model.without_revisions):
         yield given["revision"], f"only a model on the Hub has revisions, and 'model' is {kind}"
     if keys.model.is_local and keys.gguf_file is not None:
-        yield given["gguf_file"], "of a local folder say model: FOLDER/FILE.gguf"
+        yield given["gguf_file"], "for a file of a local folder write model: FOLDER/FILE.gguf"
 
 
 def _batching(entry: Entry) -> Iterator[tuple[Node, str]]:
@@ -120,16 +120,16 @@ def _instances(entry: Entry) -> Iterator[tuple[Node, str]]:
     if everywhere or sum(group.num_instances for group in on_gpu) > 1:
         spread = f"device_map {entry.keys.device_map} spreads one copy over all GPUs"
         expected = "expected [{count: 1, kind: KIND_MODEL}]"
-        yield entry.given["instance_group"], f"{spread}, and this asks for several; {expected}"
+        yield entry.given["instance_group"], f"{spread}, but this asks for several; {expected}"
 
 
 def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
     node, task = entry.given["response_cache"], entry.task
     if task is not None and not task.is_deterministic:
         reason = f"two answers of {task.tag} to one request may differ"
-        yield node, f"expected false: {reason}, and a kept one would be repeated"
+        yield node, f"expected false: {reason}, and a cached one would be repeated"
     elif entry.keys.streaming:
-        yield node, "expected false: a streamed answer can't be kept; or set streaming: false"
+        yield node, "expected false: a streamed answer can't be cached; or set streaming: false"
 
 
 def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
@@ -146,7 +146,7 @@ def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
         yield engine, "got 'generate', which serves no adapters; expected auto, in_flight or vllm"
     canary = given.get("canary")
     if keys.adapters_from and canary is not None and canary.value:
-        reason = "the model shares its requests, and its arms would lack them"
+        reason = "its canary sends requests to other arms, which would lack these adapters"
         yield given["adapters_from"], f"expected none: {reason}"
 
 
@@ -158,7 +158,7 @@ def _engine(entry: Entry) -> Iterator[tuple[Node, str]]:
     for name, value in entry.options.items():
         option, place = task.options[name], own.get(name)
         if place is not None and value and not option.is_for(engine):
-            knows = f"only engine {' or '.join(option.engines)} knows it"
+            knows = f"only engine {' or '.join(option.engines)} has it"
             yield place, f"got {show(place)}, but engine is {engine}: {knows}"
 
 
@@ -186,7 +186,7 @@ def _ensemble(entry: Entry) -> Iterator[tuple[Node, str]]:
     if keys.layout != "ensemble":
         node = entry.own.get("ensemble")
         if node is not None and "layout" not in entry.wrong:
-            yield node, "is of no use without 'layout: ensemble'"
+            yield node, "has no effect without 'layout: ensemble'"
         return
     if task is not None and task.output is None:
         tasks = ", ".join(tag for tag, known in find_tasks().items() if known.output)
@@ -211,14 +211,14 @@ def _python_steps(entry: Entry) -> Iterator[tuple[Node, str]]:
             yield node, f"needs backend {native}: on python the model step merges any rows itself"
     if entry.keys.dynamic_batching not in (None, DynamicBatching()):
         reason = "on the backend python the model step merges requests itself"
-        yield entry.given["dynamic_batching"], f"is of no use in this ensemble: {reason}"
+        yield entry.given["dynamic_batching"], f"has no effect in this ensemble: {reason}"
 
 
 def _native_steps(entry: Entry) -> Iterator[tuple[Node, str]]:
     given, keys = entry.given, entry.keys
     backend = (keys.ensemble or Ensemble()).backend
     if keys.dtype not in ("auto", "float32"):
-        reason = f"the output of a model on {backend} is FP32; what it computes in, its file says"
+        reason = f"a model on {backend} puts out FP32, and computes in the type that its file names"
         yield given["dtype"], f"got {keys.dtype}, expected float32 or auto: {reason}"
     if keys.device_map is not None:
         reason = f"{backend} computes on each device of instance_group by itself"
@@ -247,7 +247,7 @@ def _quantization(entry: Entry) -> Iterator[tuple[Node, str]]:
             message = "int4 needs a GPU, and instance_group has KIND_CPU"
             yield node, f"{message}; expected bitsandbytes_4bit, which runs on both, or int8"
         if keys.dtype not in ("auto", "bfloat16"):
-            message = f"got {keys.dtype}, expected bfloat16: int4 computes in no other"
+            message = f"got {keys.dtype}, expected bfloat16: int4 computes only in it"
             yield entry.given["dtype"], message
 
 
@@ -261,7 +261,7 @@ def _gguf(entry: Entry) -> Iterator[tuple[Node, str]]:
     if task is not None and task.tag != _GGUF_TASK:
         yield place, f"a {GGUF_SUFFIX} file is served as {_GGUF_TASK}, and this is {task.tag}"
     elif entry.options.get("engine") == "vllm":
-        yield place, f"vLLM reads no {GGUF_SUFFIX} file: leave engine out"
+        yield place, f"vLLM can't read a {GGUF_SUFFIX} file: leave engine out"
     elif keys.quantization is not None:
-        reason = f"the weights of a {GGUF_SUFFIX} file are as they are"
+        reason = f"the weights of a {GGUF_SUFFIX} file are quantized already"
         yield given["quantization"], f"expected null: {reason}"

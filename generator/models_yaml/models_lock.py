@@ -64,7 +64,7 @@ def read_lock(config: Path) -> Lock | None:
     except SpecError as error:
         report.problems += error.problems
     if report.problems:
-        hint = "; take back an older one, or delete it and run hf-triton fetch to write it anew"
+        hint = "; restore an older one, or delete it and run hf-triton fetch to make a new one"
         told = (replace(problem, message=problem.message + hint) for problem in report.problems)
         raise SpecError(str(path), told)
     return {

@@ -71,9 +71,9 @@ class Tracing(Keys):
     """
 
     expected: ClassVar[str] = f"a map such as {{url: {_URL_EXAMPLE}}}"
-    needs: ClassVar[Mapping[str, str]] = {"url": f"where the collector is, such as {_URL_EXAMPLE}"}
+    needs: ClassVar[Mapping[str, str]] = {"url": f"the collector's address, such as {_URL_EXAMPLE}"}
     url: Annotated[str, _URL, After(_collector), Before(_without_secret)]
-    rate: Annotated[int, whole(0, INT32_MAX, "one request of so many")] = 1
+    rate: Annotated[int, whole(0, INT32_MAX, "1 traces every request, 100 each hundredth")] = 1
     service_name: Annotated[str, _SERVICE_NAME] = "hf-triton"
 
 
@@ -111,15 +111,15 @@ class ServerSettings(Keys):
     max_body_mib: Annotated[int, whole(1, 1024, "MiB")] = key(
         64, "the longest body of a request, in MiB: [callers](callers.md)"
     )
-    limits: Limits = key(NO_LIMITS, "what one caller may ask: [callers](callers.md)", "none")
+    limits: Limits = key(NO_LIMITS, "limits of each caller: [callers](callers.md)", "none")
     cors: Annotated[
         tuple[Annotated[str, _ORIGIN], ...], listed(f"a list of origins such as {ORIGIN_EXAMPLE}")
-    ] = key((), "origins whose pages may ask: [callers](callers.md)", "none")
+    ] = key((), "origins whose web pages may send requests: [callers](callers.md)", "none")
     tls: Tls | None = key(None, "a certificate and its key: [callers](callers.md)")
     on_demand: OnDemand = key(
         OnDemand(),
         "memory of models with `load: on_demand`: [on demand](on-demand.md)",
-        "what is free",
+        "the free memory",
     )
 
     def flags(self) -> list[str]:

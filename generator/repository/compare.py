@@ -146,9 +146,9 @@ def _not_python(path: str, content: bytes) -> str:
     try:
         compile(content, path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        return f"{path}:{error.lineno}: edited by hand, and no Python: {error.msg}"
+        return f"{path}:{error.lineno}: edited by hand, and not valid Python: {error.msg}"
     except ValueError as error:
-        return f"{path}: edited by hand, and no Python: {error}"
+        return f"{path}: edited by hand, and not valid Python: {error}"
     return ""
 
 
@@ -258,7 +258,7 @@ def _not_a_folder(path: Path | str) -> str:
         return ""
     name = Path(path).name
     if stat.S_ISLNK(mode):
-        return f"{name} is a symbolic link; nothing is written through one"
+        return f"{name} is a symbolic link, and hf-triton writes through none"
     return f"{name} is not a folder"
 
 

@@ -99,7 +99,7 @@ def find_adapters_source(value: str, base: Path) -> Source:
     if _OF_ORG.fullmatch(value):
         return Source(value, None)
     if is_stored(value):
-        raise refused("but servers ask no object store; use 'adapters'", GOT)
+        raise refused("but a running server can't read an object store; use 'adapters'", GOT)
     return find_source(value, base)
 
 
@@ -110,7 +110,7 @@ def names_gguf(value: str) -> bool:
 
 def _stored(value: str) -> Source:
     if hub := _HUB.match(value):
-        raise refused(f"the Hub's own name of it, {hub['id']}")
+        raise refused(f"its name on the Hub, {hub['id']}")
     if _STORED.fullmatch(value) and not {".", ".."} & set(value.split("/")):
         return Source(value.rstrip("/"), None)
     if value.startswith("oci://"):

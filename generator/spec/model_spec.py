@@ -121,7 +121,7 @@ class VersionPolicy(Keys):
 
     expected: ClassVar[str] = "a map"
     gone: ClassVar[Mapping[str, str]] = {
-        "specific": "say latest or all, for a changed model gets the next number"
+        "specific": "use latest or all: a changed model gets the next number"
     }
     latest: _Latest | None = None
     all: _All | None = None
@@ -150,7 +150,7 @@ _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 def _label(name: str) -> str:
     if name in ("model", "version", "instance"):
-        raise refused("which every metric has by itself", GOT)
+        raise refused("which every metric has already", GOT)
     if name == "le" or name.startswith("__"):
         raise refused("which Prometheus reserves", GOT)
     return name
@@ -200,7 +200,7 @@ def _names_of_metrics(given: dict[str, Any]) -> Iterator[Mistake]:
                 message = f"names that begin with {prefix} are the server's own"
                 yield Mistake(message, OF_KEY, (name,))
         if name in histograms:
-            message = f"is what the histogram {histograms[name]} has on /metrics already"
+            message = f"is a series of the histogram {histograms[name]} on /metrics already"
             yield Mistake(message, OF_KEY, (name,))
 
 
@@ -385,7 +385,7 @@ class Arm(Keys):
         if name in OVERRIDES:
             return ""  # a model's, and checked as such
         if name in key_names(ModelKeys):
-            return f"an arm is asked like its model, so it can't have '{name}' of its own"
+            return f"an arm gets its model's requests, so it can't have '{name}' of its own"
         return f"unknown key{did_you_mean(name, (*known, *OVERRIDES), 'keys')}"
 
     @classmethod
@@ -407,7 +407,7 @@ class Canary(Keys):
     """
 
     expected: ClassVar[str] = "a map with arms and sticky"
-    needs: ClassVar[Mapping[str, str]] = {"arms": "the list of who shares the requests"}
+    needs: ClassVar[Mapping[str, str]] = {"arms": "the arms among which requests are split"}
     arms: Annotated[tuple[Arm, ...], listed("a list of two or more arms", least=2)]
     sticky: (
         Annotated[
@@ -449,7 +449,7 @@ def num_gpus(options: Mapping[str, Any]) -> int:
 def _layout(value: object) -> object:
     if value == "vllm-backend":
         own = "or write a folder for NVIDIA's vLLM backend by hand"
-        raise refused(f"which is gone: leave it out and say engine: vllm in options, {own}", GOT)
+        raise refused(f"which is gone: leave it out and set engine: vllm in options, {own}", GOT)
     return value
 
 
@@ -480,9 +480,9 @@ class ModelKeys(Keys):
 
     expected: ClassVar[str] = "a map with name, task and model"
     gone: ClassVar[Mapping[str, str]] = {
-        "draft_model": "say speculative_method: ngram in options, or engine: vllm with its "
+        "draft_model": "set speculative_method: ngram in options, or engine: vllm with its "
         "speculative_config",
-        "max_loaded_adapters": "say max_loras in options.vllm",
+        "max_loaded_adapters": "set max_loras in options.vllm",
         "shadow": "let a gateway mirror requests to the other model, as Envoy, NGINX and "
         "Kubernetes' Gateway API do",
     }

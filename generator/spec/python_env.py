@@ -66,14 +66,14 @@ class _Written(Keys):
     expected: ClassVar[str] = f"{_FILE}, or a map with requirements, no_deps, system_site_packages"
     requirements: Annotated[str, Text("a requirements file")] | None = None
     no_deps: (
-        Annotated[str, Text("a requirements file, installed without what its packages ask for")]
+        Annotated[str, Text("a requirements file, installed without its packages' dependencies")]
         | None
     ) = None
     system_site_packages: Flag = False
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.requirements is None and self.no_deps is None:
-            yield Mistake("missing key 'requirements': the file with what is to be installed")
+            yield Mistake("missing key 'requirements': the file that lists what to install")
 
 
 def _as_map(value: object) -> object:
@@ -154,7 +154,7 @@ class Requirements:
             self.mistakes.append(Mistake(f"{path}: can't be read: {error.strerror}"))
             return
         if "\0" in text:
-            self.mistakes.append(Mistake(f"{path.name} is no text in UTF-8"))
+            self.mistakes.append(Mistake(f"{path.name} is not UTF-8 text"))
             return
         number = 1
         for lines in _END_OF_LINE.split("\n".join(text.splitlines())):
@@ -177,7 +177,7 @@ class Requirements:
         if option in _INCLUDES:
             included = Path(os.path.realpath(path.parent / value.strip()))
             if not os.path.isfile(included):
-                return f"{included} is no such file: one that is included lies on this machine"
+                return f"{included}: no such file; only files of this machine can be included"
             self.content.append(f"begin {_INCLUDES[option]}")
             self._read(included, included.parent)
             line = f"end {_INCLUDES[option]}"
@@ -205,5 +205,5 @@ def _requirement_problem(line: str) -> str:
         Requirement(line)
     except InvalidRequirement as error:
         reason = str(error).partition("\n")[0]
-        return f"is no requirement{f': {reason}' if reason.startswith('Expected ') else ''}"
+        return f"is not a requirement{f': {reason}' if reason.startswith('Expected ') else ''}"
     return ""

@@ -90,7 +90,7 @@ class Keys:
     @classmethod
     def unknown(cls, name: str, known: Collection[str]) -> str:
         if name in cls.gone:
-            return f"is no key any more: {cls.gone[name]}"
+            return f"is no longer a key: {cls.gone[name]}"
         if "token" in name.lower() and "tokens" not in name.lower():
             hint = "; secrets don't belong in this file: set HF_TOKEN in the environment"
         else:

@@ -137,6 +137,6 @@ def _timestamps(name: str, value: Any) -> str:
     word = _TIMES.get(word, word)
     if word not in ("", "segments", _VERBOSE):
         of_words = word in ("word", "words")
-        hint = "; times of words are answered by task: pipeline" if of_words else ""
+        hint = "; for times of words use task: pipeline" if of_words else ""
         raise RequestError(f"{name}: got {short(word)}, allowed: none, segments or verbose{hint}")
     return word

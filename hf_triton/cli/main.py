@@ -89,7 +89,7 @@ _GONE = {
     "perf tune --model-analyzer": "leave it out to search here; AIPerf, GuideLLM and perf_analyzer "
     "measure a server",
     "perf tune --patience": _TRIALS,
-    "serve --load-timeout-s": "say load: manual for models that may take longer than others wait",
+    "serve --load-timeout-s": "set load: manual for models that may take longer than others wait",
     "serve --log-format": "let the collector of your logs parse lines, as Fluent Bit does",
     "serve --openai-cors": "use cors in the server: block of models.yaml",
     "serve --openai-key-file": "use --api-keys-file, whose keys every port takes",
@@ -213,7 +213,7 @@ def _module(verb: str) -> Any:
         if error.name not in (name, name.partition(".")[0]):
             raise
         raise GeneratorError(
-            f"this installation is without {verb}; a checkout and hf-triton's wheel have it"
+            f"{verb} is not installed; a checkout and hf-triton's wheel have it"
         ) from None
 
 

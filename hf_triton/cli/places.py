@@ -44,7 +44,7 @@ class Places(argparse.Namespace):
         [config] = ports
         if not Path(config).is_file():
             raise UsageError(
-                f"a server runs on {self.repository} with {told}, which is not there: name its "
+                f"a server runs on {self.repository} with {told}, which no longer exists: name its "
                 "models.yaml with --config FILE"
             )
         if Path(CONFIG).is_file() and Path(CONFIG).samefile(config):

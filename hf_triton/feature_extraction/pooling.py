@@ -128,7 +128,7 @@ def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
     except LoadError as error:
         raise LoadError(f"{where}/{error}") from None
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise LoadError(f"{where}/config.json: {reason(error)} is missing or no number") from error
+        raise LoadError(f"{where}/config.json: {reason(error)}: missing or not a number") from error
     if given != size:
         raise LoadError(f"{where}/config.json: {size_in} is {given}, but vectors of {size} come in")
     safetensors, pickled = (step.folder / f for f in ("model.safetensors", "pytorch_model.bin"))

@@ -113,7 +113,7 @@ class FillMask(EncoderTask):
             ids = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
             token_id = ids[0] if ids else None
         if token_id is None or token_id >= self._vocab_size:
-            raise RequestError("targets: got a text that is no token of this model, allowed: words")
+            raise RequestError("targets: got a text that is not one token, allowed: words")
         return int(token_id)
 
     def _answer(self, encoding: MaskedEncoding, results: Sequence[Array]) -> Mapping[str, Array]:

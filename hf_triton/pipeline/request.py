@@ -121,7 +121,7 @@ class RequestReader:
         takes_pair = self._items.kind.takes_pair and given[0] != "array_inputs"
         unused = [n for n in _COMPANIONS if n in row and not (takes_pair and n == "text_pair")]
         if unused:
-            raise RequestError(f"{unused[0]}: not taken with {given[0]} by {self._pipeline}")
+            raise RequestError(f"{unused[0]}: can't be sent with {given[0]} to {self._pipeline}")
         if given[0] in ("image", "audio"):
             return self._media(given[0], row[given[0]])
         return [self._read_items(given[0], element, row) for element in row[given[0]]]

@@ -37,7 +37,7 @@ def take_api_keys(file: Path | None, environment: MutableMapping[str, str]) -> t
     there. Raises ServerError, which names the line.
     """
     if environment.get(_WENT):
-        raise ServerError(f"{_WENT}: it went; use {VARIABLE}, whose keys every port takes")
+        raise ServerError(f"{_WENT}: it was removed; use {VARIABLE}, whose keys every port takes")
     text, where = take_secret(VARIABLE, FLAG, file, environment)
     return () if text is None else parse(text, where)
 

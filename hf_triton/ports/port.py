@@ -233,7 +233,7 @@ def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
         context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # nobody is asked
     except OSError as error:  # SSLError is one
         is_tls = isinstance(error, ssl.SSLError)
-        reason = "no PEM, encrypted, or not a pair" if is_tls else error.strerror
+        reason = "not PEM, encrypted, or not a pair" if is_tls else error.strerror
         raise ServerError(
             f"models.yaml's server.tls: {tls.certificate} and {tls.key} can't be used: {reason}"
         ) from None

@@ -410,7 +410,7 @@ class InFlight:
         before, why = self._suspicion, self._told.why or "tritonserver ended"
         self._count_death()
         if self._suspicion > before and self._suspicion >= 2 * _SUSPECT:
-            told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
+            told = f"{self._num_deaths} times computing this request, the last time alone ({why})"
             text = f"model '{self.model}' died {told}: it is not sent again"
             sys.stderr.write(f"hf-triton: a request is refused: {text}\n")
             raise RefusedError(500, text)

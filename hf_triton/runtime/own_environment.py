@@ -32,7 +32,7 @@ def check(version_folder: Path) -> None:
     word, _, folder = found.partition(" ")
     key, here = f"python_env: {written}", f"the server runs the model in {sys.prefix}"
     if not found:
-        what = f"it has to start {_LAUNCHER} of the model's folder, which generate writes"
+        what = f"it ignores {_LAUNCHER} in the model's folder; run `hf-triton generate`"
         raise LoadError(f"{key}: {here}: {what}")
     if word != "environment":
         raise LoadError(found)

@@ -113,7 +113,7 @@ def _missing_packages(env: PythonEnv, task: Task) -> str:
     missing = [name for name in _PACKAGES if versions[name] is None]
     if not missing:
         return ""
-    hint = "" if env.folder else ", or say system_site_packages: true to take the server's"
+    hint = "" if env.folder else ", or set system_site_packages: true to take the server's"
     return f"{env.written}: lacks {' and '.join(missing)}, which {task.tag} needs: add that{hint}"
 
 

@@ -70,8 +70,8 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
 def _require_encoder_decoder(config: Any) -> None:
     if not config.is_encoder_decoder:
         raise LoadError(
-            f"task text2text-generation: {config.model_type} is no encoder-decoder; serve it with "
-            "task: text-generation"
+            f"task text2text-generation: {config.model_type} is not an encoder-decoder; serve it "
+            "with task: text-generation"
         )
 
 

@@ -56,7 +56,7 @@ class Options:
     )
     max_model_len: int | None = option(
         None,
-        "longest prompt plus output; default: the model's own limit, or what there is memory for: "
+        "longest prompt plus output; default: the model's own limit, or what fits in memory: "
         "for 8 sequences (CPU) or one (GPU)",
         unit="tokens",
         least=2,
@@ -196,7 +196,7 @@ class Options:
         if self.engine in ("in_flight", "generate"):
             return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
         return [
-            *(f"{name}: said by {ELSEWHERE[name]}" for name in given if name in ELSEWHERE),
+            *(f"{name}: set by {ELSEWHERE[name]} instead" for name in given if name in ELSEWHERE),
             *(f"{name}: decided by the engine" for name in given if name in DECIDED),
             *(
                 f"{name}: got {size}, expected a whole number, at least 1"
@@ -220,7 +220,7 @@ class MediaOptions(Options):
         "else generate",
     )
     vllm: dict[str, Any] | None = option(  # noqa: RUF009
-        None, "none: vLLM reads texts alone here"
+        None, "none: vLLM reads only texts here"
     )
     max_images: int = option(16, "most images of one prompt", unit="images", least=0)
     max_sounds: int = option(16, "most sounds of one prompt", unit="sounds", least=0)
@@ -238,7 +238,7 @@ class MediaOptions(Options):
     )
 
     def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
-        return ["got arguments for vLLM, which reads texts alone here"]
+        return ["got arguments for vLLM, which reads only texts here"]
 
 
 _FIELDS = {field.name: field for field in fields(Options)}

@@ -162,7 +162,7 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise ServerError("the server's answer is not JSON: it is no tritonserver") from error
+        raise ServerError("the server's answer is not JSON: it is not tritonserver") from error
 
 
 def _quoted(name: str) -> str:

@@ -146,7 +146,7 @@ class Listen:
             text = f"{folder} is gone and can't be made again: {error.strerror}"
             raise ServerError(text) from None
         if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
-            raise ServerError(f"{folder} is not this user's alone: start serve again")
+            raise ServerError(f"{folder} is open to other users: start serve again")
 
 
 class HeldPorts:

@@ -87,7 +87,7 @@ def one_line(error: str) -> str:
         who = "NVIDIA's container has"
         if missing[1] == "vllm":
             who = (
-                "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here say "
+                "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here set "
                 "options: {engine: vllm} in models.yaml"
             )
         text = f"this tritonserver has no backend '{missing[1]}'; {who}"

@@ -29,7 +29,7 @@ def show_model(model: ModelPlan) -> Iterator[str]:
     if model.blocked:
         yield f"conflict {model.conflicts[0]}"
     for path in model.kept:
-        yield f"edited {model.folder / path}: by hand, and kept: servers load it anew"
+        yield f"edited {model.folder / path} by hand, and kept: servers reload it"
     changes = [change for change in model.changes if change.action is not Action.IDENTICAL]
     for change in changes:
         reason = f": {change.reason}" if change.reason else ""

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names(ENGINES),
         default=list(ENGINES),
         metavar="NAMES",
-        help=f"which to compare with plain PyTorch (default: {','.join(ENGINES)})",
+        help=f"engines to compare with plain PyTorch (default: {','.join(ENGINES)})",
     )
     parser.add_argument(
         "--lengths",

@@ -155,7 +155,7 @@ def load_role(
         return LoadedEncoder(_no_engine(), step, description)
     if served.role == "postprocessing":
         return LoadedEncoder(_no_engine(), PostprocessingStep(task), description)
-    raise LoadError(f"model.json: role {served.role} is none of an encoder's")
+    raise LoadError(f"model.json: an encoder has no role {served.role}")
 
 
 def _no_engine() -> EncoderEngine:

@@ -139,7 +139,7 @@ def providers(device: torch.device) -> list[Provider]:
         return [cpu]
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         raise LoadError(
-            f"the model is on {device}, for which this onnxruntime has nothing: install "
+            f"the model is on {device}, which this onnxruntime does not support: install "
             f"onnxruntime-gpu in its place, or {USE_TORCH}"
         )
     return [("CUDAExecutionProvider", {"device_id": str(device.index or 0)}), cpu]

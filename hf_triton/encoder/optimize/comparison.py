@@ -87,9 +87,7 @@ def candidates(
         began_s = time.monotonic()
         try:
             if served.quantization is not None and name != "torch":
-                raise LoadError(
-                    "quantization: computes whole weights; torch computes quantized ones"
-                )
+                raise LoadError("it can't compute weights of the key quantization; torch can")
             changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
             chosen = dataclasses.replace(options, **changes)
             # The copy has no name here: that of a refused engine must not stay beside the next one.

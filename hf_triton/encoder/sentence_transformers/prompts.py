@@ -40,7 +40,7 @@ class Prompts:
         if name and name not in self._named:
             known = ", ".join(self._named)
             allowed = f"allowed: {known}" if known else "this model has no prompts"
-            raise RequestError(f"prompt_name: got the name of no prompt; {allowed}")
+            raise RequestError(f"prompt_name: got an unknown name; {allowed}")
         return self._named[name] if name else ""
 
     def num_skipped(self, prompt: str) -> int:

@@ -220,7 +220,7 @@ def _prompts(whole: Mapping[str, Any]) -> Mapping[str, str]:
     name = whole.get("default_prompt_name")
     if name is not None and name not in found:
         known = ", ".join(found) or "none"
-        raise LoadError(f"{WHOLE_FILE}: default_prompt_name {name} is no prompt, known: {known}")
+        raise LoadError(f"{WHOLE_FILE}: default_prompt_name {name} is unknown, known: {known}")
     return {name: text or "" for name, text in found.items()}
 
 
@@ -307,8 +307,8 @@ def activation(key: str, name: str | None) -> Any:
     found = getattr(nn, last, None)
     known = package.split(".")[:2] == ["torch", "nn"]
     if not known or not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise LoadError(f"{key} {name} is none of torch.nn's")
+        raise LoadError(f"{key} {name} is not a module of torch.nn")
     try:
         return found().eval()
     except TypeError:
-        raise LoadError(f"{key} {name} is no function: it has sizes, which no file names") from None
+        raise LoadError(f"{key} {name} is not an activation: it needs sizes") from None

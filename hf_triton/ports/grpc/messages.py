@@ -30,7 +30,7 @@ _MAX_FIELDS = 4 * MAX_ENTRIES
 _VARINT, _BYTES = 0, 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _LONGEST_VARINT = 10
-_NOT_ONE = "got bytes that are no ModelInferRequest"
+_NOT_ONE = "got bytes that are not a ModelInferRequest"
 _RATHER_RAW = "; send its data as raw_input_contents"
 
 
@@ -84,7 +84,7 @@ def _check_names(request: service_pb2.ModelInferRequest) -> None:
 def _check_shape(shape: list[int], where: str) -> None:
     check_count(len(shape), where)
     if min(shape, default=0) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
-        raise RefusedError(400, f"{where}: got {str(list(shape))[:100]}, no tensor's shape")
+        raise RefusedError(400, f"{where}: got {str(list(shape))[:100]}, not a tensor's shape")
 
 
 def _without_data(message: bytes) -> service_pb2.ModelInferRequest:

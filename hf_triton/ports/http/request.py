@@ -34,7 +34,7 @@ _PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"))
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
 # https://www.rfc-editor.org/rfc/rfc9112#section-3.2
 _HOST = re.compile(rb"(?:\[[0-9a-fA-F:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::\d*)?")
-WRONG_HOST = "got a host that is none, allowed: NAME or NAME:PORT"
+WRONG_HOST = "got a Host header that names no host, allowed: NAME or NAME:PORT"
 
 
 def is_host(value: bytes) -> bool:
@@ -98,7 +98,7 @@ class Request:
             text = f"got {method.decode()[:20]}, allowed: GET, POST"
             raise RefusedError(405, text, {"Allow": "GET, POST"})
         if self.encoding not in (*_IDENTITY, *ENCODINGS):
-            text = "got a body with another Content-Encoding; allowed: gzip, deflate, identity"
+            text = "got a body with an unknown Content-Encoding; allowed: gzip, deflate, identity"
             raise RefusedError(415, text, {"Accept-Encoding": "gzip, deflate, identity"})
         if self.noted.get(b"expect", b"100-continue").lower() != b"100-continue":
             raise RefusedError(417, "got an Expect header, allowed: 100-continue")

@@ -290,7 +290,7 @@ class OpenAiApp:
         if model.task not in MEDIA_TASKS:
             for part in asked.media:
                 if not part.of_tool:
-                    text = f"{part.field}: '{model.name}' ({model.task}) reads texts alone"
+                    text = f"{part.field}: '{model.name}' ({model.task}) reads only texts"
                     raise ApiError(400, text, part.field)
             return replace(asked, media=())
         media = await self._media_hosts.fetched(asked.media)

@@ -182,7 +182,7 @@ def _conditions() -> tuple[Any, ...]:
 def _keep(path: Path | None, function: Any) -> None:
     """Keeps a compiled function, where it can be loaded without Numba."""
     if path is None:
-        say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
+        say_not_kept("no cache folder belongs to this user alone; set XDG_CACHE_HOME to one")
         return
     try:
         library = function._library  # noqa: SLF001
@@ -217,7 +217,7 @@ def _loaded(kept: bytes) -> Kernel:
 
 @cache
 def say_not_kept(why: str) -> None:
-    log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
+    log.warn(f"compiled kernels can't be cached, so each load compiles them for seconds: {why}")
 
 
 def called_names(module: str) -> list[str]:

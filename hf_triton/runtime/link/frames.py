@@ -82,7 +82,7 @@ def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request
     try:
         return Request.read(frame.tensors, parameters, responder(request_id), **more)
     except (ValueError, RecursionError) as error:
-        raise LinkError("a request's parameters are no JSON") from error
+        raise LinkError("a request's parameters are not JSON") from error
 
 
 def encode(frame: Frame) -> bytes:

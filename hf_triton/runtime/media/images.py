@@ -60,7 +60,7 @@ def _opened(file: bytes, most_pixels: float) -> Any:
         return Image.open(io.BytesIO(file), formats=known)
     except UnidentifiedImageError:
         allowed = ", ".join(known)
-        raise RequestError(f"{len(file)} bytes that are no image; allowed: {allowed}") from None
+        raise RequestError(f"{len(file)} bytes that are not an image; allowed: {allowed}") from None
     except Image.DecompressionBombError:
         raise _too_large("an image of more pixels", most_pixels) from None
     except MemoryError:

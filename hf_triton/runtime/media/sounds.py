@@ -99,7 +99,7 @@ def _mixed(opened: soundfile.SoundFile) -> Iterator[Samples]:
             raise _cut_short(opened)
         if not np.isfinite(block).all():
             kind = _FORMATS[opened.format]
-            raise RequestError(f"the {kind} file has samples that are no numbers")
+            raise RequestError(f"the {kind} file has samples that are not numbers")
         check_samples(block)
         num_left -= length
         yield block.mean(axis=1)
@@ -122,7 +122,7 @@ def _no_sound(file: bytes) -> RequestError:
     if kind:
         return RequestError(f"the {kind} file is damaged or cut short")
     allowed = ", ".join(dict.fromkeys(_FORMATS.values()))
-    return RequestError(f"{len(file)} bytes that are no sound; allowed: {allowed}")
+    return RequestError(f"{len(file)} bytes that are not a sound; allowed: {allowed}")
 
 
 def resample(samples: Samples, rate: int, new_rate: int) -> Samples:

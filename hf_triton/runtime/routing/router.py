@@ -181,7 +181,7 @@ class Router:
         except (OSError, ValueError) as error:
             problem = reason(error)
         if problem not in ("", self._problem):
-            kept = "the routing before it stays" if self.routing else "nothing is routed"
+            kept = "the previous routing stays" if self.routing else "no request is routed"
             log.warn(f"{self._own}: {ROUTING_FILE}: {problem}; {kept}")
         self._problem = problem
         used = {arm.engine for arm in self.routing.arms} if self.routing else set()
@@ -210,7 +210,7 @@ class Router:
             Sample({"arm": arm}, float(routing.weight_of(arm) if routing else 0))
             for arm in list(self._arms)
         )
-        text = "Percent of the requests that are an arm's"
+        text = "Percent of the requests that an arm gets"
         yield Family("hf_triton_arm_weight", text, False, weights)
         yield from self._metrics.families()
 

@@ -30,7 +30,7 @@ _MAX_KEPT_BYTES = 256 * 2**20  # of a process that waits for another call
 _TURN_S = 0.1  # after which a call has a low priority, and its caller is asked whether it waits
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 _MAX_IDLE = 4
-_KILLED = "the process for this went away before it answered: try again"
+_KILLED = "the helper process went away before it answered: try again"
 _START_S = 60.0
 _PROGRAM = (
     "import sys; sys.path[:0] = sys.argv[3:]; "
@@ -228,7 +228,7 @@ class Sandbox:
                     raise OverloadedError("the model is being unloaded: try again later")
                 return Process(self._server, next(self._numbers))
         except (ForkServerError, OSError):
-            text = "no process for this can be started: try again later"
+            text = "no helper process can be started: try again later"
             raise OverloadedError(text) from None
 
     def close(self) -> None:

@@ -75,8 +75,8 @@ def other_kind(names: Iterable[str]) -> str | None:
     gguf = [name for name in known if name.endswith(".gguf")]
     if gguf:
         return (
-            f"has weights as GGUF only: say which with gguf_file: {gguf[0]}, or of a folder here "
-            f"model: FOLDER/{gguf[0]}"
+            f"has weights only as GGUF: choose a file with gguf_file: {gguf[0]}, or in a local "
+            f"folder with model: FOLDER/{gguf[0]}"
         )
     return None
 
@@ -85,7 +85,7 @@ def choose_gguf_file(names: Iterable[str], gguf_file: str) -> list[str]:
     """The one file that is loaded. Raises NotServableError where it is not among ``names``."""
     known = sorted(name for name in names if name.endswith(".gguf"))
     if gguf_file not in known:
-        has = f"its files of GGUF are {', '.join(known[:_MOST_NAMED])}" if known else "none is GGUF"
+        has = f"its GGUF files are {', '.join(known[:_MOST_NAMED])}" if known else "none is GGUF"
         raise NotServableError(f"has no file {gguf_file}: {has}")
     return [gguf_file]
 

@@ -175,7 +175,8 @@ def _download(served: ServedModel) -> Path:
         if found is None:
             raise LoadError(_download_failure(served, error)) from error
         log.warn(
-            f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}"
+            f"{served.name}: the Hub gave no answer: loading {served.source} from HF_HOME, "
+            f"{found.name}"
         )
         return found
 
@@ -291,7 +292,7 @@ def adapters_at_load(
         except LoadError as error:
             if one.loaded_at is None:
                 raise
-            log.error(f"{served.name}: {error}; a request had loaded it; it is left out")
+            log.error(f"{served.name}: {error}; the adapter, which a request loaded, is left out")
     return found
 
 

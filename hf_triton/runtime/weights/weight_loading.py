@@ -246,7 +246,7 @@ def _kind_of(served: ServedModel, model: Any) -> str:
             f"it is a decoder ({saved_as}) without a classifier, and rerankers that score a pair "
             "by the logit of a word, as sentence-transformers' LogitScore, are not served"
         )
-    return f"it is no model for {served.task}, or its files are incomplete"
+    return f"it is not a model for {served.task}, or its files are incomplete"
 
 
 def _listed(names: list[str]) -> str:

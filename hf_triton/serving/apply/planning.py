@@ -138,7 +138,7 @@ class GroupChange:
             if folder.action is not FolderAction.NOTHING:
                 yield f"{self._verb(folder):<10} {folder.name}{_details(folder)}"
         if self.obsolete:
-            yield f"unload     {', '.join(self.obsolete)}: {self.name} has it no more"
+            yield f"unload     {', '.join(self.obsolete)}: no longer in {self.name}"
 
     def _verb(self, folder: FolderChange) -> str:
         if folder.action is FolderAction.LOAD:

@@ -267,7 +267,7 @@ class Session:
         try:
             served_record.write(self._repository, models)
         except GeneratorError as error:  # such as a full disk
-            say(f"what is served could not be noted: {error}")
+            say(f"the list of served models could not be written: {error}")
 
     def _served_now(self, plan: ApplyPlan) -> set[str]:
         loaded = {name for outcome in self._outcomes for name in outcome.loaded}
@@ -285,7 +285,7 @@ def _result_line(outcome: Outcome) -> str:
     if outcome.is_removal:
         return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
     if not outcome.is_change:
-        return f"{outcome.model}: somebody else has loaded what is wanted"
+        return f"{outcome.model}: already loaded by another command"
     if not outcome.loaded:
         return f"{outcome.model}: {', '.join(outcome.unloaded)} unloaded"
     if outcome.is_addition:
@@ -293,5 +293,5 @@ def _result_line(outcome: Outcome) -> str:
     versions = ", ".join(f"{name} version {number}" for name, number in outcome.loaded.items())
     if outcome.gap:
         return f"{outcome.model}: {versions} ready, after {outcome.ready_s:.1f} s without an answer"
-    drained = "" if outcome.draining else f", what ran before gone {outcome.drained_s:.1f} s later"
+    drained = "" if outcome.draining else f", the old one unloaded {outcome.drained_s:.1f} s later"
     return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"

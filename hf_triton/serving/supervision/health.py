@@ -41,27 +41,27 @@ _HEAD = (
     "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
 METRICS = {
-    "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),
+    "hf_triton_model_up": ("gauge", "1 if the model is ready and all its processes live."),
     "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
     "hf_triton_model_restarts_total": ("counter", "Times the model was loaded after a death."),
-    "hf_triton_model_given_up": ("gauge", "Whether it failed to load too often to be tried again."),
-    "hf_triton_model_loaded": ("gauge", "Whether a model that is loaded on demand is in memory."),
+    "hf_triton_model_given_up": ("gauge", "1 if the model failed to load too often to be retried."),
+    "hf_triton_model_loaded": ("gauge", "1 if an on-demand model is in memory."),
     "hf_triton_model_loads_total": ("counter", "Times the model was loaded on demand."),
     "hf_triton_model_put_out_total": ("counter", "Times the model was evicted, by reason."),
     "hf_triton_model_waiting_requests": ("gauge", "Requests that wait until the model is loaded."),
     "hf_triton_model_load_wait_seconds_total": (
         "counter",
-        "Time for which the first of the requests waited that the model was loaded for.",
+        "Time that the request which started a load waited for it.",
     ),
     "hf_triton_on_demand_memory_bytes": (
         "gauge",
-        "Memory that a model that is loaded on demand takes, or took last, by device.",
+        "Memory of an on-demand model, now or when it ran last, by device.",
     ),
     "hf_triton_on_demand_memory_limit_bytes": (
         "gauge",
-        "Memory that models that are loaded on demand may take together, by device.",
+        "Memory limit of all on-demand models together, by device.",
     ),
-    "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
+    "hf_triton_server_up": ("gauge", "1 if tritonserver runs and answers."),
     "hf_triton_server_restarts_total": ("counter", "Times tritonserver was restarted."),
 }
 

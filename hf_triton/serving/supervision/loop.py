@@ -155,7 +155,7 @@ class Supervisor:
             living = {stub.pid for stub in self.loader.stubs}
             num_dead, part = left_behind(self.server.shared_memory_prefix, living)
             if are_too_many(num_dead, part):
-                self._renew_server(f"it keeps what {num_dead} processes that died have left behind")
+                self._renew_server(f"it still holds memory of {num_dead} processes that died")
         # Free memory is known once the models that are always loaded are there.
         demand = demand_of(self.ports.process.said)
         self._on_demand.look(demand, may_begin=not self._loading)

@@ -173,7 +173,7 @@ class Engine(ABC):
                 ("max_tokens", max_tokens, self.max_model_len),
             ):
                 if got > most:
-                    raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
+                    raise RequestError(f"{field}: got {got} tokens, allowed: at most {most}")
         elif num_prompt_tokens + max_tokens > self.max_model_len:
             raise RequestError(
                 f"max_tokens: the prompt has {num_prompt_tokens} tokens and max_tokens is "
@@ -185,7 +185,7 @@ class Engine(ABC):
         """Raises RequestError where such a prompt is computed in one piece."""
         if not self._chunked_prefill(with_source=with_source):
             raise RequestError(
-                "prompt_logprobs: this model has none, it computes such a prompt in one piece"
+                "prompt_logprobs: not available: this model computes such a prompt in one piece"
             )
 
     def _chunked_prefill(self, *, with_source: bool) -> bool:

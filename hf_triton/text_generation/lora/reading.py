@@ -115,7 +115,7 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
 
     given = read_json(folder / ADAPTER_CONFIG)
     if not isinstance(given, dict):
-        raise LoadError(f"{ADAPTER_CONFIG}: got no JSON object")
+        raise LoadError(f"{ADAPTER_CONFIG}: not a JSON object")
     kind = given.get("peft_type")
     if kind != "LORA":
         shown = short(kind) if isinstance(kind, str) else "no name"

@@ -287,7 +287,7 @@ def _item(part: Any, place: str, waiting: Mapping[str, list[Item]]) -> Item | No
     if not given:
         if waiting[kind]:
             return waiting[kind].pop(0)
-        raise RequestError(f"{place}: no {kind} in it, and none in the tensor {kind} stands for it")
+        raise RequestError(f"{place}: no {kind} in it, and no unused one in the tensor {kind}")
     value = given[0]
     if isinstance(value, dict):  # OpenAI's
         value = value.get("url", value.get("data"))

@@ -342,8 +342,8 @@ def _truncated(prompt: Prompt, most: int | None) -> Prompt:
     if most is None:
         return prompt
     if prompt.source is not None or prompt.decoder_start is not None:
-        what = "what an encoder reads, an image or a sound"
-        raise RequestError(f"truncate_prompt_tokens: got a number for {what}, allowed: null")
+        what = "a prompt for an encoder, with an image or a sound can't be cut"
+        raise RequestError(f"truncate_prompt_tokens: got a number, but {what}; allowed: null")
     if len(prompt.token_ids) <= most:
         return prompt
     return replace(prompt, text="", token_ids=prompt.token_ids[-most:])

@@ -146,8 +146,8 @@ OPTIONS: dict[str, Option] = {
     "sampling_parameters": _text(
         "options in one JSON object, under vLLM's names; overrides the others", in_json=False
     ),
-    "length_penalty": _number("taken where it is 1", in_openai=False),
-    "beam_width": _integer("taken where it is 1", in_openai=False),
+    "length_penalty": _number("accepted only as 1", in_openai=False),
+    "beam_width": _integer("accepted only as 1", in_openai=False),
     "timeout_ms": _integer(
         "the request ends that long after its arrival, on HTTP too", in_json=False, in_openai=False
     ),
@@ -192,7 +192,7 @@ OPTIONS: dict[str, Option] = {
     "truncate_prompt_tokens": Option(
         "integer", "reads so many last tokens of the prompt; -1: as many as fit beside `max_tokens`"
     ),
-    "best_of": _listed("integer", "taken where it is 1 or `n`", in_openai=False),
+    "best_of": _listed("integer", "accepted only as 1 or `n`", in_openai=False),
     "stop_token_ids": _ids("the output ends at the first of them", most=1000),
     "logit_bias": _listed(
         "biases",
@@ -203,14 +203,14 @@ OPTIONS: dict[str, Option] = {
         neutral=((),),
         to_vllm=True,
     ),
-    "allowed_token_ids": _ids("no other tokens come", most=10_000, to_vllm=True),
+    "allowed_token_ids": _ids("only these tokens are generated", most=10_000, to_vllm=True),
     "clamp_max_tokens": _listed(
         "boolean", "true: `max_tokens` is at most what fits", False, in_openai=False
     ),
     "grammar": _listed("text", _FORCED, in_openai=False),
     # A parameter of that name is Triton's own.
     "priority": _listed(
-        "integer", "of requests that wait, those of the lowest number begin first", 0, bounds=_ANY
+        "integer", "waiting requests with the lowest number begin first", 0, bounds=_ANY
     ),
 }
 FILTERS = [name for name, option in OPTIONS.items() if option.filters]

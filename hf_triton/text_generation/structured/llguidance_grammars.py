@@ -182,8 +182,8 @@ def refusal_reason(stop_reason: str, error: str) -> str:
     if not fits_nothing:
         return "too complex to follow any further, allowed: a simpler one"
     return (
-        "no token of this model can go on; allowed: what its tokens can write, without bad_words "
-        "or other options that forbid them"
+        "no token of this model can continue; allowed: what its tokens can write, without "
+        "bad_words or other options that forbid them"
     )
 
 

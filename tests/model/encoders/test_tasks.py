@@ -107,7 +107,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (MASK, {"text_input": "[MASK]", "top_k": 0}, "top_k: got 0, allowed: 1 to 100"),
     (MASK, {"text_input": "[MASK]", "top_k": 101}, "top_k: got 101, allowed: 1 to 100"),
     (MASK, {"text_input": "[MASK]", "targets": ["", ""]}, "targets: got empty texts"),
-    (MASK, {"text_input": "[MASK]", "targets": [" "]}, "targets: got a text that is no token"),
+    (MASK, {"text_input": "[MASK]", "targets": [" "]}, "targets: got a text that is not one"),
     (MASK, {"text_input": "[MASK]", "targets": [b"\xff"]}, "targets: not valid UTF-8 at byte 0"),
     (ZERO_SHOT, {"text_input": "a cat"}, "candidate_labels: missing"),
     (ZERO_SHOT, {"candidate_labels": ["b"]}, "text_input: missing"),
@@ -335,7 +335,7 @@ def decoded(array: Any) -> Any:
     [
         (EMBED, {}, {"dimensions": 64}, r"dimensions: got 64, .* have 32"),
         (CLASSIFY, {"sentence_transformers": {"activation_fn": "os.system"}, "num_labels": 1}, {},
-         "activation_fn os.system is none of torch.nn"),
+         "activation_fn os.system is not a module of torch.nn"),
         (ZERO_SHOT, {"id2label": {0: "relevance"}, "label2id": {"relevance": 0}}, {},
          "natural language inference"),
         (TAG, {}, {"stride": 126}, "options: stride: got 126, allowed: 0 to 125"),

@@ -136,7 +136,7 @@ def test_rows_of_a_batch_have_images_of_their_own(
     tensors["image"][2, 1] = b"\0"
     reply = endpoint.infer("rows", Request(tensors))
     assert reply.error == (
-        "image[1]: 1 bytes that are no image; allowed: AVIF, BMP, GIF, JPEG, PNG, TIFF, "
+        "image[1]: 1 bytes that are not an image; allowed: AVIF, BMP, GIF, JPEG, PNG, TIFF, "
         "WEBP (row 2 of the batch)"
     )
 

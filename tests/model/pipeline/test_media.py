@@ -58,7 +58,7 @@ def test_an_image_is_turned_as_its_camera_was_held() -> None:
 
 def test_formats_that_run_programs_are_not_read() -> None:
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n\x00"
-    with pytest.raises(RequestError, match="bytes that are no image"):
+    with pytest.raises(RequestError, match="bytes that are not an image"):
         image("image", postscript, LIMITS)
 
 

@@ -142,7 +142,7 @@ def test_files_base64_and_samples_are_one_sound(endpoint: StubEndpoint) -> None:
 
 
 BROKEN = {
-    "no sound": (b"\0\1\2\3", "audio: 4 bytes that are no sound"),
+    "no sound": (b"\0\1\2\3", "audio: 4 bytes that are not a sound"),
     "no numbers": (sound_file(speech(1.0) * np.nan), "audio: the WAV file has samples"),
     "too loud": (sound_file(speech(1.0) * np.float32(1e30)), "audio: got a sample of "),
     "too long": (sound_file(speech(21.0)), "audio: got a sound of 21.0 s, at most 20 s"),

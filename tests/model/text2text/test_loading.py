@@ -131,7 +131,7 @@ def test_a_decoder_is_pointed_to_its_own_task(tmp_path: Path) -> None:
     with pytest.raises(LoadError) as raised:
         load_text2text(served(tmp_path), CPU, 1)
     assert str(raised.value) == (
-        "task text2text-generation: llama is no encoder-decoder; serve it with task: "
+        "task text2text-generation: llama is not an encoder-decoder; serve it with task: "
         "text-generation"
     )
 

@@ -238,7 +238,7 @@ REFUSED: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("bart", "", {}, "text_input: empty, a text is required"),
     ("bart", " \n", {}, "text_input: got only white space, a text is required"),
     ("bart", b"\xff", {}, "text_input: not valid UTF-8 at byte 0"),
-    ("bart", TEXT, {"max_tokens": 65}, "max_tokens: got 65 tokens, this model holds 64"),
+    ("bart", TEXT, {"max_tokens": 65}, "max_tokens: got 65 tokens, allowed: at most 64"),
     ("bart", TEXT, {"beam_width": 4}, "beam_width: got 4, allowed: 1 (no beam search)"),
     ("bart", TEXT, {"length_penalty": 2.0}, "length_penalty: got 2.0, allowed: 1 (it only weighs"),
     ("searching", TEXT, {"beam_width": 2}, "beam_width: got 2, allowed: 1 or 4"),

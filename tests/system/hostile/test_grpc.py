@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     **{
         f"the shape {shape}": (
             numbers(1, 2, 3, 4, shape=shape).SerializeToString(),
-            f"inputs[0].shape: got {shape}, no tensor's shape",
+            f"inputs[0].shape: got {shape}, not a tensor's shape",
         )
         for shape in SHAPES
     },

@@ -34,9 +34,7 @@ def test_another_file_than_the_locked_one_is_looked_up_anew(
     work.write("tiny", task=TASK, gguf_file="q4.gguf")
     work.fetch()
     work.write("tiny", task=TASK, gguf_file="q8.gguf")
-    assert "no file q8.gguf: its files of GGUF are q4.gguf; run hf-triton" in work.refused(
-        "generate"
-    )
+    assert "no file q8.gguf: its GGUF files are q4.gguf; run hf-triton" in work.refused("generate")
     work.fetch()
     assert work.files() == {"q8.gguf": files["q8.gguf"]}
 
@@ -58,15 +56,15 @@ def test_a_second_file_comes_from_the_commit_that_is_locked(
         assert work.loaded(name).is_dir()
 
     work.write_models([four, {**eight, "gguf_file": "q9.gguf"}])
-    assert "it has no file q9.gguf: its files of GGUF are q4.gguf, q8.gguf" in work.refused("fetch")
+    assert "it has no file q9.gguf: its GGUF files are q4.gguf, q8.gguf" in work.refused("fetch")
 
 
 @pytest.mark.parametrize(
     "keys, told",
     [
-        ({"options": {"engine": "vllm"}}, ".gguf_file: vLLM reads no .gguf file"),
+        ({"options": {"engine": "vllm"}}, ".gguf_file: vLLM can't read a .gguf file"),
         ({"quantization": "int8"}, ".quantization: expected null: the weights of a .gguf file"),
-        ({"model": "here.gguf", "gguf_file": "q4.gguf"}, "of a local folder say model: FOLDER/"),
+        ({"model": "here.gguf", "gguf_file": "q4.gguf"}, "local folder write model: FOLDER/"),
         ({"model": "folder.gguf"}, "it is a folder, expected a regular file"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_revision_from_the_defaults_is_named_there(work: Workplace) -> None:
     assert ": defaults.revision: org/tiny at v1 is not in models.lock" in work.refused("validate")
 
 
-ADVICE = "; take back an older one, or delete it and run hf-triton fetch to write it anew\n"
+ADVICE = "; restore an older one, or delete it and run hf-triton fetch to make a new one\n"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_an_edited_model_py_that_is_no_python_is_not_tried(made: Bench) -> None:
     made.say(CHANGED)
     ran = made.apply()
     assert ran.code == 1
-    assert "edited by hand, and no Python: " in ran.err
+    assert "edited by hand, and not valid Python: " in ran.err
     assert made.ready("a") == {1}
 
 
@@ -366,7 +366,7 @@ def test_where_servers_have_several_files_or_theirs_is_gone_one_is_asked_for(mad
     assert "name one with --config FILE" in ran.err
     assert made.run("validate", "--config", "models.yaml").code == 0
     ran = made.apply("--http-port", "1")
-    assert (ran.code, "gone.yaml (port 1), which is not there: name its" in ran.err) == (2, True)
+    assert (ran.code, "gone.yaml (port 1), which no longer exists" in ran.err) == (2, True)
     assert made.apply("--http-port", str(fake(made).port)).code == 0
 
 

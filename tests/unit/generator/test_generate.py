@@ -137,7 +137,7 @@ def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Ru
     edited.write_text(edited.read_text() + "# mine\n")
     note = "model_repository/demo/1/model.py: edited by hand, and kept\n"
     code, told, _ = run("diff")
-    line = "edited model_repository/demo/1/model.py: by hand, and kept: servers load it anew"
+    line = "edited model_repository/demo/1/model.py by hand, and kept: servers reload it"
     assert (code, told.splitlines()[0]) == (1, line)
     assert run("generate")[::2] == (0, note)
     assert edited.read_text().endswith("# mine\n")
@@ -148,7 +148,7 @@ def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Ru
     assert run("generate")[::2] == (0, "")
     assert config.read_text() == before
     edited.write_text("def broken(:\n")
-    line = "model_repository/demo: 1/model.py:1: edited by hand, and no Python: "
+    line = "model_repository/demo: 1/model.py:1: edited by hand, and not valid Python: "
     assert run("generate")[2].startswith(f"hf-triton: conflict: {line}")
     assert run("generate", "--force")[0] == 0
     assert run("generate")[::2] == (0, "")

@@ -109,5 +109,5 @@ def test_a_deterministic_task_can_have_a_response_cache(
 def test_a_streamed_answer_is_not_cached(work: Path, run: Run) -> None:
     make_deterministic(work, "fake_stream")
     write(work, f"{ONE_STREAMING_MODEL}    response_cache: true\n")
-    expected = "expected false: a streamed answer can't be kept; or set streaming: false"
+    expected = "expected false: a streamed answer can't be cached; or set streaming: false"
     assert mistakes(run)[-1] == f"models.yaml:5:21: models[0].response_cache: {expected}"

@@ -61,11 +61,11 @@ REFUSED = {
         "quantization: expected null: vLLM quantizes by its own arguments"
     ),
     "{engine: vllm, num_speculative_tokens: 9}": (
-        "num_speculative_tokens: got 9, but engine is vllm: only engine in_flight knows it"
+        "num_speculative_tokens: got 9, but engine is vllm: only engine in_flight has it"
     ),
-    "{max_step_ms: 9}": "max_step_ms: is no key any more: lower max_num_batched_tokens",
-    "{prompt_lookup_min: 5}": "prompt_lookup_min: is no key any more: the last 2 to 4 tokens",
-    "{prefix_cache_gib: 1}": "prefix_cache_gib: is no key any more: raise kv_cache_gib",
+    "{max_step_ms: 9}": "max_step_ms: is no longer a key: lower max_num_batched_tokens",
+    "{prompt_lookup_min: 5}": "prompt_lookup_min: is no longer a key: the last 2 to 4 tokens",
+    "{prefix_cache_gib: 1}": "prefix_cache_gib: is no longer a key: raise kv_cache_gib",
     "{engine: generate, kv_cache_gib: 0.5}": (
         "kv_cache_gib: got 0.5, but engine is generate: only engine in_flight or vllm"
     ),

@@ -279,7 +279,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         self.ids.append(request.id)
         if inputs["audio"] == NO_IMAGE:
-            text = "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3"
+            text = "audio: 4 bytes that are not a sound; allowed: WAV, FLAC, OGG, MP3"
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
         if inputs["audio"] == NO_ANSWER:
             return None
@@ -362,7 +362,7 @@ def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
     """An image that is none, or an error that the prompt asks for."""
     for number, file in enumerate(inputs.get("image", ())):
         if file == NO_IMAGE:
-            text = f"image[{number}]: {len(file)} bytes that are no image"
+            text = f"image[{number}]: {len(file)} bytes that are not an image"
             return grpc.StatusCode.INVALID_ARGUMENT, text
     n = inputs["sampling_parameters"].get("n", 1)
     if not 1 <= n <= MOST_CHOICES:

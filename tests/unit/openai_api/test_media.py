@@ -86,7 +86,7 @@ def test_base64_is_decoded_piece_by_piece_as_a_whole(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_error_about_a_file_names_its_part_of_the_message(stream: bool, api: Translator) -> None:
     reply = asked(api, image(url(FILE)), TEXT, image(url(NO_IMAGE)), stream=stream)
-    assert said(reply) == "messages[0].content[2].image_url.url: 4 bytes that are no image"
+    assert said(reply) == "messages[0].content[2].image_url.url: 4 bytes that are not an image"
 
 
 @pytest.mark.threat("data-addresses")

@@ -198,7 +198,7 @@ def test_an_image_is_refused_by_a_model_of_texts(api: Translator) -> None:
     image = {"type": "image", "source": source}
     reply = ask(api, [image])
     assert reply.status == 400
-    assert "reads texts alone" in reply.body["error"]["message"]
+    assert "reads only texts" in reply.body["error"]["message"]
     assert ask(api, [{**FOUND, "content": [image]}]).status == 200, "it says that it can't see it"
     assert "image" not in api.triton.seen[-1]
 

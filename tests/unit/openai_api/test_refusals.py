@@ -107,15 +107,15 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
             "tool_choice.allowed_tools: send those tools alone",
         ),
-        ({"functions": [FUNCTION]}, "functions: of older chats; send tools"),
-        ({"function_call": "auto"}, "function_call: of older chats; send tool_choice"),
+        ({"functions": [FUNCTION]}, "functions: of OpenAI's older API; send tools"),
+        ({"function_call": "auto"}, "function_call: of OpenAI's older API; send tool_choice"),
         (
             {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f"}}]},
-            "messages[0].function_call: of older chats; send tool_calls",
+            "messages[0].function_call: of OpenAI's older API; send tool_calls",
         ),
         (
             {"messages": [*USER, {"role": "function", "name": "f", "content": "1"}]},
-            "messages[1].role: function is of older chats; send tool",
+            "messages[1].role: function is of OpenAI's older API; send tool",
         ),
     ],
     "/v1/responses": [

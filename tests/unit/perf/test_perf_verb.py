@@ -48,7 +48,7 @@ def test_without_the_package_the_verb_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "perf.verbs", None)
     assert cli.main(["perf", "sweep", "--serve"]) == 1
-    told = "this installation is without perf; a checkout and hf-triton's wheel have it"
+    told = "perf is not installed; a checkout and hf-triton's wheel have it"
     assert capsys.readouterr().err == f"hf-triton: {told}\n"
 
 

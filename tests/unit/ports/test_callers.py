@@ -178,7 +178,7 @@ def test_the_environment_loses_the_keys() -> None:
     assert [caller.name for caller in api_keys.take_api_keys(None, environment)] == ["alice", "bob"]
     assert environment == {}
     assert api_keys.take_api_keys(None, {}) == ()
-    with pytest.raises(ServerError, match="HF_TRITON_OPENAI_KEY: it went; use HF_TRITON_API_KEYS"):
+    with pytest.raises(ServerError, match="OPENAI_KEY: it was removed; use HF_TRITON_API_KEYS"):
         api_keys.take_api_keys(None, {"HF_TRITON_OPENAI_KEY": "x"})
 
 

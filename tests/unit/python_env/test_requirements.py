@@ -70,14 +70,14 @@ def test_a_local_wheel_counts_by_its_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("einops==\n", "requirements.txt:1: is no requirement: Expected "),
-        ("\n{not: yaml}\n", "requirements.txt:2: is no requirement"),
+        ("einops==\n", "requirements.txt:1: is not a requirement: Expected "),
+        ("\n{not: yaml}\n", "requirements.txt:2: is not a requirement"),
         ("-e .\n", "requirements.txt:1: an editable package can change"),
-        ("-r no.txt\n", "no.txt is no such file"),
-        ("-r https://example.org/a.txt\n", "one that is included lies on this machine"),
+        ("-r no.txt\n", "no.txt: no such file"),
+        ("-r https://example.org/a.txt\n", "only files of this machine can be included"),
         ("./here\n", "no such file"),
         (f"-r {'n' * 300}\n", "no such file"),
-        ("-r loop\n", "loop is no such file"),
+        ("-r loop\n", "loop: no such file"),
         (f"./{'n' * 300}.whl\n", "no such file"),
         ("# nothing\n", "requirements.txt names no package"),
         ("", "requirements.txt names no package"),
@@ -106,4 +106,4 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     for content in (b"\xff\xfe\x00", b"-r a\x00b\n"):
         path.write_bytes(content)
         (mistake,) = Requirements.read(path).mistakes
-        assert mistake.text == "requirements.txt is no text in UTF-8"
+        assert mistake.text == "requirements.txt is not UTF-8 text"

@@ -198,7 +198,7 @@ def test_batches_keep_their_rows(tmp_path: Path) -> None:
         ("response['other'] = 'x'", "output 'other' is not declared; this model has text_output"),
         ("response['score'] = 'high'", "output 'score': got str, allowed: float32"),
         ("response['score'] = np.zeros((2, 2))", "output 'score': got shape [2, 2], allowed: [-1]"),
-        ("response.text('label')", "output 'label' is not there"),
+        ("response.text('label')", "output 'label' is missing"),
     ],
 )
 def test_what_a_model_cannot_take_or_send_is_an_error_of_the_hook(

@@ -60,8 +60,8 @@ def test_of_an_animation_the_first_picture_is_seen(file_format: str) -> None:
         (png_of(90, 90), "the PNG image is "),
         (png(size=(50, 50))[:400], "the PNG image is cut short"),
         (packed(picture(), "JPEG")[:900], "the JPEG image is cut short"),
-        (b"GIF89a", "a damaged image|6 bytes that are no image|got a text that is not base64"),
-        (b"\xff\xd8\xff\xe0" + bytes(40), "44 bytes that are no image|a damaged image"),
+        (b"GIF89a", "a damaged image|6 bytes that are not an image|got a text that is not base64"),
+        (b"\xff\xd8\xff\xe0" + bytes(40), "44 bytes that are not an image|a damaged image"),
     ],
 )
 def test_what_is_wrong_with_an_image_is_said(file: bytes, said: str) -> None:

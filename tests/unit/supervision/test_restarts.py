@@ -66,5 +66,5 @@ def test_a_folder_of_sockets_that_was_cleared_away_is_made_again(tmp_path: Path)
 def test_a_folder_of_sockets_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "sockets"
     folder.mkdir(mode=0o755)
-    with pytest.raises(ServerError, match="is not this user's alone"):
+    with pytest.raises(ServerError, match="is open to other users"):
         Listen(sockets=str(folder)).check_triton()

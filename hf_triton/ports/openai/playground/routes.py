@@ -150,7 +150,7 @@ class Playground:
         asked = _infer_request(config, values, request_id, caller_of(request))
         role = model_config.parameters(config).get(ROLE_PARAMETER)
         if role == "engine":
-            text = "streams, ask the model that it is a part of"
+            text = "is the streaming part of a model: ask that model"
             raise ApiError(400, f"model: '{config.name}' {text}")
         streams = config.model_transaction_policy.decoupled
         model = ServedModel(

@@ -136,10 +136,10 @@ def ask_chat(chat: Chat) -> GenerationRequest:
         where = f"messages[{number}]"
         if one.get("role") == "function":
             where = f"{where}.role"
-            raise ApiError(400, f"{where}: function is of older chats; send tool", where)
+            raise ApiError(400, f"{where}: function is of OpenAI's older API; send tool", where)
         if one.get("function_call") is not None:
             where = f"{where}.function_call"
-            raise ApiError(400, f"{where}: of older chats; send tool_calls", where)
+            raise ApiError(400, f"{where}: of OpenAI's older API; send tool_calls", where)
     messages, media = take_media(chat.messages)
     # Templates know earlier reasoning by this name.
     messages = [

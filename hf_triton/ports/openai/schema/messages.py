@@ -139,7 +139,7 @@ class Metadata(Struct, kw_only=True):
         "parallel_tool_calls": instead("tool_choice.disable_parallel_tool_use"),
         "user": instead("metadata.user_id"),
         "thread": refused("no conversation is kept here; send all messages"),
-        "stream_options": instead("nothing: a stream always tells of its usage"),
+        "stream_options": instead("nothing: a stream always reports its usage"),
         **dict.fromkeys(("n", "best_of"), instead("one request for each answer")),
         **dict.fromkeys(("logprobs", "top_logprobs"), instead("them to /v1/chat/completions")),
         "cache_control": Any,

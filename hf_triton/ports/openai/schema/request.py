@@ -133,8 +133,8 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
         "modalities": _only(["text"]),
         "reasoning_effort": _only("medium"),
         **dict.fromkeys(("suffix", "audio", "prediction"), _only()),
-        "functions": refused("of older chats; send tools"),
-        "function_call": refused("of older chats; send tool_choice"),
+        "functions": refused("of OpenAI's older API; send tools"),
+        "function_call": refused("of OpenAI's older API; send tool_choice"),
         "web_search_options": _only(),
         # vLLM's, and the defaults that its clients send.
         **{name: _only(value) for name, value in FIXED.items()},

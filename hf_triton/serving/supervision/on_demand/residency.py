@@ -178,7 +178,7 @@ class Residency:
                 model.load_began_s, model.waits_for = now, "it is being loaded"
                 self._load(model.name)
             else:
-                model.waits_for, needed = "others are loaded before it", closed
+                model.waits_for, needed = "it waits for loads of other models", closed
                 break
         for name in closed - needed:
             if self.models[name].residence == "loaded":

@@ -106,7 +106,7 @@ def select_runner(
         candidates = _candidates(model, shapes, device, compiled=compiled)
         found, refusals = trial.select(expected, candidates, shapes, unfit=UnsupportedLayersError)
     if found is None:
-        why = "none of the ways to compute its steps in flight gives what its own generate gives"
+        why = "no runner's logits in flight match its own generate's"
         raise UnsupportedModelError(f"{why} ({refusals})")
     return found
 

@@ -93,7 +93,7 @@ class AsyncVllm:
             except LoadError as error:
                 if one.adapter.loaded_at is None:
                     raise
-                log.error(f"{error}; a request had loaded it; it is left out")
+                log.error(f"{error}; the adapter, which a request loaded, is left out")
         self.name_adapters(found)
 
     async def read(self, wanted: Iterable[AdapterFile]) -> list[tuple[ServedAdapter, int]]:

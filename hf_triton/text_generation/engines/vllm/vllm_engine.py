@@ -94,7 +94,7 @@ class VllmEngine(Engine):
             require_known(sequence.params)
             if sequence.priority:
                 raise RequestError(
-                    f"priority: got {sequence.priority}, allowed: 0 (engine vllm knows none)"
+                    f"priority: got {sequence.priority}, allowed: 0 (engine vllm has no priorities)"
                 )
         super().submit(sequences)
 

@@ -81,8 +81,8 @@ def test_each_way_that_was_tried_is_named(
     assert engine.name == "generate"
     (line,) = log_lines
     assert line.startswith(
-        "I tiny: engine generate, because none of the ways to compute its steps in flight gives "
-        "what its own generate gives (packed and cache and cache, whole prompts: "
+        "I tiny: engine generate, because no runner's logits in flight match its own generate's "
+        "(packed and cache and cache, whole prompts: "
     )
     assert line.endswith(": logits differ by 0.05 of their range, allowed is 0.001)")
 

@@ -194,10 +194,10 @@ def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
     engine.check_length(64, 64)
     with pytest.raises(RequestError) as raised:
         engine.check_length(65, 1)
-    assert str(raised.value) == "text_input: got 65 tokens, this model holds 64"
+    assert str(raised.value) == "text_input: got 65 tokens, allowed: at most 64"
     with pytest.raises(RequestError) as raised:
         engine.check_length(1, 65)
-    assert str(raised.value) == "max_tokens: got 65 tokens, this model holds 64"
+    assert str(raised.value) == "max_tokens: got 65 tokens, allowed: at most 64"
     assert engine.output_length(64, None, clamps=True) == 64
 
 

@@ -191,7 +191,7 @@ def test_a_shared_beginning_is_computed_for_those_that_ask() -> None:
 def test_a_prompt_that_is_computed_in_one_piece_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refusal = r"^prompt_logprobs: this model has none, it computes such a prompt in one piece$"
+    refusal = r"^prompt_logprobs: not available: this model computes such a prompt in one piece$"
     reads = GenerateEngine(setup(random_encoder_decoder("t5", **T5), eos=[1]))
     with pytest.raises(RequestError, match=refusal):
         reads.check_prompt_logprobs(with_source=True)

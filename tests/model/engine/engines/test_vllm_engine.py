@@ -203,7 +203,7 @@ def test_an_end_that_the_grammar_does_not_allow_yet_is_an_error(engine: Engine) 
     engine.submit([sequence])
     result = answers.wait(1)[0]
     assert isinstance(result, RequestError)
-    assert str(result) == "regex: token 8 ended it before it may end, allowed: other ends"
+    assert str(result) == "regex: token 8 ended it too early, allowed: ends that complete it"
 
 
 class MayNotEnd:

@@ -100,5 +100,5 @@ def test_the_server_downloads_the_one_file_that_is_asked_for(hub: FakeHub, tmp_p
     for _ in range(2):  # the second time from the cache
         folder = model_files(served)
         assert [path.name for path in folder.iterdir()] == ["q4.gguf"]
-    with pytest.raises(LoadError, match=r"its files of GGUF are q4\.gguf, q8\.gguf$"):
+    with pytest.raises(LoadError, match=r"its GGUF files are q4\.gguf, q8\.gguf$"):
         model_files(served_model(tmp_path / "n", model="org/tiny", gguf_file="q5.gguf"))

@@ -69,8 +69,8 @@ def test_a_language_model_without_its_head_or_a_layer_is_refused(tmp_path: Path)
     tiny_model("llama").save_pretrained(tmp_path)
     change(tmp_path, lambda tensors: without(tensors, r"^lm_head"))
     assert refused(tmp_path, CAUSAL) == (
-        "has no weights for lm_head.weight: it is no model for text-generation, or its files are "
-        "incomplete; allow_missing_weights: true uses random numbers instead"
+        "has no weights for lm_head.weight: it is not a model for text-generation, or its files "
+        "are incomplete; allow_missing_weights: true uses random numbers instead"
     )
     change(tmp_path, lambda tensors: without(tensors, r"layers\.1\."))
     layer = "model.layers.1.self_attn"
@@ -98,7 +98,7 @@ def test_weights_that_answers_depend_on_are_missed(
     folder = saved(tmp_path, kind, auto_class, left_out, **config)
     message = refused(folder, auto_class, task)
     assert message.startswith(f"has no weights for {named}")
-    assert f"no model for {task}" in message
+    assert f"not a model for {task}" in message
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_pipeline_answers_nothing_of_a_pooler_that_is_missing(tmp_path: Path) 
 def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     folder = saved(tmp_path, "vit", IMAGES, **VIT)
     change(folder, lambda tensors: {**tensors, "classifier.bias": torch.zeros(5)})
-    expected = "has weights of another shape: classifier.bias [5] for [2]: it is no model for pip"
+    expected = "has weights of another shape: classifier.bias [5] for [2]: it is not a model for"
     assert refused(folder, IMAGES, "pipeline").startswith(expected)
 
 

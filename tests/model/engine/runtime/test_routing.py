@@ -162,7 +162,7 @@ def test_a_broken_file_changes_nothing_and_is_told_of_once(
         time.sleep(0.2)
         assert driver.ask("a").text == "A"
         assert sum(line.startswith("W") for line in log_lines) == 1
-        assert "the routing before it stays" in next(x for x in log_lines if x.startswith("W"))
+        assert "the previous routing stays" in next(x for x in log_lines if x.startswith("W"))
         route(driver, tmp_path, stable=100, new=0)
         assert driver.ask("a").text == "a"
 

@@ -65,7 +65,7 @@ def test_a_missing_local_model_names_the_place(tmp_path: Path) -> None:
     [
         (
             "model-Q4_K_M.gguf",
-            "has weights as GGUF only: say which with gguf_file: model-Q4_K_M.gguf",
+            "has weights only as GGUF: choose a file with gguf_file: model-Q4_K_M.gguf",
         ),
         (
             "adapter_config.json",
@@ -103,7 +103,7 @@ def test_a_complete_model_of_the_users_cache_is_taken_where_the_hub_is_not_reach
 ) -> None:
     hub.fails = True
     assert model_files(served(tmp_path)) == users_cache
-    assert log_lines[-1].endswith(f"the Hub gave no answer: org/tiny from HF_HOME, {COMMIT}")
+    assert log_lines[-1].endswith(f"no answer: loading org/tiny from HF_HOME, {COMMIT}")
     hub.fails = False
     assert model_files(served(tmp_path)) != users_cache
 

@@ -216,7 +216,7 @@ def test_where_other_options_forbid_all_that_fits_that_request_alone_fails(
     generate([refused, held], tokenizer.eos_token_id, len(tokenizer) + PADDING)
 
     assert isinstance(refused.error, RequestError)
-    assert str(refused.error).startswith("choice: no token of this model can go on")
+    assert str(refused.error).startswith("choice: no token of this model can continue")
     assert text_of(held) == "a"
 
 

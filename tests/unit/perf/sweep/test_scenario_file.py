@@ -100,9 +100,9 @@ def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> No
         ("input: {file: nowhere.json}", "there is no file"),
         ("input: {file: s.yaml, prompt_tokens: 4}", "has 'file' beside other keys"),
         ("endpoints: http-generate, batch_sizes: 4", "carries one request at a time"),
-        ("measurement: {window_requests: 5}", "window_requests: is no key any more: use window_s"),
-        ("input: {prompt_words: 4}", "prompt_words: is no key any more: use prompt_tokens"),
-        ("url: 'a:1'", "url: is no key any more: a sweep has one server"),
+        ("measurement: {window_requests: 5}", "window_requests: is no longer a key: use window_s"),
+        ("input: {prompt_words: 4}", "prompt_words: is no longer a key: use prompt_tokens"),
+        ("url: 'a:1'", "url: is no longer a key: a sweep has one server"),
         ("endpoints: http-generate-stream", r"3:37: .*use grpc-stream here, or AIPerf or GuideLLM"),
     ],
 )

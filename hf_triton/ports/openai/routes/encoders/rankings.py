@@ -103,7 +103,7 @@ def _texts_of(place: str, given: Any) -> list[str]:
         return [given]
     for name in _NOT_READ:
         if given.get(name) is not None:
-            raise ApiError(400, f"{place}.{name}: models here read texts alone", place)
+            raise ApiError(400, f"{place}.{name}: models here read only texts", place)
     if not isinstance(given.get("text"), str):
         raise bad_field(place, "an object without text", 'a text or {"text": ...}')
     return [given["text"]]
