@@ -33,9 +33,8 @@ OutputKind = Literal["hidden", "tokens", "sequences"]
 class Prepared:
     """A request that can be computed, or one row of it.
 
-    ``answer`` is given what ``reduce`` made of each encoding, float32 arrays in the order of
-    ``encodings``, and returns outputs by name, (n,) each of one row; it runs on the thread that
-    sends.
+    ``answer`` takes the results of ``reduce``, a float32 array for each of ``encodings``, and
+    returns outputs by name, (n,) each of one row; it runs on the thread that sends.
     """
 
     encodings: Sequence[Encoding]
@@ -68,7 +67,7 @@ class EncoderTask:
 
     @classmethod
     def auto_class_of(cls, config: Any) -> str:
-        """The class for a model with this configuration, where that is not the same for all."""
+        """The class for a model with this configuration, if it is not the same for all."""
         return cls.auto_class
 
     @cached_property

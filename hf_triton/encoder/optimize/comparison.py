@@ -90,7 +90,7 @@ def candidates(
                 raise LoadError("it can't compute weights of the key quantization; torch can")
             changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
             chosen = dataclasses.replace(options, **changes)
-            # The copy has no name here: that of a refused engine must not stay beside the next one.
+            # No variable holds the copy: a refused engine's must be freed before the next is made.
             runner = RUNNERS[chosen.engine](
                 dataclasses.replace(setup, model=copy.deepcopy(setup.model)), served, chosen
             )
@@ -138,7 +138,7 @@ def timings(
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() >= end_s:
             break
-        first = number % len(names)  # each begins a round as often
+        first = number % len(names)  # each begins equally many rounds
         for name in names[first:] + names[:first]:
             samples[name].append(_seconds(runners[name], batch, setup.device))
     plain_s = statistics.median(samples[names[0]])
@@ -208,9 +208,9 @@ def to_text(report: Report) -> str:
 
 
 def choice(report: Report) -> dict[str, object]:
-    """The fastest engine over all shapes without rounding: its options for models.yaml, its speedup
-    over plain PyTorch (geometric mean of the medians' ratios), and a sentence that also mentions
-    int8 where that is faster.
+    """The fastest engine over all shapes that does not round weights: its options for models.yaml,
+    its speedup over plain PyTorch (geometric mean of the medians' ratios), and a sentence that also
+    mentions int8 if that is faster.
     """
     speedups = {
         one.name: statistics.geometric_mean(ratios)

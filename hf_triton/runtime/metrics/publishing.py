@@ -50,7 +50,7 @@ def one_number(name: str, help_text: str, value: float, *, counter: bool = False
 
 class MetricsPublisher:
     """Publishes ``collect()`` once a second, and a last time when it is closed: gauges are 0 then,
-    for nobody has what they count any more. What was counted before is not published.
+    because what they count is gone. Counts from before its start are not published.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class MetricsPublisher:
             self._is_well = False
 
     def _publish(self, is_last: bool) -> None:
-        """Sets every gauge, for another process of the same version may have set its own, or zeros;
-        adds to counters what they have grown by.
+        """Sets every gauge, as another process of the same version may have set it; adds to counters
+        their growth.
         """
         for family in self._collect():
             for sample in family.samples:

@@ -76,7 +76,7 @@ class ResponseCache:
         """Hits, misses and size, for MetricsPublisher."""
         numbers = (
             ("hits_total", "Requests answered from the response cache", self._num_hits),
-            ("misses_total", "Requests that it had no answer for", self._num_misses),
+            ("misses_total", "Requests that it could not answer", self._num_misses),
             ("entries", "Answers in the response cache", len(self._entries)),
             ("bytes", "Memory that the response cache takes", self._num_bytes),
         )

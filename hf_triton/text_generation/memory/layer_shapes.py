@@ -89,7 +89,7 @@ def context_length(config: Any) -> int | None:
 @torch.inference_mode()
 def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     """Runs two tokens through the model and looks at what each layer of transformers' cache kept.
-    Leaves out last layers that keep nothing. Raises ValueError where a layer keeps anything but
+    Leaves out trailing layers that keep nothing. Raises ValueError where a layer keeps anything but
     keys, values and states of transformers' own kinds, or none keeps anything.
     """
     from transformers import DynamicCache

@@ -1,8 +1,8 @@
-"""Reads a model's layers off one recorded forward, from its embedding to its last norm: which norm
-was given what, and what was added up.
+"""Reads a model's layers off one recorded forward, from its embedding to its last norm: each norm's
+input, and the sums.
 
-Goes by what modules computed, not by what they are called: a norm whose output attention was given
-stands before attention, whatever its name. Whether the whole is right shows in the trial at load.
+Recognizes modules by their inputs and outputs, not by their names: the norm that computed
+attention's input stands before attention. The trial at load checks the whole.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SCALE = "residual_multiplier"
 def read_body(
     model: Any, root: Call, made: torch.Tensor, span: tuple[int, int], join: Join
 ) -> tuple[Body, list[Call]]:
-    """The layers whose last norm gives ``made``, and their calls; ``span``: the first position, and
-    how many there are. ``join`` makes one of linear layers that have one input. Raises
+    """The layers whose last norm gives ``made``, and their calls; ``span`` is the first position
+    and the number of positions. ``join`` merges linear layers that have one input. Raises
     UnsupportedLayersError.
     """
     calls = _layer_calls(model, root)
@@ -46,7 +46,7 @@ def read_body(
 
 
 def _layer_calls(model: Any, root: Call) -> list[Call]:
-    """The calls of the modules of a list that attention is called in, one after the other."""
+    """The calls of the layers in order: members of an nn.ModuleList that call attention."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     layers = {id(module) for modules in lists for module in modules}
     found = []
@@ -77,7 +77,7 @@ def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embed
     positions = types = None
     for call in tables:
         if call is own[0] or call.output.shape[-1] != made.shape[-1]:
-            continue  # an embedding of something else shows where the sum is compared
+            continue  # any other embedding fails below, where the sum is compared
         if (table := _positions(call, root.kwargs["position_ids"])) is not None:
             positions = _only(positions, table)
         elif (table := _types(call, root.kwargs.get("token_type_ids"))) is not None:
@@ -104,7 +104,7 @@ def _positions(call: Call, position_ids: torch.Tensor) -> torch.Tensor | None:
 
 
 def _types(call: Call, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
-    """The table of an embedding of types of tokens, or of the one type that there is."""
+    """The table of a token type embedding; its first row alone if all types are 0."""
     weight: torch.Tensor = call.module.weight.detach()
     if token_type_ids is not None and same(call.inputs[0], token_type_ids):
         return weight
@@ -112,7 +112,7 @@ def _types(call: Call, token_type_ids: torch.Tensor | None) -> torch.Tensor | No
 
 
 def _only(before: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
-    """The table, where there was none of its kind before."""
+    """Returns the table. Raises UnsupportedLayersError for a second one of its kind."""
     if before is not None:
         raise UnsupportedLayersError("it adds up several tables of positions, or of types")
     return table
@@ -186,7 +186,7 @@ def _read_layer(call: Call, rotations: Rotations, join: Join) -> Layer:
 
 
 def _read_normed_sums(call: Call, rotations: Rotations, join: Join) -> Layer:
-    """A layer of BERT's kind, whose parts may lie in modules of any kind."""
+    """A layer that normalizes sums, as BERT's; its parts may lie in modules of any kind."""
     leaves = call.leaves()
     between = [
         number
@@ -250,7 +250,7 @@ def _mlp(calls: list[Call], join: Join) -> Mlp | Linear:
     module = calls[0].module
 
     def over_rows(x: torch.Tensor) -> torch.Tensor:
-        """x (tokens, hidden): a mixture wants a batch of them."""
+        """x (tokens, hidden); a mixture of experts needs a batch dimension."""
         y = module(x.unsqueeze(0))
         rows: torch.Tensor = (y[0] if isinstance(y, tuple) else y).view(x.shape)
         return rows

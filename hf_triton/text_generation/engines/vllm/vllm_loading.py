@@ -94,7 +94,7 @@ def make_engine(
     setup = EngineSetup(
         model=described,
         options=options,
-        device=torch.device("cpu"),  # on a GPU is vLLM's process alone
+        device=torch.device("cpu"),  # only vLLM's own process uses a GPU
         eos_token_ids=eos_token_ids,
         num_threads=1,
         free_bytes=free_bytes,
