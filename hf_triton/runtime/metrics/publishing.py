@@ -85,8 +85,8 @@ class MetricsPublisher:
             self._is_well = False
 
     def _publish(self, is_last: bool) -> None:
-        """Sets every gauge, as another process of the same version may have set it; adds to counters
-        their growth.
+        """Sets every gauge, as another process of the same version may have set it; adds their
+        growth to counters.
         """
         for family in self._collect():
             for sample in family.samples:
