@@ -50,7 +50,7 @@ def _find_in_web_folder(files: Any, folder: str) -> dict[str, Any]:
     """Finds a model's files where a web server can't list them: by the names that transformers,
     PEFT and sentence-transformers use. Raises FetchError, PermissionError, or a request's error.
     """
-    found, is_forbidden = _those_there(files, folder, _NAMES)
+    found, is_forbidden = _existing_files(files, folder, _NAMES)
     named: list[str] = []
     for place in (f"{folder}/{index}" for index in _INDEXES):
         if place in found:
@@ -60,7 +60,7 @@ def _find_in_web_folder(files: Any, folder: str) -> dict[str, Any]:
         known = [_NAMES, *[_IN_MODULE] * len(places)]  # the first module is the transformer
         each = zip(places, known, strict=False)
         named += [f"{place}/{name}" for place, names in each if place for name in names]
-    found |= _those_there(files, folder, named)[0]
+    found |= _existing_files(files, folder, named)[0]
     if is_forbidden and not found:
         raise PermissionError(folder)
     return found
@@ -73,7 +73,7 @@ def _json(files: Any, place: str) -> Any:
         raise FetchError(f"{posixpath.basename(place)} is not JSON") from None
 
 
-def _those_there(files: Any, folder: str, names: Iterable[str]) -> tuple[dict[str, Any], bool]:
+def _existing_files(files: Any, folder: str, names: Iterable[str]) -> tuple[dict[str, Any], bool]:
     answers = {place: _info(files, place) for place in (f"{folder}/{name}" for name in names)}
     found = {place: entry for place, entry in answers.items() if isinstance(entry, dict)}
     return found, _FORBIDDEN in answers.values()
@@ -118,7 +118,7 @@ def list_files(folder: str) -> Listing:
     """Lists all objects below a folder; the commit is a digest of versions. Raises FetchError."""
     root = _place(folder)
     find = _store(folder).find or (lambda files, root: files.find(root, detail=True))
-    listed = _asked(folder, lambda files: find(files, root))
+    listed = _ask_store(folder, lambda files: find(files, root))
     found = {
         place.removeprefix(f"{root}/"): _file(place, entry)
         for place, entry in sorted(listed.items())
@@ -145,7 +145,7 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
     place = f"{_place(folder)}/{path}"
     for start in range(offset, file.size, BLOCK):
         end = min(start + BLOCK, file.size)
-        block: bytes = _asked(folder, methodcaller("cat_file", place, start=start, end=end))
+        block: bytes = _ask_store(folder, methodcaller("cat_file", place, start=start, end=end))
         if len(block) > end - start:
             raise FetchError("the server ignores HTTP Range and sends whole files")
         if len(block) < end - start:
@@ -158,7 +158,7 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
 def _checked(folder: str, path: str, file: HubFile) -> HubFile:
     """The object's current listing. Raises WrongContentError where it differs from ``file``."""
     place = f"{_place(folder)}/{path}"
-    found = _file(place, _asked(folder, methodcaller("info", place)))
+    found = _file(place, _ask_store(folder, methodcaller("info", place)))
     if found.size != file.size:
         raise WrongContentError(f"{path} has {found.size} bytes where {file.size} are expected")
     if file.version and file.version != found.version:
@@ -197,7 +197,7 @@ def file_system(scheme: str) -> Any:
     return fsspec.filesystem(scheme, **options)
 
 
-def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
+def _ask_store(folder: str, question: Callable[[Any], Any]) -> Any:
     """The store's answer. Raises FetchError, in one line that says what to do."""
     store = _store(folder)
     try:

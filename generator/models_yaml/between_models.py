@@ -36,7 +36,7 @@ def refuse_clashes(entries: Sequence[Entry], report: Report) -> None:
                 why = "already the name of the model"
             report.add(node, f"{got}, {why} in line {other.line}")
         elif name.lower() in folders:
-            report.add(node, f"{got}, but {_taken(*folders[name.lower()])}")
+            report.add(node, f"{got}, but {_folder_conflict(*folders[name.lower()])}")
         suffix = max(suffixes, key=len, default="")
         longest = MAX_NAME - len(suffix)
         if longest < len(name) <= MAX_NAME:
@@ -59,7 +59,7 @@ def _texts(entry: Entry, key: str) -> list[Node]:
     return [one for one in found if isinstance(one.value, str)]
 
 
-def _taken(owner: Node, suffix: str) -> str:
+def _folder_conflict(owner: Node, suffix: str) -> str:
     folder, line = f"{owner.value}{suffix}", owner.line
     if suffix == ENGINE_SUFFIX:
         holds = f"'{folder}' holds the engine of the model in line {line}, which streams"
@@ -121,11 +121,11 @@ def refuse_targets(entries: Sequence[Entry], specs: Iterable[ModelSpec], report:
             node, mine = branch.node.get("to"), str(entry.given["name"].value)
             if node is not None and branch.arm.to is not None:
                 others = [name for name in known if name != mine]
-                for message in _why_not(node, mine, others, by_name):
+                for message in _arm_problems(node, mine, others, by_name):
                     report.add(node, message)
 
 
-def _why_not(
+def _arm_problems(
     node: Node, mine: str, others: Collection[str], specs: Mapping[str, ModelSpec]
 ) -> Iterator[str]:
     name, got = str(node.value), f"got {show(node)}, which is"

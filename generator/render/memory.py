@@ -16,8 +16,8 @@ from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import NotServableError, choose_model_files
 from hf_triton.runtime.weights.locked_files import cached_snapshot
 
-_WHOLE = "model.safetensors"
-_INDEX = f"{_WHOLE}.index.json"
+_SINGLE_FILE = "model.safetensors"
+_INDEX = f"{_SINGLE_FILE}.index.json"
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ENDINGS = (".safetensors", ".bin", ".gguf")
 # From 4 bits a weight to float32, on a GPU to bfloat16.
@@ -74,7 +74,7 @@ def weight_bytes(
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         files = _files(folder, values)
-        names = {_WHOLE}
+        names = {_SINGLE_FILE}
         if (files / _INDEX).is_file():
             names = set(read_json(files / _INDEX)["weight_map"].values())
         size = sum((files / name).stat().st_size for name in names)

@@ -109,7 +109,7 @@ def compare(
     if blocked:
         return ModelPlan(folder, (), {}, False, blocked, force_helps=False)
     with readable_errors():
-        known, blocked, interrupted = _known(folder, files)
+        known, blocked, interrupted = _read_manifest(folder, files)
     version = versions.current_version(known)
     rendered, files = files, versions.at_version(files, version)
     if outside := linked_parents(folder, frozenset((*known, *files))):
@@ -286,7 +286,7 @@ def parents(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
+def _read_manifest(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
     """The folder's manifest, the reason why the folder isn't ours, and whether a run broke off."""
     try:
         raw = read_file(f"{folder}/{MANIFEST_FILE}")

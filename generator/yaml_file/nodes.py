@@ -79,7 +79,7 @@ def scalars(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _meaning(text: str) -> Scalar:
+def _parse_scalar(text: str) -> Scalar:
     """Converts a plain (unquoted) scalar. Raises ValueError for a number that is too long."""
     if text in _WORDS:
         return _WORDS[text]
@@ -133,7 +133,7 @@ class _Builder:
     def scalar(self, event: Any, where: str) -> Node:
         value: Scalar = event.value
         try:
-            value = _meaning(event.value) if event.implicit[0] else event.value
+            value = _parse_scalar(event.value) if event.implicit[0] else event.value
         except ValueError as error:
             self.note(event, where, f"got {error}, too long for any key")
         mark = event.start_mark

@@ -49,15 +49,15 @@ VERBS = {
 OTHERS = {"perf": "perf.verbs"}
 _OVERLAY = "set it by a kustomization of your own over the folder"
 _OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"
-_THERE = "run apply where the server runs, as by docker exec CONTAINER hf-triton apply"
+_WHERE_IT_RUNS = "run apply where the server runs, as by docker exec CONTAINER hf-triton apply"
 _TRIALS = "--trials bounds a search, and Ctrl-C keeps what it found"
 # Verbs and options of earlier releases, each with what to use instead.
 _GONE = {
-    "apply --admin-key-file": _THERE,
-    "apply --grpc-port": _THERE,
+    "apply --admin-key-file": _WHERE_IT_RUNS,
+    "apply --grpc-port": _WHERE_IT_RUNS,
     "apply --prune": "run hf-triton prune after the apply",
     "apply --rollback": "change models.yaml back, as by git revert, and apply that",
-    "apply --url": _THERE,
+    "apply --url": _WHERE_IT_RUNS,
     "deploy --gpus-per-node": "a pod that no node has GPUs for stays pending, and Kubernetes says "
     "so",
     "deploy --grafana-image": _OVERRIDE,

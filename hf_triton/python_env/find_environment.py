@@ -29,7 +29,7 @@ FOLDER_VARIABLE = "HF_TRITON_PYTHON_ENVS"
 NUMPY_VARIABLE = "HF_TRITON_NUMPY_BELOW"
 MARKER = ".hf-triton-python-env.json"  # written last: without it an environment is half there
 _LOOK_TIMEOUT_S = 60.0
-_LOOK = """\
+_LIST_VERSIONS = """\
 import json, sys
 from importlib import metadata
 def version(name):
@@ -94,7 +94,7 @@ def look_inside(folder: Path, *packages: str) -> Inside:
         raise BrokenEnvironmentError(f"{folder} is not a Python environment: it has no bin/python3")
     try:
         done = subprocess.run(
-            [str(python), "-I", "-c", _LOOK, *packages],
+            [str(python), "-I", "-c", _LIST_VERSIONS, *packages],
             capture_output=True,
             text=True,
             timeout=_LOOK_TIMEOUT_S,

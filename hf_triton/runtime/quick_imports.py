@@ -31,9 +31,9 @@ from .weights.hub_files import ADAPTER_CONFIG
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
 _COMPILER = "torch._dynamo"
 _WITHOUT_DATA = "torch._meta_registrations"  # operators on tensors without data
-_APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
+_KEPT_MODULES = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
 _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
-_WHOLE = ("vllm", "onnxruntime")  # engines that use what is left out
+_NEED_ALL_IMPORTS = ("vllm", "onnxruntime")  # engines that use what is left out
 # transformers imports them wherever they are installed.
 _OPTIONAL = ("accelerate", "torchao")
 # The keys of model.json with which a model may need them.
@@ -159,7 +159,7 @@ def leave_out(version_folder: Path) -> None:
         served = json.loads((version_folder / "model.json").read_text(encoding="utf-8"))
         installed = {name: metadata.version(name).split(".") for name in RELEASES}
         are_known = all(".".join(installed[n][:2]) in known for n, known in RELEASES.items())
-        if served["options"].get("engine") in _WHOLE or not are_known:
+        if served["options"].get("engine") in _NEED_ALL_IMPORTS or not are_known:
             return
         is_plain = _is_plain(version_folder.parent, served)
     except (OSError, ValueError, LookupError, AttributeError, TypeError, ImportError):
@@ -177,7 +177,7 @@ def leave_out(version_folder: Path) -> None:
 
         torch._C._set_generator_metaclass(OpaqueBaseMeta)  # noqa: SLF001, left out with the others
     torch.distributed.is_available = lambda: False
-    Deferred(_COMPILER, _APART)
+    Deferred(_COMPILER, _KEPT_MODULES)
     sys.meta_path.insert(0, _Changes())
     if is_plain:
         for package in _OPTIONAL:

@@ -136,7 +136,7 @@ class ModelState:
         self._is_counted = False  # its last death: one that was only suspected is not
         self.restarts = restarts
         self._lock, self._numbers, self._changed = lock, numbers, changed
-        self._what = self._retry = ""  # said before and after the reason
+        self._prefix = self._retry = ""  # said before and after the reason
 
     @property
     def was_ready(self) -> bool:
@@ -157,7 +157,7 @@ class ModelState:
     @property
     def told(self) -> str:
         """A sentence for people: why it is not ready, and what is done about it; "" if it is."""
-        return f"{self._what}{self.reason}{self._retry}"
+        return f"{self._prefix}{self.reason}{self._retry}"
 
     def tell_retry(self, delay_s: float) -> str:
         with self._lock:
@@ -271,7 +271,7 @@ class ModelState:
     def note(self, cause: Cause, reason: str, what: str) -> None:
         """Notes why it is not ready; ``what`` is said before the reason."""
         self.cause, self.reason = cause, reason
-        self._what, self._retry = what, ""
+        self._prefix, self._retry = what, ""
         self._changed.set()
 
 

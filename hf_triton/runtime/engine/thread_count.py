@@ -41,7 +41,7 @@ class StepThreads:
         # Mean seconds, and number, of steps by size; sizes within a fifth are one.
         self._usual: dict[int, list[float]] = {}
         self._left_s = _FIRST_S  # until the next trial
-        self._tried: dict[int, list[float]] = {}  # a trial's times by number of threads
+        self._trial_times: dict[int, list[float]] = {}  # a trial's times by number of threads
         self._block_steps, self._block_s, self._num_blocks, self._trial_s = 0, 0.0, 0, 0.0
         self._is_going_up = False
         self._logged_s = -_LOG_EVERY_S
@@ -75,7 +75,7 @@ class StepThreads:
         if self.most == 1 or seconds <= 0:
             return
         usual = self._usual.setdefault(round(4 * math.log2(num_tokens + 4)), [seconds, 0])
-        if self._tried:
+        if self._trial_times:
             self._try(seconds / usual[0], seconds)
             return
         usual[1] = min(usual[1] + 1, _MEMORY)
@@ -90,7 +90,7 @@ class StepThreads:
         if index in (0, len(self._counts) - 1):
             self._is_going_up = index == 0
         self.count = self._counts[index + (1 if self._is_going_up else -1)]
-        self._tried = {self.settled: [], self.count: []}
+        self._trial_times = {self.settled: [], self.count: []}
         self._num_blocks, self._trial_s = 0, 0.0
 
     def _try(self, times: float, seconds: float) -> None:
@@ -98,14 +98,14 @@ class StepThreads:
         also wakes threads, or waits for what the last block used up.
         """
         if self._block_steps:
-            self._tried[self.count].append(times)
+            self._trial_times[self.count].append(times)
         self._block_steps += 1
         self._block_s += seconds
         self._trial_s += seconds
         if self._block_steps <= _BLOCK_STEPS or self._block_s <= _BLOCK_S:
             return
         self._block_steps, self._block_s, self._num_blocks = 0, 0.0, self._num_blocks + 1
-        (other,) = self._tried.keys() - {self.settled}
+        (other,) = self._trial_times.keys() - {self.settled}
         self.count = other if self.count == self.settled else self.settled
         if self._num_blocks % 2 or self._num_blocks < _LEAST_BLOCKS:
             return
@@ -115,7 +115,7 @@ class StepThreads:
 
     def _gain(self, other: int) -> tuple[float, float]:
         """The share of a step's time that the other number saves, and how far it may be off."""
-        times = [np.array(self._tried[count]) for count in (self.settled, other)]
+        times = [np.array(self._trial_times[count]) for count in (self.settled, other)]
         present, tried = (float(one.mean()) for one in times)
         doubt = 2 * math.sqrt(sum(one.var() / len(one) for one in times)) / present
         return 1 - tried / present, max(doubt, _LEAST_DOUBT / min(map(len, times)))
@@ -125,5 +125,5 @@ class StepThreads:
         # After a change the best may be further on.
         self._left_s = min(_BETWEEN * self._trial_s, _LONGEST_S) if stays else _FIRST_S
         self._is_going_up ^= stays
-        self._tried = {}
+        self._trial_times = {}
         self.settled = self.count = count

@@ -92,7 +92,7 @@ class WorkEngine(ABC):
         self._waiting.extend((work, 0) for work in items)
 
     def step(self) -> None:
-        taken = self._take()
+        taken = self._next_batch()
         self.num_running = sum(map(self._is_wanted, dict.fromkeys(work for work, _ in taken)))
         self._compute(taken)
         self.num_running = 0
@@ -108,7 +108,7 @@ class WorkEngine(ABC):
 
     give_up = end
 
-    def _take(self) -> list[Entry]:
+    def _next_batch(self) -> list[Entry]:
         """The next step's items, at least one. Requests take turns, one item each, oldest first, so
         that a batch of a thousand rows or a long document's windows do not delay those of one text.
         """

@@ -34,7 +34,7 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # TIFF 6.0, section 15
 # write some ten.
 _MOST_SCANNED, _FEW_SCANS = 2**30, 16
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])", re.DOTALL)  # within and after a scan
-_SOS, _EOI, _ALONE = 0xDA, 0xD9, (0x01, *range(0xD0, 0xD9))
+_SOS, _EOI, _BARE_MARKERS = 0xDA, 0xD9, (0x01, *range(0xD0, 0xD9))
 _PILLOWS_LIMIT = 2**26  # pixels
 SIZE = struct.Struct("<II")
 
@@ -105,7 +105,7 @@ def _num_scans(file: bytes) -> int:
         if kind == _EOI:
             break
         found += kind == _SOS
-        if kind not in _ALONE:
+        if kind not in _BARE_MARKERS:
             at += int.from_bytes(file[at : at + 2], "big")
     return found
 

@@ -64,9 +64,9 @@ class Observations:
     def families(self) -> list[Family]:
         with self._lock:
             values = self._values.items()
-            return [family for name, found in values for family in self._of(name, found)]
+            return [family for name, found in values for family in self._families_of(name, found)]
 
-    def _of(self, name: str, values: Mapping[Labels, Histogram]) -> Iterator[Family]:
+    def _families_of(self, name: str, values: Mapping[Labels, Histogram]) -> Iterator[Family]:
         metric = self._metrics[name]
         if metric.type == "histogram":
             for family in histogram_families(name, metric.help, values):

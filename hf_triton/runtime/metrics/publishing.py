@@ -60,21 +60,21 @@ class MetricsPublisher:
         self._families: dict[str, Any] = {}
         self._metrics: dict[Key, Any] = {}
         self._counted = _settled(collect)
-        self._is_well = True
+        self._is_publishing = True
         self._thread = Repeating("metrics", self._publish_again)
         self._try_publish()  # so that every metric is there from the load on
-        if self._is_well:
+        if self._is_publishing:
             self._thread.start()
 
     def close(self) -> None:
         """Ends the thread; metrics stay, see ``_keep_forever``."""
         self._thread.close()
-        if self._is_well:
+        if self._is_publishing:
             self._try_publish(is_last=True)
 
     def _publish_again(self) -> float | None:
         self._try_publish()
-        return PUBLISH_EVERY_S if self._is_well else None
+        return PUBLISH_EVERY_S if self._is_publishing else None
 
     def _try_publish(self, *, is_last: bool = False) -> None:
         try:
@@ -82,7 +82,7 @@ class MetricsPublisher:
         except Exception as error:
             # A server without metrics (--allow-metrics=false), or one that is shutting down.
             log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
-            self._is_well = False
+            self._is_publishing = False
 
     def _publish(self, is_last: bool) -> None:
         """Sets every gauge, as another process of the same version may have set it; adds their

@@ -62,7 +62,7 @@ class FileThreads:
     def __init__(self, num_threads: int | None = None, what: str = "files") -> None:
         num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
         self._threads = ThreadPoolExecutor(num_threads, what, initializer=_use_one_thread)
-        self._what = what
+        self._kind = what
         # The thread that removes a reading answers it.
         self._open: dict[Reading, Responder] = {}
         self._lock = threading.Lock()  # guards the rest
@@ -79,9 +79,9 @@ class FileThreads:
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            most = MAX_WAITING[self._what]
+            most = MAX_WAITING[self._kind]
             if self._num_waiting and self._num_waiting + num_bytes > most:
-                raise OverloadedError(f"too many {self._what} wait to be read: try again later")
+                raise OverloadedError(f"too many {self._kind} wait to be read: try again later")
             self._num_waiting += num_bytes
             self._open[reading] = reading.responder
             try:

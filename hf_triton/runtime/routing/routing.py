@@ -44,7 +44,7 @@ class Routing:
         self.arms, self.sticky = tuple(arms), sticky
         num_in_block = math.lcm(*(share.denominator for share in shares))
         self._block = [int(share * num_in_block) for share in shares]
-        self._left = [*self._block]
+        self._left_in_block = [*self._block]
         self._lock = threading.Lock()
 
     def choose(self, salt: str, sticky_value: str | None) -> Arm:
@@ -65,10 +65,10 @@ class Routing:
             }
             return min(times, key=times.__getitem__)
         with self._lock:
-            (number,) = random.choices(range(len(self._left)), self._left)
-            self._left[number] -= 1
-            if not any(self._left):
-                self._left = [*self._block]
+            (number,) = random.choices(range(len(self._left_in_block)), self._left_in_block)
+            self._left_in_block[number] -= 1
+            if not any(self._left_in_block):
+                self._left_in_block = [*self._block]
         return self.arms[number]
 
     def arm_of(self, engine: str) -> Arm | None:

@@ -103,12 +103,12 @@ class FileHashes:
     def __init__(self, cache_dir: Path) -> None:
         self.cache_dir = cache_dir
         self._lock = threading.Lock()
-        self._known: dict[str, list[Any]] = _read(cache_dir / RECORD_FILE)
+        self._hash_records: dict[str, list[Any]] = _read(cache_dir / RECORD_FILE)
         self._changed = False
 
     def recorded(self, path: Path) -> str | None:
         """The recorded hash, if the file is unchanged since; else None."""
-        entry = self._known.get(self._key(path))
+        entry = self._hash_records.get(self._key(path))
         with contextlib.suppress(OSError):  # gone meanwhile
             if entry is not None and entry[:3] == _identity(path):
                 return str(entry[3])
@@ -126,17 +126,17 @@ class FileHashes:
     def add(self, path: Path, sha256: str, identity: list[int] | None = None) -> None:
         """Records a file's hash; ``save`` writes it."""
         with self._lock:
-            self._known[self._key(path)] = [*(identity or _identity(path)), sha256]
+            self._hash_records[self._key(path)] = [*(identity or _identity(path)), sha256]
             self._changed = True
 
     def forget(self, path: Path) -> None:
         with self._lock:
-            self._changed |= self._known.pop(self._key(path), None) is not None
+            self._changed |= self._hash_records.pop(self._key(path), None) is not None
 
     def names(self, folder: Path) -> set[str]:
         """The recorded files below a folder, whether they still exist or not."""
         start = f"{self._key(folder)}/"
-        return {key.removeprefix(start) for key in self._known if key.startswith(start)}
+        return {key.removeprefix(start) for key in self._hash_records if key.startswith(start)}
 
     def save(self) -> None:
         """Writes the record, without files that are gone; no effect in a read-only cache."""
@@ -145,7 +145,7 @@ class FileHashes:
                 return
             present = {
                 key: entry
-                for key, entry in sorted(self._known.items())
+                for key, entry in sorted(self._hash_records.items())
                 if (self.cache_dir / key).is_file()
             }
             with contextlib.suppress(OSError):

@@ -34,8 +34,8 @@ class AdaptersFollower:
         assert served.adapters_file is not None
         self._file, self._name = served.adapters_file, served.name
         self._adapters = served.adapters
-        self._read, self._engine = read, engine
-        self._seen = b""
+        self._read_adapters, self._engine = read, engine
+        self._last_content = b""
         name = f"{self._name}-{self._file.parent.name}-{os.getpid()}.json"
         self._status = served.cache_dir / "adapters" / name
 
@@ -47,18 +47,18 @@ class AdaptersFollower:
         with _locked(self._status) as descriptor:
             while self._engine.thread.stop_at_s is None:
                 try:
-                    self._look(descriptor)
+                    self._check_file(descriptor)
                 except Exception as error:
                     log.error(f"{self._name}: {self._file.name}: {place(error)}")
                 time.sleep(_LOOK_EVERY_S)
 
-    def _look(self, status: int | None) -> None:
+    def _check_file(self, status: int | None) -> None:
         with contextlib.suppress(FileNotFoundError):  # the version is taken away
             content = self._file.read_bytes()
-            if content == self._seen:
+            if content == self._last_content:
                 self._engine.forget_removed_adapters()
                 return
-            self._seen = content
+            self._last_content = content
             values = {"read": hashlib.sha256(content).hexdigest(), "refusal": self._serve(content)}
             if status is not None:
                 os.ftruncate(status, 0)
@@ -70,7 +70,7 @@ class AdaptersFollower:
             wanted = parse_adapters(content)
             if wanted != self._adapters:
                 began_s = time.monotonic()
-                self._engine.change_adapters(self._read(wanted))
+                self._engine.change_adapters(self._read_adapters(wanted))
                 self._adapters = wanted
                 names, took_s = ", ".join(one.name for one in wanted), time.monotonic() - began_s
                 log.info(f"{self._name}: serves the adapters {names}, after {took_s:.2f} s")

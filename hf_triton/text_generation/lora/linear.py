@@ -280,7 +280,7 @@ def attach(model: Any, adapters: Adapters) -> None:
     for name, size in adapters.sizes.items():
         parent_name, _, child_name = name.rpartition(".")
         parent, base = model.get_submodule(parent_name), model.get_submodule(name)
-        why = _why_not(parent, name, child_name)
+        why = _unsupported_reason(parent, name, child_name)
         if why and name in changed:
             raise LoadError(
                 f"adapters: {why}: merge that adapter into the weights, or leave this layer out"
@@ -293,7 +293,7 @@ def attach(model: Any, adapters: Adapters) -> None:
     adapters.take_up(adapters.change_to(adapters.computed, ()))
 
 
-def _why_not(parent: Any, name: str, child_name: str) -> str:
+def _unsupported_reason(parent: Any, name: str, child_name: str) -> str:
     if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
         return f"{name} makes the keys and values of all earlier tokens, whatever adapter they had"
     if is_read_by(parent, child_name):

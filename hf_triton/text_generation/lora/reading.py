@@ -56,14 +56,14 @@ class AdapterReader:
 
         self._served = served
         self._modules = load_on_meta_device(served, AutoModelForCausalLM, config).to(dtype)
-        self._known: list[tuple[ServedAdapter, Adapter]] = []
+        self._loaded: list[tuple[ServedAdapter, Adapter]] = []
 
     def adapters(self) -> Adapters:
         """The model's adapters at load, without those that a request had loaded and that can't be
         read any more. Raises LoadError as ``read``.
         """
-        self._known = adapters_at_load(self._served, self._each)
-        return Adapters([adapter for _, adapter in self._known], self._sizes())
+        self._loaded = adapters_at_load(self._served, self._read_each)
+        return Adapters([adapter for _, adapter in self._loaded], self._sizes())
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """in_features and out_features of the linear layers, by name."""
@@ -79,17 +79,17 @@ class AdapterReader:
 
     def read(self, wanted: Sequence[ServedAdapter]) -> list[Adapter]:
         """Reads these and forgets all others. Raises LoadError, with the adapter's name."""
-        self._known = self._each(wanted)
-        return [adapter for _, adapter in self._known]
+        self._loaded = self._read_each(wanted)
+        return [adapter for _, adapter in self._loaded]
 
-    def _each(self, wanted: Sequence[ServedAdapter]) -> list[tuple[ServedAdapter, Adapter]]:
+    def _read_each(self, wanted: Sequence[ServedAdapter]) -> list[tuple[ServedAdapter, Adapter]]:
         folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT's advice for training
             return [(one, self._adapter(one, folders[one.name])) for one in wanted]
 
     def _adapter(self, wanted: ServedAdapter, folder: Path) -> Adapter:
-        known = (adapter for one, adapter in self._known if one == wanted)
+        known = (adapter for one, adapter in self._loaded if one == wanted)
         return next(known, None) or _read(wanted.name, folder, self._modules, self._served)
 
 

@@ -33,7 +33,7 @@ class FeatureCache:
     def __init__(self, model: Any, max_bytes: int) -> None:
         self.max_bytes, self.num_bytes, self.num_calls = max_bytes, 0, 0
         self.by_item = False
-        self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[object, tuple[Any, int]] = OrderedDict()
         self._source: Source | None = None
         self._num_methods = 0
         for module in model.modules():
@@ -50,11 +50,11 @@ class FeatureCache:
         finally:
             self._source = None
             while self.num_bytes > self.max_bytes:
-                _, (_, gone) = self._kept.popitem(last=False)
+                _, (_, gone) = self._entries.popitem(last=False)
                 self.num_bytes -= gone
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._entries.clear()
         self.num_bytes = 0
 
     def _cached(self, compute: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -81,14 +81,14 @@ class FeatureCache:
         return features
 
     def _get(self, key: object, compute: Callable[[], Any]) -> Any:
-        if key not in self._kept:
+        if key not in self._entries:
             self.num_calls += 1
             found = compute()
             size = sum(tensor.nbytes for tensor in tensors_of(found))
-            self._kept[key] = found, size
+            self._entries[key] = found, size
             self.num_bytes += size
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
 
 
 def _arguments(compute: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:

@@ -136,15 +136,15 @@ class StateLayer(LinearAttentionLayer):
         for shape, stored in zip(self.shapes, self.stored, strict=True):
             if not rows.num_past:
                 stored[self._rows] = 0
-            self._kept(shape)[shape.index] = stored[self._rows]
+            self._stored(shape)[shape.index] = stored[self._rows]
         self.has_previous_state = dict.fromkeys(self.has_previous_state, bool(rows.num_past))
 
     def finish(self) -> None:
         for shape, stored in zip(self.shapes, self.stored, strict=True):
             if isinstance(self._rows, torch.Tensor):
-                stored[self._rows] = self._kept(shape)[shape.index]
+                stored[self._rows] = self._stored(shape)[shape.index]
 
-    def _kept(self, shape: StateShape) -> Any:
+    def _stored(self, shape: StateShape) -> Any:
         return self.conv_states if shape.kind == "conv" else self.recurrent_states
 
 

@@ -70,7 +70,7 @@ class FreePages:
         self._pages = dict.fromkeys(range(num_pages - 1, 0, -1))
         # Groups whose pages are all free, by their first page's number; the last is taken next.
         groups = range((num_pages // self._TOGETHER - 1) * self._TOGETHER, 0, -self._TOGETHER)
-        self._whole = dict.fromkeys(groups)
+        self._free_groups = dict.fromkeys(groups)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -82,16 +82,16 @@ class FreePages:
         """The page after ``after`` (-1: none) if it is free, else another. There has to be one."""
         page = after + 1
         if page not in self._pages:
-            page = next(reversed(self._whole or self._pages))
+            page = next(reversed(self._free_groups or self._pages))
         del self._pages[page]
-        self._whole.pop(page - page % self._TOGETHER, None)
+        self._free_groups.pop(page - page % self._TOGETHER, None)
         return page
 
     def add(self, page: int) -> None:
         self._pages[page] = None
         first = page - page % self._TOGETHER
         if all(one in self._pages for one in range(first, first + self._TOGETHER)):
-            self._whole[first] = None
+            self._free_groups[first] = None
 
 
 @dataclass(frozen=True)
@@ -303,12 +303,12 @@ class Pages:
         known = self._known(sequence, sequence.num_shareable_tokens)
         ready = list(takewhile(attrgetter("is_ready"), known))
         last = ready[-1] if ready else None
-        begun, num_common = self._begun(sequence, last, len(ready) * self.page_size)
+        begun, num_common = self._best_beginning(sequence, last, len(ready) * self.page_size)
         num_ready = len(ready) * self.page_size + num_common
         num_coming = max(num_ready, len(known) * self.page_size)
         return SharedPages([one.page for one in ready], last, num_ready, num_coming, begun)
 
-    def _begun(
+    def _best_beginning(
         self, sequence: Sequence, last: Content | None, num_full: int
     ) -> tuple[Content | None, int]:
         """The written page that continues most like the sequence, and with how many tokens."""

@@ -131,7 +131,7 @@ class Answer(OneAnswer):
         self.journal = journal
         num_choices = len(choices[0])
         self._shape = (len(choices), num_choices) if batched else (num_choices,)
-        self._one_each = (len(choices), 1) if batched else (1,)
+        self._prompts_shape = (len(choices), 1) if batched else (1,)
 
     def expect(
         self,
@@ -175,7 +175,7 @@ class Answer(OneAnswer):
         """The outputs that the caller wants: (n,), or (rows, n) in a batch."""
         found = {name: self._output(name) for name in OUTPUTS if name in self._wanted}
         return {
-            name: one.reshape(self._one_each if name in _OF_PROMPTS else self._shape)
+            name: one.reshape(self._prompts_shape if name in _OF_PROMPTS else self._shape)
             for name, one in found.items()
         }
 

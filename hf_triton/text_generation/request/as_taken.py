@@ -17,7 +17,7 @@ Message = dict[str, Any]
 _NO_OBJECT = "INVALID_JSON"
 SYSTEM = ("system", "developer")
 
-_TOLD = """\
+_TOOL_INSTRUCTIONS = """\
 You can call these functions:
 {tools}
 To call one, answer with its name and arguments alone:
@@ -31,7 +31,7 @@ def with_tools(
 ) -> list[Message]:
     """The messages, with the tools in the first: a system message, or else the user's."""
     listed = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
-    told = _TOLD.format(tools=listed)
+    told = _TOOL_INSTRUCTIONS.format(tools=listed)
     first = messages[0]
     if first["role"] in (SYSTEM if takes_system else ("user",)):
         return [{**first, "content": _joined(first["content"], told)}, *messages[1:]]
@@ -55,7 +55,7 @@ def with_calls_as_texts(messages: Sequence[Message]) -> list[Message]:
             groups[-1].append(message)
         else:
             groups.append([message])
-    return [_one(group) for group in groups]
+    return [_merged(group) for group in groups]
 
 
 def with_arguments(message: Message, *, objects: bool, texts: bool) -> Message:
@@ -94,10 +94,10 @@ def with_one_system(messages: Sequence[Message]) -> list[Message]:
             groups[-1].append(message)
         else:
             groups.append([message])
-    return [_one(group) for group in groups]
+    return [_merged(group) for group in groups]
 
 
-def _one(group: Sequence[Message]) -> Message:
+def _merged(group: Sequence[Message]) -> Message:
     if len(group) == 1:
         return group[0]
     return {**group[0], "content": _joined(*(message.get("content") for message in group))}

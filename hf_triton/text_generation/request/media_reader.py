@@ -63,8 +63,8 @@ class MediaChatTemplate(ChatTemplate):
     ) -> None:
         """``tokens`` are the processor's placeholders."""
         super().__init__(tokenizer, tool_parser, reasoning_parser)
-        self._text_roles = {role for role in _ROLES if self._takes(role, _PROBE)}
-        self._part_roles = {role for role in _ROLES if self._takes(role, _text(_PROBE))}
+        self._text_roles = {role for role in _ROLES if self._template_takes(role, _PROBE)}
+        self._part_roles = {role for role in _ROLES if self._template_takes(role, _text(_PROBE))}
         marks = {kind: self._mark(kind) for kind in KINDS if "user" in self._part_roles}
         self._marks_parts = {kind for kind, mark in marks.items() if mark}
         self.placeholders = {kind: marks.get(kind) or tokens.get(kind, "") for kind in KINDS}
@@ -85,7 +85,7 @@ class MediaChatTemplate(ChatTemplate):
         texts = {"text": None, **self.placeholders}
         return "\n".join(texts[part["type"]] or part["text"] for part in parts)
 
-    def _takes(self, role: str, content: Any) -> bool:
+    def _template_takes(self, role: str, content: Any) -> bool:
         """True if such a content is rendered as its text, and not as Python writes it."""
         rendered = self._rendered(role, content)
         return _PROBE in rendered and "{'" not in rendered and '{"' not in rendered

@@ -64,7 +64,7 @@ class TokenizerDesk:
 
     def _of_text(self, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
         added = asked.get("add_special_tokens")
-        return self._told(self._ids(prompt, add_special_tokens=added is not False), asked)
+        return self._answer(self._ids(prompt, add_special_tokens=added is not False), asked)
 
     def _of_chat(self, checked: CheckedRequest, asked: dict[str, Any]) -> tuple[int, _Answer]:
         """The tokens that a generation would read, also of a chat that is too long for one."""
@@ -79,14 +79,14 @@ class TokenizerDesk:
         if added is not None:
             row = {**row, "add_special_tokens": bool(added)}
         reader = replace(self.reader, tokenize=ids)
-        return num_bytes, lambda: self._told(reader.read_prompt(row).token_ids, asked)
+        return num_bytes, lambda: self._answer(reader.read_prompt(row).token_ids, asked)
 
     def _ids(self, prompt: str, *, add_special_tokens: bool) -> list[int]:
         check_characters("text_input", len(prompt), self._most_tokens)
         found = self.tokenizer(prompt, add_special_tokens=add_special_tokens, verbose=False)
         return list(found["input_ids"])
 
-    def _told(self, token_ids: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, token_ids: list[int], asked: dict[str, Any]) -> dict[str, Any]:
         wants = asked.get("return_token_strs")
         strings = self.tokenizer.convert_ids_to_tokens(token_ids) if wants else None
         counts = {"count": len(token_ids), "max_model_len": self.max_model_len}

@@ -162,7 +162,7 @@ class Compiler:
         self._processes, self._time_limit_s = processes, time_limit_s
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="grammar")
         self._lock = threading.Lock()  # guards the rest
-        self._kept: OrderedDict[Constraint, Future[Following]] = OrderedDict()
+        self._prepared: OrderedDict[Constraint, Future[Following]] = OrderedDict()
         self._unfinished: set[Future[Following]] = set()
         self._closed = False
 
@@ -196,23 +196,23 @@ class Compiler:
             self._closed = True
         self._processes.close()
         self._threads.shutdown(cancel_futures=True)
-        self._kept.clear()
+        self._prepared.clear()
 
     def _future(self, constraint: Constraint) -> Future[Following]:
         with self._lock:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            future = self._kept.get(constraint)
+            future = self._prepared.get(constraint)
             if future is None or not _is_worth_keeping(future):
                 if len(self._unfinished) >= _MAX_WAITING:
                     raise busy(constraint)
                 future = self._kept[constraint] = self._threads.submit(self._make, constraint)
                 self._unfinished.add(future)
                 future.add_done_callback(self._unfinished.discard)
-            self._kept.move_to_end(constraint)
-            sizes = [_num_bytes(one) for one in self._kept.values()]
+            self._prepared.move_to_end(constraint)
+            sizes = [_num_bytes(one) for one in self._prepared.values()]
             while len(sizes) > 1 and (len(sizes) > _MAX_KEPT or sum(sizes) > _MAX_KEPT_BYTES):
-                self._kept.popitem(last=False)
+                self._prepared.popitem(last=False)
                 del sizes[0]
             return future
 

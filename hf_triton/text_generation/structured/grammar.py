@@ -56,8 +56,8 @@ class Following:
         self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
         # Functions of grammar_process.py that are not answered, in order, and for which output each
         # is asked: weakly, or only a rare collection of garbage would end the process.
-        self._asked: deque[tuple[Callable[..., bytes], weakref.ref[Grammar] | None]] = deque()
-        self._made: tuple[int, bytes] | None = None  # a kind of the worker's answers, and one
+        self._unanswered: deque[tuple[Callable[..., bytes], weakref.ref[Grammar] | None]] = deque()
+        self._outcome: tuple[int, bytes] | None = None  # a kind of the worker's answers, and one
         self._dropped: deque[int] = deque()
         self._num_started = 0
         self.first_mask, self.first_state = b"", grammar_process.GOES_ON
@@ -86,7 +86,7 @@ class Following:
 
     def begin(self, time_limit_s: float) -> None:
         """Has the grammar made; the process ends at the time limit."""
-        self._asked.append((grammar_process.make, None))
+        self._unanswered.append((grammar_process.make, None))
         self._process.ask(
             grammar_process.make,
             encode(self._constraint),
@@ -99,10 +99,10 @@ class Following:
         can't be made, OverloadedError where it takes long, as another one does.
         """
         until_s = time.monotonic() + timeout_s
-        while self._made is None and not self.has_ended:
+        while self._outcome is None and not self.has_ended:
             if not self.receive(until_s):
                 return False
-        if self._made is None or self.has_ended:
+        if self._outcome is None or self.has_ended:
             return True
         if self._made == (worker.FAILED, BlockingIOError.__name__.encode()):
             raise busy(self._constraint)
@@ -169,11 +169,11 @@ class Following:
             return True
         if found is None:
             return False
-        function, asking = self._asked.popleft()
+        function, asking = self._unanswered.popleft()
         kind, answer = found
         grammar = None if asking is None else asking()
         if function is grammar_process.make:
-            self._made = kind, answer
+            self._outcome = kind, answer
         elif function is grammar_process.mask and kind != worker.DONE:
             self.end()
         elif grammar is not None and function is grammar_process.mask:
@@ -193,7 +193,7 @@ class Following:
         *,
         asking: Grammar | None = None,
     ) -> None:
-        self._asked.append((function, None if asking is None else weakref.ref(asking)))
+        self._unanswered.append((function, None if asking is None else weakref.ref(asking)))
         order = grammar_process.OUTPUT.pack(number, token_id)
         self._process.ask(function, order, time_limit_s=self._limits.step_s)
 
@@ -208,7 +208,7 @@ class Grammar:
         self._following, self.number = following, number
         self.state: tuple[int, bytes] | None = None
         self._mask: bytes | None = following.first_mask
-        self._told: int | None = None
+        self._sent_token: int | None = None
         self._began = self.is_complete = False
         self.may_end = following.first_state != grammar_process.GOES_ON
 
@@ -236,13 +236,13 @@ class Grammar:
 
     def take_mask(self, mask: bytes) -> None:
         """Keeps an answer, unless another token has been told since it was asked for."""
-        if self._told is None:
+        if self._sent_token is None:
             self._mask = mask
 
     def tell(self, token_id: int) -> None:
         """Begins with ``follow`` of the same token."""
         self._following.ask_state(self, token_id)
-        self._told, self._began, self._mask = token_id, True, None
+        self._sent_token, self._began, self._mask = token_id, True, None
 
     def follow(self, token_id: int) -> None:
         """Takes the next token.
@@ -251,12 +251,12 @@ class Grammar:
             RequestError: the grammar does not allow it, or is too complex.
             OverloadedError: somebody else has killed its process.
         """
-        if self._told is None:
+        if self._sent_token is None:
             self.tell(token_id)
-        assert self._told == token_id
+        assert self._sent_token == token_id
         self._following.wait_until(lambda: self.state is not None)
         kind, answer = self.state or (worker.FAILED, b"")
-        self.state = self._told = None
+        self.state = self._sent_token = None
         if kind != worker.DONE:
             raise self._following.refusal(kind, answer, token_id)
         self.is_complete = answer == grammar_process.IS_COMPLETE

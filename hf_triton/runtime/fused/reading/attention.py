@@ -100,7 +100,7 @@ def _readings(*angles: torch.Tensor) -> Iterator[Rotary]:
             yield from (Rotary(cos, sin, in_pairs) for in_pairs in (False, True))
 
 
-def _once(angles: torch.Tensor, step: int) -> torch.Tensor | None:
+def _distinct(angles: torch.Tensor, step: int) -> torch.Tensor | None:
     """angles (n, size): each once, where those are there twice."""
     if step == 2:
         first, second = angles[:, ::2], angles[:, 1::2]
@@ -221,7 +221,7 @@ def _rotation(
             for part, whole in zip(states, (attended.query, attended.key), strict=True)
         )
         for factor in (1.0, dim**-0.5):
-            if _agree(query * factor, attended.query) and _agree(key, attended.key):
+            if _is_near(query * factor, attended.query) and _is_near(key, attended.key):
                 return rotary, factor
     raise UnsupportedLayersError(f"its queries or keys of {heads} heads are more than rotated")
 
@@ -246,7 +246,7 @@ def _turned(rotary: Rotary | None, states: torch.Tensor, shape: torch.Size) -> t
     return torch.cat([both, rest], dim=-1)
 
 
-def _agree(expected: torch.Tensor, got: torch.Tensor) -> bool:
+def _is_near(expected: torch.Tensor, got: torch.Tensor) -> bool:
     return bool((got.float() - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 

@@ -122,13 +122,13 @@ class GenerateEngine(Engine):
         for sequence in self._waiting:
             if batch and (len(batch) + 1) * batch[0].params.num_beams > self.max_num_seqs:
                 break
-            if not batch or self._fits(batch, sequence):
+            if not batch or self._can_join(batch, sequence):
                 batch.append(sequence)
         taken = set(map(id, batch))
         self._waiting = deque(s for s in self._waiting if id(s) not in taken)
         return batch
 
-    def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
+    def _can_join(self, batch: list[Sequence], sequence: Sequence) -> bool:
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False

@@ -67,7 +67,7 @@ def free_beside_steps(
     if not make_runner.chunked_prefill:
         num_tokens = max(num_tokens, size.max_model_len)
     try:
-        encoding = _taken(model, encode)
+        encoding = _peak_bytes(model, encode)
     except torch.OutOfMemoryError as error:
         raise LoadError(
             "no memory for the largest images or sounds of a prompt: lower max_images and "
@@ -77,7 +77,7 @@ def free_beside_steps(
         # A few pages, which are given out again and again.
         few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_bytes=0)
         runner = make_runner(model, PagedCache(shapes, few), device)
-        taken = _taken(model, partial(_run, runner, step or largest_step(size, num_tokens)))
+        taken = _peak_bytes(model, partial(_run, runner, step or largest_step(size, num_tokens)))
     except torch.OutOfMemoryError as error:
         raise LoadError(
             f"no memory for a step of {num_tokens} tokens (max_num_batched_tokens) and "
@@ -91,7 +91,7 @@ def free_beside_steps(
     )
 
 
-def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]:
+def _peak_bytes(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]:
     devices = devices_of(model)
     before = {one: torch.cuda.memory_allocated(one) for one in devices}
     for one in devices:

@@ -37,7 +37,7 @@ from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_state
 from .trial import TRIAL_WIDTH, WIDTHS, text_trial
 
 CPU_EXPERTS_NAME = "hf_triton_experts_cpu"
-_TRIED = 9  # tokens: several of an expert
+_NUM_TRIAL_TOKENS = 9  # tokens: several of an expert
 _TIMES_EPS = 32  # of the last bit of what a loop over experts may differ by
 
 
@@ -186,7 +186,7 @@ def choose_experts(model: Any) -> None:
         from hf_triton.runtime.fused.experts import grouped_experts, takes
 
         kinds = {type(module): module for module in experts}.values()
-        fits = all(map(takes, experts)) and all(_agrees(each, grouped_experts) for each in kinds)
+        fits = all(map(takes, experts)) and all(_matches(each, grouped_experts) for each in kinds)
     except Exception as error:
         # After any failure transformers' own implementation serves.
         log.info(f"no loop over experts: {type(error).__name__}: {reason(error, 120)}")
@@ -197,13 +197,13 @@ def choose_experts(model: Any) -> None:
 
 
 @torch.inference_mode()
-def _agrees(module: Any, forward: Any) -> bool:
+def _matches(module: Any, forward: Any) -> bool:
     weight = module.down_proj
     size = weight.shape[2] if module.is_transposed else weight.shape[1]
-    chosen = torch.arange(2 * _TRIED).view(_TRIED, 2) % module.num_experts
+    chosen = torch.arange(2 * _NUM_TRIAL_TOKENS).view(_NUM_TRIAL_TOKENS, 2) % module.num_experts
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(_TRIED, size, generator=generator).to(weight.dtype)
-    weights = torch.rand(_TRIED, 2, generator=generator).to(weight.dtype)
+    x = torch.randn(_NUM_TRIAL_TOKENS, size, generator=generator).to(weight.dtype)
+    weights = torch.rand(_NUM_TRIAL_TOKENS, 2, generator=generator).to(weight.dtype)
     expected, got = module(x, chosen, weights).float(), forward(module, x, chosen, weights).float()
     tolerance = _TIMES_EPS * torch.finfo(weight.dtype).eps
     return bool((got - expected).abs().max() <= tolerance * expected.abs().max())

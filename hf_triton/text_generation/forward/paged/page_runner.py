@@ -65,9 +65,9 @@ class PagedRunner(PageRunner):
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
         self._counted = CountedPositions(model)
-        self._kept = {at for at, shape in enumerate(cache.shapes) if shape.num_kv_heads}
-        self._is_checked, self._gives_cache = not self._kept, gives_cache
-        if self._kept:
+        self._cached_layers = {at for at, shape in enumerate(cache.shapes) if shape.num_kv_heads}
+        self._is_checked, self._gives_cache = not self._cached_layers, gives_cache
+        if self._cached_layers:
             model.set_attn_implementation(register())
 
     def run(self, step: PagedStep) -> torch.Tensor:
@@ -85,7 +85,7 @@ class PagedRunner(PageRunner):
 
     def _check(self, step: PagedStep) -> None:
         """Raises ValueError where a layer of the cache was not written, so another was twice."""
-        if missing := self._kept - step.layers:
+        if missing := self._cached_layers - step.layers:
             raise ValueError(f"attention does not compute layers {sorted(missing)} of the cache")
         self._is_checked = True
 

@@ -22,7 +22,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than a loop.
 LONG_CHUNK, LONG_PREFIX = 48, 256
@@ -102,7 +102,7 @@ class PagedStep:
     @property
     def on_host(self) -> tuple[list[int], list[int]]:
         """``starts`` and ``lengths``; of a captured step, the host waits for them."""
-        return self._once("on_host", lambda: (self.starts.tolist(), self.lengths.tolist()))
+        return self._computed_once("on_host", lambda: (self.starts.tolist(), self.lengths.tolist()))
 
     @property
     def long_rows(self) -> torch.Tensor:
@@ -113,30 +113,30 @@ class PagedStep:
             pages = self.block_table[self.sequences.long(), positions // size]
             return pages * size + positions % size
 
-        return self._once("rows", rows)
+        return self._computed_once("rows", rows)
 
     @property
     def addresses(self) -> tuple[int, ...]:
         numbers = self.sequences, self.positions, self.block_table
-        return self._once("addresses", lambda: tuple(one.data_ptr() for one in numbers))
+        return self._computed_once("addresses", lambda: tuple(one.data_ptr() for one in numbers))
 
     @property
     def stretches(self) -> list[tuple[int, int, int | None]]:
         """(first, end, None) of its tokens, cut by (first, end, sequence) of long chunks."""
-        return self._once("stretches", lambda: _stretches(*self.on_host))
+        return self._computed_once("stretches", lambda: _stretches(*self.on_host))
 
     @property
     def long_positions(self) -> torch.Tensor:
-        return self._once("positions", lambda: self.positions.long())
+        return self._computed_once("positions", lambda: self.positions.long())
 
     @property
     def long_slots(self) -> torch.Tensor:
-        return self._once("slots", lambda: self.slots.long())
+        return self._computed_once("slots", lambda: self.slots.long())
 
     @property
     def begins(self) -> torch.Tensor:
         """(num_seqs,) bool: sequences that are padding, or of one token."""
-        return self._once("begins", lambda: self.lengths <= 1)
+        return self._computed_once("begins", lambda: self.lengths <= 1)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Stores (1, kv_heads, num_tokens, dim) of both in a layer of the cache."""
@@ -172,10 +172,10 @@ class PagedStep:
         sequences, positions = self.sequences[tokens], self.positions[tokens]
         return replace(self, sequences=sequences, positions=positions, kept=kept)
 
-    def _once(self, name: str, make: Callable[[], _Kept]) -> _Kept:
+    def _computed_once(self, name: str, make: Callable[[], _Value]) -> _Value:
         if name not in self.kept:
             self.kept[name] = make()
-        found: _Kept = self.kept[name]
+        found: _Value = self.kept[name]
         return found
 
     def on(self, device: torch.device) -> PagedStep:

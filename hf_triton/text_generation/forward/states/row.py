@@ -78,16 +78,16 @@ class RowFunctions:
             for shape, stored in zip(kept.states, cache.states[layer], strict=True)
         }
         self._due: dict[str, tuple[int, str, int]] = {}
-        self._left = set(self._states)
+        self._unused = set(self._states)
 
     def begin(self, step: PagedStep) -> None:
-        self._left = set(self._states)
+        self._unused = set(self._states)
         self._due.clear()
 
     def end(self) -> None:
         """Raises UnsupportedStatesError where a state was not updated by these functions."""
-        if self._left:
-            raise UnsupportedStatesError(f"{len(self._left)} states go on in another way")
+        if self._unused:
+            raise UnsupportedStatesError(f"{len(self._unused)} states go on in another way")
 
     def expect(self, kind: str, layer: int, index: int) -> None:
         """Names the state of the next call for one of this ``kind``."""
@@ -100,9 +100,9 @@ class RowFunctions:
 
     def _state(self, kind: str) -> torch.Tensor:
         key = self._due.pop(kind, None)
-        if key not in self._left:
+        if key not in self._unused:
             raise UnsupportedStatesError(f"a {kind} state goes on twice in a step, or unasked")
-        self._left.remove(key)
+        self._unused.remove(key)
         return self._states[key]
 
 
