@@ -154,13 +154,13 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     if other.task != owner.task:
         yield f"'{other.name}' is for {other.task}, expected a model for {owner.task}"
         return
-    for key, mine, theirs in (
+    for key, own_value, other_value in (
         ("streaming", str(owner.streaming).lower(), str(other.streaming).lower()),
         ("max_batch_size", str(owner.max_batch_size), str(other.max_batch_size)),
     ):
-        if mine != theirs:
+        if own_value != other_value:
             same = "it gets the same requests"
-            yield f"'{other.name}' has {key} {theirs}, expected {mine} as here: {same}"
+            yield f"'{other.name}' has {key} {other_value}, expected {own_value} as here: {same}"
     known = {adapter.name for adapter in other.adapters or ()}
     if missing := [one.name for one in owner.adapters or () if one.name not in known]:
         lacks = f"lacks the adapters {', '.join(missing)}"

@@ -210,8 +210,8 @@ def exchange(one: Path, other: Path) -> None:
     if renameat2 is not None and ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(other))
-    aside = one.with_name(f"{one.name}.old")
-    other.rename(aside)
+    replaced = one.with_name(f"{one.name}.old")
+    other.rename(replaced)
     one.rename(other)
 
 

@@ -132,12 +132,12 @@ def records_of(route: str, port: int, model: str, level: Level) -> list[Record]:
     path = ROUTES[route].path.format(model=model)
     level = replace(level, route=route, url=f"http://127.0.0.1:{port}{path}")
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_send_records, args=(level, theirs), daemon=True)
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_send_records, args=(level, sender), daemon=True)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        found: list[Record] | str = ours.recv()
+        found: list[Record] | str = receiver.recv()
     except EOFError:
         process.join()
         raise LevelError(f"the load generator ended: exit code {process.exitcode}") from None

@@ -196,7 +196,7 @@ class Adapters(Mapping[str, int]):
         }
         return Change(adapters, computed, matrices)
 
-    def take_up(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         self._name(change.current, change.computed)
         for layer, matrices in change.matrices.items():
             layer.matrices = matrices
@@ -290,7 +290,7 @@ def attach(model: Any, adapters: Adapters) -> None:
             layer = AdaptedLinear(base, size, adapters, like, is_head=base is head)
             adapters.layers[name] = layer
             setattr(parent, child_name, layer)
-    adapters.take_up(adapters.change_to(adapters.computed, ()))
+    adapters.apply(adapters.change_to(adapters.computed, ()))
 
 
 def _unsupported_reason(parent: Any, name: str, child_name: str) -> str:

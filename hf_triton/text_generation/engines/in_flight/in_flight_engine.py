@@ -201,7 +201,7 @@ class InFlightEngine(Engine):
         """
         assert self.setup.adapters is not None
         change = self.setup.adapters.change_to(adapters, self.used_adapters)
-        self.between_steps(partial(self.setup.adapters.take_up, change))
+        self.between_steps(partial(self.setup.adapters.apply, change))
 
     def forget_removed_adapters(self) -> None:
         """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""

@@ -110,9 +110,9 @@ def require_devices(
 
 def gpu_index(placement: Placement) -> int | None:
     """The GPU of an instance of KIND_GPU; None for one that may use all."""
-    alone = placement.device_map == {"": placement.device}
+    is_single = placement.device_map == {"": placement.device}
     index = placement.device.partition("cuda:")[2]
-    return int(index) if alone and index else None
+    return int(index) if is_single and index else None
 
 
 def default_cache_bytes(options: Options, config: Any, element_bytes: int, free_bytes: int) -> int:
