@@ -98,7 +98,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         hint = " (free some)" if error.errno == errno.ENOSPC else ""
         raise PerfError(
             f"{error.filename or folder}: {error.strerror or error}{hint}; what is measured is "
-            f"kept in {folder}, and the same command goes on there"
+            f"kept in {folder}, and the same command continues there"
         ) from None
 
 

@@ -277,7 +277,7 @@ def main(arguments: Items[str] | None = None) -> int:
     )
     parser.add_argument("command", nargs="?", choices=("check", "time"), default="check")
     parser.add_argument(
-        "--only", type=_pattern, default="", metavar="REGEX", help="models that this is found in"
+        "--only", type=_pattern, default="", metavar="REGEX", help="models whose name it matches"
     )
     parser.add_argument(
         "--device", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)"
@@ -285,7 +285,7 @@ def main(arguments: Items[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     known = [*FAMILIES] if args.command == "check" else [*SHAPES]
     if not any(re.search(args.only, name) for name in known):
-        parser.error(f"--only: it is found in none of {', '.join(known)}")
+        parser.error(f"--only: it matches none of {', '.join(known)}")
     device = args.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
     logging.basicConfig(stream=sys.stdout, format="    log: %(message)s", level=logging.WARNING)
     logging.getLogger("hf_triton").setLevel(logging.INFO)
@@ -300,7 +300,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"got {text!r}, not a valid regex: {error}") from None
 
 
 if __name__ == "__main__":

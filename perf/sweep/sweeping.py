@@ -168,11 +168,11 @@ def _measure(
             _say(_summary(measurement))
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
-        _say("stopped; what is measured is kept, and the same command goes on")
+        _say("stopped; finished loads are kept, and the same command continues")
     except ServerGoneError as error:
         raise PerfError(
             f"the server no longer answers ({error}); what is measured is kept in {folder}: "
-            f"{options.how_to_start}, then the same command goes on"
+            f"{options.how_to_start}, then the same command continues"
         ) from None
     finally:
         write_renderings(folder)

@@ -61,8 +61,8 @@ def tune(request: Request) -> int:
     }
     for server in running_servers(request.repository):
         _say(
-            f"a server runs on {request.repository} (port {server.http_port}): what it does now "
-            "meets what is measured"
+            f"a server runs on {request.repository} (port {server.http_port}): its load "
+            "distorts what is measured"
         )
     # The same command continues its search.
     digest = hashlib.sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()
@@ -83,7 +83,7 @@ def run(search: Search) -> int:
         _say(f"ended after {search.run()}")
         winner, said = _judged(search)
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on from here")
+        _say("interrupted; the same command continues from here")
         return EXIT_INTERRUPTED
     finally:
         write_renderings(folder)
@@ -96,7 +96,7 @@ def run(search: Search) -> int:
         print(f"{request.config} stays as it is")
     elif request.write and winner is not None:
         changes = write_settings(request.config, request.model, winner)
-        print(changes or f"{request.config} says so already")
+        print(changes or f"{request.config} has these settings already")
         print(f"hf-triton apply brings a running server to {request.config}")
     return EXIT_INPUT if winner is None else EXIT_OK
 

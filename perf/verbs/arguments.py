@@ -22,7 +22,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
             dest=f"given_{name}",
             default=argparse.SUPPRESS,
             metavar=what,
-            help="as before the verb",
+            help="the same as before the verb",
         )
 
 

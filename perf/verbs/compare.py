@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for name in ("a", "b"):
         add(name, type=Path, metavar=name.upper(), help="a run's folder, or its report.json")
-    worse = "exit with 1 where B is slower than noise and this explain, such as 5%%"
+    worse = "exit with 1 if B is slower by more than noise and this share, such as 5%%"
     add("--fail-above", type=share, metavar="SHARE", help=worse)
     add(
         "--ignore",

@@ -14,7 +14,7 @@ Runs NVIDIA's perf_analyzer (the one on PATH, else the one in tritonclient's whe
 combination of a scenario: models, endpoints, requests at once or requests a second, batch sizes,
 lengths of prompts and answers. Beside it, it reads what Triton and the models count, and how busy
 the machine is. Each load is kept as soon as it is measured: Ctrl-C loses nothing, and the same
-command goes on where it was.
+command continues from there.
 
 a scenario, sweep.yaml:
 
@@ -63,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grpc-url", type=_address, metavar="HOST:PORT", help="default: the port after --url's")
     second = "default: the second port after --url's"
     add("--metrics-url", type=_address, metavar="HOST:PORT", help=second)
-    add("--serve", action="store_true", help="start `hf-triton serve` on free ports for it")
+    add("--serve", action="store_true", help="start and stop `hf-triton serve` on free ports")
     add(
         "--dry-run",
         action="store_true",
-        help="write what is sent and print the perf_analyzer commands",
+        help="write the requests and print the perf_analyzer commands",
     )
 
 

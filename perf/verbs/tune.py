@@ -25,29 +25,29 @@ _MOST = 10_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, some = parser.add_argument, whole(1, _MOST)
     add_places(parser)
-    add("model", metavar="MODEL", help="its name in models.yaml")
+    add("model", metavar="MODEL", help="the model's name in models.yaml")
     best = "highest output tokens/s (or requests/s), or lowest p99 latency (default: throughput)"
     add("--goal", choices=("throughput", "latency"), default="throughput", help=best)
     p99 = "p99 latency of whole answers is at most this"
     add("--max-p99-ms", type=positive, metavar="N", help=p99)
     first = "p99 time to the first token of a stream is at most this"
     add("--max-ttft-ms", type=positive, metavar="N", help=first)
-    add("--concurrency", type=some, default=16, metavar="N", help="callers (default: 16)")
-    texts = "prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens"
+    add("--concurrency", type=some, default=16, metavar="N", help="callers at once (default: 16)")
+    texts = "lengths in tokens: prompt=64,output=128, or ranges: prompt=16-256,output=8-64"
     add("--load", metavar="LENGTHS", help=texts)
     tried = (
         "values to try: max_num_seqs=8,16,32 or 8:64 (doubling) or 8:64:8 (steps); may be repeated;"
-        " only these keys are searched then (default: what suits the task)"
+        " only these keys are searched then (default: the task's own)"
     )
     add("--search", action="append", default=[], metavar="KEY=VALUES", help=tried)
-    add("--trials", type=some, default=20, help="at most (default: 20)")
-    add("--seconds", type=positive, default=15.0, help="each trial is measured (default: 15)")
+    add("--trials", type=some, default=20, help="most trials (default: 20)")
+    add("--seconds", type=positive, default=15.0, help="time of each trial (default: 15)")
     turns = "turns in which the winner and the current settings are measured again (default: 3)"
     add("--repeats", type=whole(0, _MOST), default=3, metavar="N", help=turns)
-    add("--seed", type=whole(0, _MOST), default=0, help="of the texts (default: 0)")
+    add("--seed", type=whole(0, _MOST), default=0, help="seed of the texts (default: 0)")
     place = "default: perf-results/tune-MODEL-..., the same for the same search, which then goes on"
     add("--output", type=Path, metavar="FOLDER", help=f"where results go ({place})")
-    write = "put the winner into models.yaml, where it is better beyond noise"
+    write = "put the winner into models.yaml, if it is better beyond noise"
     add("--write", action="store_true", help=write)
 
 

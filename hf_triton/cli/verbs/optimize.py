@@ -35,7 +35,7 @@ _PACKAGE = "encoder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="its name in models.yaml")
+    parser.add_argument("model", metavar="MODEL", help="the model's name in models.yaml")
     parser.add_argument(
         "--engines",
         type=names(ENGINES),

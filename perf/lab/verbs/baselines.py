@@ -43,19 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names(NAMES),
         metavar="T,T,...",
         default=NAMES,
-        help=f"of {every}",
+        help=f"some of {every}",
     )
-    add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
-    each = "instead of 1,8,32,64,256"
+    add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"some of {both}")
+    each = "numbers of clients: 1,8,32,64,256"
     add("--clients", type=counts, default=CLIENTS, metavar="N,N,...", help=each)
     counted = f"requests measured at each level: {NUM_REQUESTS}"
     number: dict[str, Any] = {"type": whole(), "metavar": "N"}
     add("--requests", dest="num_requests", default=NUM_REQUESTS, help=counted, **number)
-    rounds = f"instead of {NUM_ROUNDS}"
+    rounds = f"number of rounds: {NUM_ROUNDS}"
     add("--rounds", dest="num_rounds", default=NUM_ROUNDS, help=rounds, **number)
     longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
     add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
-    add("--seed", type=int, default=0, help="of the load and the weights: 0")
+    add("--seed", type=int, default=0, help="seed of the load and the weights: 0")
     environments = f"the peers' environments: {ENVIRONMENTS}"
     add("--environments", type=Path, metavar="FOLDER", help=environments)
     output = "saves the run here, and continues one that is here: perf-results/baselines"

@@ -58,9 +58,9 @@ def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     "command, only, told",
     [
-        ("check", "(", "argument --only: got '(', no regular expression: missing )"),
-        ("check", "no such", "--only: it is found in none of llama, mistral, gemma2"),
-        ("time", "llama", "--only: it is found in none of 135M, 7B, tiny"),
+        ("check", "(", "argument --only: got '(', not a valid regex: missing )"),
+        ("check", "no such", "--only: it matches none of llama, mistral, gemma2"),
+        ("time", "llama", "--only: it matches none of 135M, 7B, tiny"),
     ],
 )
 def test_a_wrong_choice_of_models_is_refused(
