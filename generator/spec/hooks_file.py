@@ -50,7 +50,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_regular(path, _MAX_BYTES)
     except FileNotFoundError:
-        raise refused(f"but {path} is no such file", GOT) from None
+        raise refused(f"but there is no file {path}", GOT) from None
     except IsADirectoryError:
         raise refused(f"but {path} is a folder, expected a Python file", GOT) from None
     except (OSError, ValueError) as error:

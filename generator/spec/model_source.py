@@ -122,7 +122,7 @@ def _stored(value: str) -> Source:
 
 Revision = Annotated[str, Text("a branch, tag or commit", _REVISION)]
 _MODEL = Text("a Hub id or a local path")
-_ADAPTERS = Text("a folder (./folder), a Hub id (org/name), or all of somebody's (org/*)")
+_ADAPTERS = Text("a folder (./folder), a Hub id (org/name), or all of an organization (org/*)")
 # The values of `model:`, of a model and of an adapter, and the entries of `adapters_from:`.
 ModelSource = Annotated[Source, _MODEL, Found(find_model)]
 AdapterSource = Annotated[Source, _MODEL, Found(find_source)]

@@ -133,7 +133,7 @@ class Requirements:
         """The file and all that it includes, in pip's order; of its mistakes the first few."""
         found = cls()
         if not os.path.exists(path):
-            found.mistakes.append(Mistake(f"but {path} is no such file, expected {_FILE}", GOT))
+            found.mistakes.append(Mistake(f"but there is no file {path}, expected {_FILE}", GOT))
             return found
         found._read(path, root=path.parent)
         options = ("-", "begin ", "end ")

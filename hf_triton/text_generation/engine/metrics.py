@@ -30,8 +30,7 @@ _COUNTERS = {
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
     "num_draft_tokens": "Drafted tokens that were computed",
     "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
-    "reused_prompt_tokens": "Prompt tokens whose keys and values were there already, rounded at "
-    "random",
+    "reused_prompt_tokens": "Prompt tokens reused from the cache, rounded at random",
     "num_preemptions": "Times that a sequence gave its pages to others and was computed again",
 }
 # Exact numbers of reused tokens, or of kept prefixes, would tell everybody who reads metrics how

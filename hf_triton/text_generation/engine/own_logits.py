@@ -84,8 +84,8 @@ def check_numbers(logits: torch.Tensor) -> None:
     top = logits.amax(-1)
     if (~top.isfinite()).all():
         raise LoadError(
-            "the model's scores are no numbers: they are NaN or infinite after all "
-            f"{top.numel()} tokens of a trial; its weights hold such, or overflow in its dtype"
+            f"the model's scores are NaN or infinite after all {top.numel()} tokens of a trial: "
+            "its weights hold such numbers, or overflow in its dtype"
         )
 
 

@@ -295,7 +295,7 @@ def attach(model: Any, adapters: Adapters) -> None:
 
 def _unsupported_reason(parent: Any, name: str, child_name: str) -> str:
     if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
-        return f"{name} makes the keys and values of all earlier tokens, whatever adapter they had"
+        return f"{name} computes the keys and values of all earlier tokens, of other adapters too"
     if is_read_by(parent, child_name):
         return f"the layer around {name} multiplies its weight itself, without an adapter"
     return ""

@@ -127,7 +127,7 @@ OPTIONS: dict[str, Option] = {
     "frequency_penalty": _penalty(),
     "presence_penalty": _penalty(),
     "seed": _seed(
-        "the same seed gives the same text, whatever else is computed at the same time",
+        "the same seed gives the same text, with any other requests beside it",
         bounds=(0, 2**64 - 1),
         neutral=(None,),
         to_vllm=True,
@@ -139,7 +139,7 @@ OPTIONS: dict[str, Option] = {
         most=128,
         neutral=((),),
     ),
-    "bad_words": _texts("the output has none of them", most=1000),
+    "bad_words": _texts("the output contains none of them", most=1000),
     "json_schema": _text(_FORCED),
     "regex": _text(_FORCED),
     "choice": _texts(_FORCED, in_openai=False),

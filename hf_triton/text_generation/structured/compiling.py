@@ -73,8 +73,8 @@ class GrammarProcesses:
                 return
             if importlib.util.find_spec("llguidance") is None:
                 self._problem = (
-                    "this server's Python lacks the package llguidance, which it needs; whoever "
-                    "runs the server can add it: pip install 'llguidance>=1.7,<2'"
+                    "the server's Python lacks the package llguidance, which it needs; its "
+                    "operator can add it: pip install 'llguidance>=1.7,<2'"
                 )
                 return
             try:

@@ -59,7 +59,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"max_tokens": 0}, "max_tokens: got 0, allowed: 1 and more, or 0 with echo"),
         (
             {"logit_bias": {"x": 1}},
-            "logit_bias: got a name that is none of them, allowed: token ids",
+            "logit_bias: got a name that is not an id, allowed: token ids",
         ),
         ({"best_of": 3}, "best_of: got 3, allowed: the same as n (1)"),
         (

@@ -241,7 +241,7 @@ def _as_told(kind: Any, given: Any, place: str, text: str) -> ApiError:
         value = _inner(value, step)
     allowed = _words(_members(_type_of(kind), steps))
     if at and at[1]:
-        return bad_field(place, "a name that is none of them", "token ids, such as 42")
+        return bad_field(place, "a name that is not an id", "token ids, such as 42")
     return bad_field(place, "none" if value is None else _got(value, text), allowed)
 
 

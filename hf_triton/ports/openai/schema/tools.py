@@ -87,7 +87,7 @@ def read_tools(
     forced = choice.function.name if isinstance(choice, Chosen) else None
     forced = "" if choice == "required" else forced
     if forced is not None and (not names or forced not in ("", *names)):
-        got = "a function that is none of tools" if names else "a call without tools"
+        got = "a function that is not in tools" if names else "a call without tools"
         raise bad_field("tool_choice", got, "one of tools")
     if not listed or choice == "none":
         return None

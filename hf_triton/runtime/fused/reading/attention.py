@@ -187,7 +187,7 @@ def _normed(
             if same(given, states):
                 norm = read_norm(call)
                 if norm is None:
-                    raise UnsupportedLayersError(f"its {call.kind} is no norm")
+                    raise UnsupportedLayersError(f"its {call.kind} is not a norm")
                 norms.remove(call)
                 if norm.weight.numel() != dim:
                     norm = replace(norm, is_wide=True)
