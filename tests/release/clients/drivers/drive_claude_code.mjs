@@ -11,7 +11,7 @@ const settings = {
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1", // nothing else is in reach
 };
 
-// What it answers, with these tools allowed, in a folder and a home of its own.
+// Its answer, with these tools allowed, in a folder and a home of its own.
 function claude(folder, script, ...options) {
   const text = `Do it. <script>${JSON.stringify(script)}</script>`;
   const program = join(process.cwd(), "node_modules", ".bin", "claude");

@@ -1,4 +1,4 @@
-// How the drivers for Node tell what they tried: one line of JSON for each thing.
+// Prints what drivers for Node tried: one line of JSON for each thing.
 
 export const PROMPT = "How can you be";
 export const SAID = "Hello, how are you?"; // to the model "chat"

@@ -1,4 +1,4 @@
-// What the server is asked, how it answers, and the same request for a terminal and for Python.
+// Requests to the server, its answers, and the same request for a terminal and for Python.
 
 const KEY = "hf-triton-key"; // in sessionStorage: gone with the tab, sent to this origin alone
 const KEY_VARIABLE = "HF_TRITON_KEY";
