@@ -59,7 +59,7 @@ RUN python -m pip install --no-deps --force-reinstall . \
 COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
 USER 1000:1000
-# What models.yaml names beside itself, such as hooks or local weights, must be copied before.
+# Files that models.yaml names, such as hooks or local weights, must be copied before.
 RUN hf-triton generate
 # --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
 ARG PYTHON_ENVS=""
@@ -114,7 +114,7 @@ WORKDIR /workspace
 COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
 USER 1000:1000
-# What models.yaml names beside itself, such as hooks or local weights, must be copied before.
+# Files that models.yaml names, such as hooks or local weights, must be copied before.
 RUN hf-triton generate
 # --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
 ARG PYTHON_ENVS=""

@@ -21,7 +21,7 @@ serve: ## install what serving needs, generate model_repository from models.yaml
 	@tools/setup serve
 	@exec $(PY) -m generator serve $(ARGS)
 
-# Of use where it is set, as in images of Python: tests start hundreds of processes.
+# Unset, as images of Python set it: tests start hundreds of processes.
 test test-all test-release: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup ## run the tests but those that kill, change or install servers
