@@ -86,7 +86,7 @@ def parameters(config: Any) -> dict[str, str]:
 
 
 def engine_of(config_file: Path) -> str | None:
-    """The model that this one, a front, forwards to; None of any other, or where none is read."""
+    """The engine that a front forwards to; None for other models and unreadable configs."""
     return parameters(_read(config_file)).get(ENGINE_PARAMETER)
 
 

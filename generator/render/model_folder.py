@@ -161,7 +161,7 @@ def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> 
 
 @functools.lru_cache(maxsize=4096)
 def _form(environment: jinja2.Environment, name: str, **values: Hashable) -> str:
-    """A template's text. It is given nothing but what the cache goes by."""
+    """A template's text. All its values are part of the cache's key."""
     return rendered(environment, name, **values)
 
 

@@ -26,7 +26,7 @@ class ServedRecord:
 
 
 def read(repository: Path) -> ServedRecord | None:
-    """The record; None where there is none, or what is there is none of ours."""
+    """The record; None if it is missing or not ours."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         raw = read_regular(repository / RECORD_FILE, _MOST_BYTES)
         return msgspec.json.decode(raw, type=ServedRecord)

@@ -25,7 +25,7 @@ from generator.spec.triton_models import LAUNCHER_FILE
 
 
 def next_version(folder: Path) -> int:
-    """A number above that of every version folder, whoever made it."""
+    """A number above all version folders', those of others too."""
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return 1 + max((int(name) for name in names if is_version(name)), default=0)
 

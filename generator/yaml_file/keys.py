@@ -63,8 +63,8 @@ def refused(text: str, form: str = EXPECTED) -> Refused:
 
 
 def key(default: Any, about: str, shown: str | None = None) -> Any:
-    """A field of ``Keys``: its default (a type makes its own), what the documentation says of it,
-    and how that shows the default where it is no value.
+    """A field of ``Keys``: its default (a type is called for one), its line in the documentation,
+    and the default's words there, if it is not a value.
     """
     made: Any = {"default_factory" if isinstance(default, type) else "default": default}
     return field(**made, metadata={"about": about, "shown": shown})

@@ -74,7 +74,7 @@ def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) 
 
 
 def _sampling_rate(pipe: Any) -> int:
-    """In Hz, of the model's sounds; 16,000 where it takes none."""
+    """The sampling rate of the model's sounds, in Hz; 16,000 if it takes no sounds."""
     processor = getattr(pipe, "processor", None)
     extractors = (pipe.feature_extractor, getattr(processor, "feature_extractor", None))
     rates = (getattr(extractor, "sampling_rate", None) for extractor in extractors)

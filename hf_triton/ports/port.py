@@ -66,8 +66,8 @@ class Connection(Protocol):
 
 
 class Connections:
-    """At most ``most``. One more, and an idle one is closed, so that slow senders keep nobody out:
-    of those that are open longest the one whose time ends first.
+    """At most ``most``. For one more an idle one is closed, so that slow senders keep nobody out:
+    among the oldest, the one with the earliest deadline.
     """
 
     def __init__(self, most: int) -> None:

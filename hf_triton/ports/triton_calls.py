@@ -1,8 +1,8 @@
-"""The calls by which tritonserver's models are asked over gRPC, bytes in and out.
+"""Calls tritonserver's models over gRPC, bytes in and out.
 
-A call is asked again where its model dies or is away: until its answer begins, and a stream that
-can go on in another process until it ends. None is cancelled at Triton: its model is told that
-nobody waits for it any more, and what still comes of it is read.
+A call is repeated if its model dies or is away: until its answer begins, and a stream that can go
+on in another process until it ends. Calls are not cancelled at Triton: their models are told that
+nobody waits any more, and the rest of their answers is read.
 """
 
 from __future__ import annotations
@@ -205,9 +205,8 @@ class _Tries:
         return message
 
     async def until_done(self, answer: Any) -> None:
-        """Returns when there is an answer, which goes on where whoever waits for it is cancelled:
-        whoever waits for a call itself cancels the call. Raises _LostError where the model dies
-        before.
+        """Returns when there is an answer. If the waiter is cancelled, the call goes on, as it would
+        not if it were awaited itself. Raises _LostError if the model dies before.
         """
         if self._is_lost:
             raise _LostError

@@ -45,8 +45,8 @@ _WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only 
 
 
 class Deferred(ModuleType):
-    """A package whose code runs once something of it is asked for, other than decorators that mark
-    functions for the compiler, which return the function as it is. ``apart`` are modules of the
+    """A package whose code runs when one of its attributes is first read, but for decorators that
+    mark functions for the compiler: they return the function as it is. ``apart`` are modules of the
     package that need nothing else of it.
     """
 

@@ -40,7 +40,7 @@ def take_secret(
 
 
 def take_admin_key(file: Path | None, environment: MutableMapping[str, str]) -> str:
-    """The key that was given, else a new one that nobody has. Raises ServerError for one that can't
+    """The key that was given, else a new random one. Raises ServerError for one that can't
     be read or is too easily guessed: an empty key protects nothing.
     """
     key, where = take_secret(VARIABLE, FLAG, file, environment)

@@ -73,7 +73,7 @@ def give_deep_stacks() -> None:
 
 
 def _most_addresses() -> int | None:
-    """The bytes that may be mapped, used or not; None where nothing limits them."""
+    """The bytes that may be mapped, used or not; None without a limit."""
     limits = [resource.getrlimit(one)[0] for one in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     found = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     with contextlib.suppress(OSError, ValueError):

@@ -199,8 +199,8 @@ class ModelState:
             return self.restarts.died()
 
     def load_failed(self, cause: Cause, reason: str) -> float | None:
-        """Seconds until it is tried again; None where it is not. Somebody else's kill is no failure
-        of the load: such a one is tried again for ever, later each time.
+        """Seconds until the next try; None if it was the last. A load that was killed from outside
+        has not failed: it is tried again for ever, later each time.
         """
         with self._lock:
             if cause is Cause.KILLED:

@@ -73,7 +73,7 @@ def server_process(guard: int) -> int | None:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a process; ``text`` is "" where nobody can tell how it was."""
+    """The end of a process; ``text`` is "" if its cause is unknown."""
 
     cause: Cause = Cause.DIED
     text: str = ""

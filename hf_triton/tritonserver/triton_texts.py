@@ -61,7 +61,7 @@ _LOAD_ENDS = re.compile(
 
 
 class Loads:
-    """The loads that its log tells of, whoever asked for them."""
+    """The loads in Triton's log, by any client."""
 
     def __init__(self) -> None:
         self._began_s: dict[tuple[str, str], float] = {}

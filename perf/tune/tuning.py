@@ -111,8 +111,8 @@ def _say_trial(goal: Goal, number: int, found: Measurement) -> None:
 
 
 def _judged(search: Search) -> tuple[Settings | None, list[str]]:
-    """The settings to recommend, and the text about them: the current ones where none is better
-    beyond noise, None where none meets the bounds.
+    """The settings to recommend, and the text about them: the current ones unless others are
+    better beyond noise, None if no settings meet the bounds.
     """
     goal, lines, trials = search.request.goal, list[str](), search.trials()
     order, now = search.ranked(), trials[0]

@@ -61,7 +61,7 @@ class GrpcPort(Port):
         return self.callers.of(None if key is None else key.encode(), "")
 
     def account_of_address(self, method: str, address: str) -> Account | None:
-        """The account of a caller who needs no key; None where nothing is counted."""
+        """The account of a caller who needs no key; None if nothing is counted."""
         is_open = method in _OPEN or self.callers.have_keys
         return None if is_open else self.callers.of(None, address)
 

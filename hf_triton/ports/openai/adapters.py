@@ -146,9 +146,9 @@ class AdapterChanges:
 def _change_list(
     repository: Path, model: ServedModel, edit: Callable[[list[Any]], list[Any]]
 ) -> None:
-    """Has the model serve what ``edit`` makes of its adapters, and waits until it does; nothing is
-    changed otherwise. Raises ApiError: 400 where it can't serve one, 503 where it is being changed
-    by somebody else or does not get to it.
+    """Changes the model's adapters by ``edit``, and waits until it serves them; otherwise changes
+    nothing. Raises ApiError: 400 if it can't serve one, 503 if another change is under way or the
+    model does not follow in time.
     """
     folder = repository / model.triton_name
     with contextlib.ExitStack() as stack:

@@ -99,7 +99,7 @@ def kept_arguments(numbers: Mapping[int, int]) -> Any:
 
 
 class Kernel:
-    """A compiled function ``void(int64 *arguments)`` at ``address``; whoever runs it takes tasks
+    """A compiled function ``void(int64 *arguments)`` at ``address``; each thread in it takes tasks
     until there are none.
     """
 

@@ -110,7 +110,7 @@ def model_that_began(call: Call | None) -> str:
 
 
 def head_of(journal: Path) -> dict[str, Any]:
-    """Reads a journal's first line, which names who answers; empty where there is none."""
+    """Reads a journal's first line, which names the answering process; empty without one."""
     try:
         with journal.open("rb") as file:
             found: dict[str, Any] = json.loads(file.readline())

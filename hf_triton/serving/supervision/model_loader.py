@@ -222,7 +222,7 @@ class ModelLoader:
         return self._load_one(model, ended) if steps_are_ready else None
 
     def _load_one(self, folder: str, ended: threading.Event) -> str | None:
-        """Returns None also if somebody else has loaded it, or it is not to be served any more."""
+        """Also returns None if another client has loaded it, or it is no longer to be served."""
         with locked_model(self._served.repository / folder):
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None

@@ -38,8 +38,8 @@ class ServerAnswers:
         return self._clock() - self._heard_at_s
 
     def states(self) -> dict[str, Seen] | None:
-        """Each model that it knows, or None where it does not answer. One that did not
-        when it was last asked is first asked for what it can answer whatever it does.
+        """The models that the server knows, or None if it does not answer. A server that did not
+        answer last is asked first if it is live, which it can answer while it is busy.
         """
         try:
             if not self.answered_last and self._server.is_live():

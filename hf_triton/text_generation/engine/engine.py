@@ -277,7 +277,7 @@ class Engine(ABC):
             self._publish(ended)
 
     def step(self) -> None:
-        """Computes one step; where that fails, so do those it was about."""
+        """Computes one step; if it fails, its sequences fail too."""
         if not self._has_work():
             return  # what there was has just been cancelled
         try:

@@ -239,7 +239,7 @@ class AdaptedLinear(nn.Module):
         self.matrices: Matrices | None = None  # of no adapter yet
 
     def matrices_of(self, parts: Sequence[LowRank | None]) -> Matrices | None:
-        """``parts``, an entry for each adapter, beside each other; None where there is none."""
+        """Concatenates ``parts``, an entry for each adapter; None if all are None."""
         given = [part for part in parts if part is not None]
         if not given:
             return None

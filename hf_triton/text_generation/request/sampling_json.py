@@ -112,7 +112,7 @@ def _num_logprobs(name: str, value: Any) -> int | None:
 
 
 def _seed(name: str, value: Any) -> int | None:
-    """-1 is none, as vLLM has it; other negative ones are taken as torch takes them."""
+    """-1 means no seed, as in vLLM; other negative seeds mean what they mean to torch."""
     seed = lenient_integer(name, value)
     if -(2**63) <= seed < -1:
         return seed + 2**64

@@ -137,7 +137,7 @@ class Ngrams:
         self._look_up()
 
     def append(self, token_id: int) -> bool | None:
-        """Adds a token; whether it is the one that was to be proposed, None where none was."""
+        """Adds a token; True if it was the next proposed one, None if none was proposed."""
         tokens, found = self._tokens, None
         if self._next:
             found = tokens[self._next] == token_id

@@ -113,7 +113,7 @@ def grammar_after_reasoning(constraint: Constraint) -> str:
 
 
 def _spelt(mark: str, tokens: dict[str, int]) -> list[str]:
-    """A mark by the tokens that it begins with and has, none where it begins with none."""
+    """A mark spelt with its tokens; an empty list if it does not begin with one."""
     pieces = re.split(f"({'|'.join(map(re.escape, tokens))})", mark) if tokens else [mark]
     if pieces[0]:
         return []

@@ -83,7 +83,7 @@ def present(body: Struct | None, *names: str) -> dict[str, Any]:
 
 
 def only(*values: Any) -> Meta:
-    """A field that takes these values alone, which ask for nothing beyond what is done anyway."""
+    """A field that takes only these values, which change nothing."""
     different = [value for at, value in enumerate(values) if value not in values[:at]]
     # By their texts, for to typing's cache 1 is True.
     extra = {"only": values, "texts": repr(values)}

@@ -73,7 +73,7 @@ class Thinking(Struct, tag="thinking"):
 
 
 class RedactedThinking(Struct, tag="redacted_thinking"):
-    """The same, which nobody here can read."""
+    """Encrypted thinking, which can't be read here."""
 
 
 class Tool(Struct, kw_only=True):

@@ -74,8 +74,8 @@ class ParameterCalls:
         return {one["name"]: types_of(one) for one in functions}
 
     def read(self, text: str, begin: int) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-        """The calls that stand at ``begin``, and where they end; without any, where that ends which
-        is none.
+        """The calls that stand at ``begin``, and their end; without any, the end of the text that
+        is no call.
         """
         marks = list(islice(self._marks(text, begin), self._marks_left))
         self._marks_left -= len(marks)

@@ -70,7 +70,7 @@ def after_space(text: str, begin: int) -> int:
 
 
 def as_json(arguments: Any) -> str | None:
-    """The JSON of a call's arguments, which a model may have written as a text; None of what is no
+    """The JSON of a call's arguments, which a model may have written as a text; None if it is no
     object. Half of a surrogate pair, which is no Unicode, stays an escape.
     """
     try:

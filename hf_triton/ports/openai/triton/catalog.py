@@ -58,12 +58,12 @@ class Repository:
         self._parsed: dict[str, tuple[int, Any]] = {}  # with the file's time, in ns
 
     def to_be_served(self) -> Collection[str] | None:
-        """The names in models.yaml; None where nobody knows them."""
+        """The names in models.yaml; None if unknown."""
         record = served_record.read(self.folder)
         return record.models if record else None
 
     def adapters(self, model: str) -> tuple[str, ...] | None:
-        """The adapters of a Triton model's newest version; None where nobody knows them."""
+        """The adapters of a Triton model's newest version; None if unknown."""
         listed: Any = newest_json(self.folder / model, Path(ADAPTERS_FILE).name)
         with contextlib.suppress(TypeError, KeyError):
             return tuple(str(adapter["name"]) for adapter in listed)
