@@ -1,4 +1,4 @@
-"""The settings of the ports' process: where it listens and where Triton does, who may ask what."""
+"""The settings of the ports' process: its addresses and Triton's, and callers' access."""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ class _Tries:
         return message
 
     async def until_done(self, answer: Any) -> None:
-        """Returns when there is an answer. If the waiter is cancelled, the call goes on, as it would
-        not if it were awaited itself. Raises _LostError if the model dies before.
+        """Returns when there is an answer; cancelling this leaves the call running, unlike waiting
+        for the call itself. Raises _LostError if the model dies before.
         """
         if self._is_lost:
             raise _LostError

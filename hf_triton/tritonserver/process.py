@@ -273,8 +273,8 @@ class TritonServer:
 
 
 def _reap_group(group: int) -> None:
-    """Takes note of the ends of processes that became our children when theirs ended: in a
-    container, as process 1, nobody else does, and they would stay for ever.
+    """Reaps orphans that became our children: in a container, as process 1, nobody else does, and
+    they would stay zombies for ever.
     """
     deadline = time.monotonic() + _REAP_TIMEOUT_S
     with contextlib.suppress(ChildProcessError):  # there are none left

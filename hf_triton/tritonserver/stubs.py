@@ -102,8 +102,8 @@ def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
 
 
 class StubEnds:
-    """Notes how stubs end, as they end: from 26.0x on Triton takes note of a dead one with the next
-    question whether its model is ready, and then nobody can tell any more.
+    """Records each stub's end at once: from 26.0x on Triton reaps a dead one when it is next asked
+    if the model is ready, and its exit status is lost.
     """
 
     def __init__(self) -> None:

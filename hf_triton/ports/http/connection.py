@@ -151,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
     # Handling of a request.
 
     def _take_request(self) -> None:
-        """A whole one; or one with a ``refusal``, after which nothing is read."""
+        """Takes a whole request, or one with a ``refusal``, after which nothing is read."""
         self._waiting.append(self._incoming)
         self._incoming = Request(self._proxy.bodies)
         self._begin_next()

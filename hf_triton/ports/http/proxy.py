@@ -54,8 +54,8 @@ class HttpProxy(Port):
             self.check_admin_key(request.noted.get(ADMIN_HEADER, b""), HTTP_ADMIN_HEADER)
 
     def leave(self, upstream: Upstream, request: Request) -> None:
-        """The client has gone. A model of ours is told, and what still comes of the answer is read:
-        connections that are closed meanwhile are no good to Triton's threads.
+        """Handles a client that has gone: tells a model of ours, and reads the rest of its answer, as
+        connections that close meanwhile harm Triton's threads.
         """
         if request.call_name and upstream.is_sent:
             self.run(read_left(upstream, self.retries.abandoned, request.call_name))

@@ -1,4 +1,4 @@
-"""Numbers that compiled loops and those who call them agree on; needs neither Numba nor torch."""
+"""Constants that compiled loops and their callers share; needs neither Numba nor torch."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
 
 
 def _without_file(part: Any) -> Any:
-    """A part of a tool's output; one that is no text as a text that says so."""
+    """A part of a tool's output; a file becomes a text that says it is left out."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("image", "audio"):
         return {"type": "text", "text": f"[{kind} left out: this model reads texts alone]"}

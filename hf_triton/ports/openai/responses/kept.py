@@ -1,5 +1,5 @@
-"""Responses that callers may refer to later. They stay in memory for a while; each caller has an
-own limit of bytes, so that nobody pushes out another's. Knows no HTTP library.
+"""Responses that callers may refer to later. They stay in memory for a while; each caller has its
+own limit of bytes, so that none evicts another's. Knows no HTTP library.
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def _elements(text: str, begin: int) -> Iterator[tuple[Any, str]]:
 
 
 class FoundCalls:
-    """Calls among an answer's text, which are told once the answer is whole: from what may begin
-    one, all waits for its end. Text that turns out to be none stays text, to the letter. Where
-    calls are forced, it can only be one that was cut off, and is left out.
+    """Calls in an answer's text, returned once the answer is whole: text from a possible call on
+    waits for the end. Text that turns out to be no call is returned unchanged; if calls are forced,
+    it can only be one that was cut off, and is left out.
     """
 
     def __init__(self, tools: Tools, form: ToolForm) -> None:
