@@ -54,7 +54,7 @@ class HttpProxy(Port):
             self.check_admin_key(request.noted.get(ADMIN_HEADER, b""), HTTP_ADMIN_HEADER)
 
     def leave(self, upstream: Upstream, request: Request) -> None:
-        """Handles a client that has gone: tells a model of ours, and reads the rest of its answer, as
+        """Handles a client that has gone: tells a model of ours, and reads the rest of its answer:
         connections that close meanwhile harm Triton's threads.
         """
         if request.call_name and upstream.is_sent:
