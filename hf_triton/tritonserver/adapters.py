@@ -90,7 +90,7 @@ def _wait_served(plan: ModelPlan, model: str) -> None:
             return
         waited_s = time.monotonic() - began
         if not found and waited_s > SHOWN_WITHIN_S:
-            message = f"{plan.name}: no process of it reports that it watches {path.name}"
+            message = f"{plan.name}: no process reports that it watches {path.name}"
             raise ServerError(message)
         if waited_s > _READ_WITHIN_S:
             message = f"{plan.name}: not read within {_READ_WITHIN_S:.0f} s: {path.name}"

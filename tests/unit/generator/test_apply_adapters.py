@@ -65,6 +65,6 @@ def test_where_nobody_follows_the_list_it_is_taken_back(
     monkeypatch.setattr(adapters, "SHOWN_WITHIN_S", 0.1)
     processes.append(Process(tmp_path, 0, lambda _content: None))
     processes[0].end()
-    with pytest.raises(ServerError, match="no process of it reports that it watches adapters"):
+    with pytest.raises(ServerError, match="no process reports that it watches adapters"):
         adapters.change(plan(tmp_path), "m")
     assert listed(tmp_path) == b"[]"
