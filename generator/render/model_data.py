@@ -59,7 +59,7 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
         return {"name": model.name, "engine": model.engine, "max_batch_size": most}
     if model.runs_python:
         return model_values(model, repository)
-    # These folders run no Python of ours: model.json only tells people what they are.
+    # These folders run no Python of ours: model.json only describes them to readers.
     if model.role == "ensemble":
         return {"name": model.name, "steps": [step_name(model.name, step) for step in STEPS]}
     return {"name": model.name, "file": NATIVE_FILES[model.backend]}

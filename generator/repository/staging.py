@@ -92,7 +92,7 @@ def remove_files(folder: Path, paths: Iterable[str]) -> None:
         for compiled in cache.glob("*.pyc"):
             if compiled.name.partition(".")[0] in names:
                 compiled.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there are others', or there is none
+        with contextlib.suppress(OSError):  # it has others' files, or is missing
             cache.rmdir()
 
 
@@ -158,7 +158,7 @@ def _place(folder: Path, stage: Path, old: Manifest, staged: Manifest) -> None:
     os.replace(f"{stage}/{MANIFEST_FILE}", f"{folder}/{MANIFEST_FILE}")  # noqa: PTH105
     try:
         stage.rmdir()
-    except OSError:  # what was there before
+    except OSError:  # it holds the old content
         remove_tree(stage)
 
 
@@ -226,7 +226,7 @@ def _carry_on(
     """Links unchanged files of a version folder; of an older version only the user's own."""
     number = current_version(files)
     if not any(version_of(path) == number for path in new):
-        return  # nothing of it changes
+        return  # unchanged
     source = number if carried is None else carried
     for path in _entries(folder / str(source), folder / str(source)):
         at, is_ours = f"{number}/{path}", f"{source}/{path}" in old

@@ -70,7 +70,7 @@ class Option:
     minimum: float | None
     maximum: float | None
     exclusive_min: float | None
-    engines: tuple[str, ...] = ()  # that alone know it; none: all do
+    engines: tuple[str, ...] = ()  # those that have it; empty: all
 
     @cached_property
     def annotation(self) -> Any:

@@ -425,7 +425,7 @@ def _json_mistakes(value: object, place: Place = ()) -> Iterator[Mistake]:
         yield error.mistakes[0].below(place)
 
 
-# A map whose keys are somebody else's, of what JSON can hold.
+# A map of JSON values, whose keys another program defines.
 AnyMap = Annotated[dict[str, Any], mapped("a map", _json_mistakes)]
 
 

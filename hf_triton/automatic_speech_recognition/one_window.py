@@ -95,7 +95,7 @@ def _instruction(wanted: Wanted) -> str:
 
 
 LONGEST_S = 60.0  # tokens reserved for each sound
-USUAL_TOKENS = 448  # of an answer, where the model states none
+USUAL_TOKENS = 448  # of an answer, if the model sets none
 
 
 class EncoderDecoderModel(SpeechModel):

@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         leave_out_working_directory()
-        os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
+        os.umask(os.umask(0) | stat.S_IWOTH)  # written files are run, so others may not change them
         if words and (instead := _GONE.get(words[0])):
             raise UsageError(f"hf-triton {words[0]} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())

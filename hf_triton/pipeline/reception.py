@@ -74,7 +74,7 @@ class Reception(WorkReception):
         yield from self._thread.cpu_threads.families()
 
     def _accept(self, request: Request) -> None:
-        # There is one output, whatever is listed.
+        # There is one output, even if a request lists others.
         responder = request.responder
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})

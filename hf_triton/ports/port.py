@@ -230,7 +230,7 @@ def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # nobody is asked
+        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # never prompts
     except OSError as error:  # SSLError is one
         is_tls = isinstance(error, ssl.SSLError)
         reason = "not PEM, encrypted, or not a pair" if is_tls else error.strerror

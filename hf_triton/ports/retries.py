@@ -235,7 +235,7 @@ class InFlight:
         self.model, self.on_lost, self.payload = model, on_lost, payload
         self._coordinator, self._timeout_s_of = coordinator, timeout_s_of
         self._began_s = time.monotonic()
-        self._deadline_s: float | None = None  # None until it had to wait
+        self._deadline_s: float | None = None  # set when it first waits
         self._ends_s = math.inf  # the time until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
@@ -343,13 +343,13 @@ class InFlight:
         elif self._away_since_s is None:
             self._away_since_s = now
         elif now - self._away_since_s > NOTICED_S:
-            return False  # nobody brings it back
+            return False  # it will not be loaded again
         self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
         return True
 
     def end(self) -> None:
         """Ends a request that was answered, refused or left by its caller."""
-        self.payload = None  # what sends it holds it, and it what sends it
+        self.payload = None  # it and its sender refer to each other
         if self.stream:
             self.stream.close()
         self._leave()
@@ -393,7 +393,7 @@ class InFlight:
             return
         by_chance = self._told.cause is not Cause.CRASHED
         before, self._num_then = self._num_then, self.stream.num_responses if self.stream else 0
-        if by_chance and self._num_then > before:  # what kills a stream stays where it is
+        if by_chance and self._num_then > before:  # a stream that kills never advances
             self._num_deaths = self._suspicion = 0
         self._num_deaths += 1
         self._suspicion += _SUSPECT - by_chance

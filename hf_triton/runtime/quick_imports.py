@@ -63,7 +63,7 @@ class Deferred(ModuleType):
         self.__path__ = self._paths = list(spec.submodule_search_locations or ())
         for module in apart:
             importlib.import_module(f"{name}.{module}")
-        del self.__path__  # whoever imports another module of the package asks for it
+        del self.__path__  # imports of the package's other modules read it
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
@@ -163,7 +163,7 @@ def leave_out(version_folder: Path) -> None:
             return
         is_plain = _is_plain(version_folder.parent, served)
     except (OSError, ValueError, LookupError, AttributeError, TypeError, ImportError):
-        return  # whoever loads the model tells what is wrong with it, or is not installed
+        return  # the load reports what is wrong or not installed
     if is_plain and "torch" not in sys.modules:
         Deferred(_WITHOUT_DATA)
     import torch

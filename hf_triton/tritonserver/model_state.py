@@ -18,7 +18,7 @@ from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times
 class State(str, enum.Enum):
     """A model's state; the value is the word that people read."""
 
-    ASLEEP = "asleep"  # not loaded, and nobody loads it now
+    ASLEEP = "asleep"  # not loaded, nor being loaded
     LOADING = "loading"
     READY = "ready"
     LEAVING = "leaving"  # its unload is under way
@@ -49,16 +49,16 @@ class Cause(str, enum.Enum):
 
     NONE = ""
     CRASHED = "crashed"  # by a signal that it raised itself, or with an exit code
-    KILLED = "killed"  # by somebody else
+    KILLED = "killed"  # from outside
     OUT_OF_MEMORY = "out of memory"
-    DIED = "died"  # nobody can tell how
+    DIED = "died"  # of an unknown cause
     HUNG = "hung"
     NOT_READY = "not ready"  # it said for too long that it is not ready
     LOAD_FAILED = "load failed"
     SERVER_ENDED = "tritonserver ended"
 
 
-# A pair that is not here changes nothing.
+# Pairs that are not listed have no effect.
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ASLEEP, Event.LOAD): State.LOADING,
     (State.ASLEEP, Event.READY): State.READY,

@@ -238,7 +238,7 @@ class TritonServer:
         if self._process.stdin:
             self._process.stdin.close()
         for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
-            if not str(region).startswith(self.listen.abandoned_requests):  # calls that go on
+            if not str(region).startswith(self.listen.abandoned_requests):  # unfinished calls
                 region.unlink(missing_ok=True)
         listen = self.listen
         if listen.sockets:  # the next server would find them in use

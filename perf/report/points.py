@@ -25,7 +25,7 @@ class Metric:
     label: str
     unit: str
     place: str
-    lower_is_better: bool | None = None  # None: neither
+    lower_is_better: bool | None = None  # None: no order
     scale: float = 1.0
 
     def value(self, measurement: Measurement) -> float | None:

@@ -122,7 +122,7 @@ def _replaced(text: str, old: yaml.Node, value: object) -> str:
     begin, end = old.start_mark.index, old.end_mark.index
     if "\n" in text[begin:end]:
         raise EditError(f"{_place(old)}: takes several lines")
-    colon = " " if begin == end else ""  # nothing after it
+    colon = " " if begin == end else ""  # the key had no value
     return f"{text[:begin]}{colon}{_written(value)}{text[end:]}"
 
 

@@ -223,7 +223,7 @@ def choice(report: Report) -> dict[str, object]:
         return {"engine": None, "options": None, "speedup": None, "text": ""}
     best = max(exact, key=exact.__getitem__)
     if exact[best] < exact.get("torch", 0.0) * _MIN_GAIN:
-        best = "torch"  # the default, where nothing is clearly faster
+        best = "torch"  # the default, unless another is clearly faster
     found, times = {one.name: one for one in report.candidates}, "times as fast as plain PyTorch"
     text = f"Choose {best}, {exact[best]:.2f} {times}: write {_yaml(found[best])} in models.yaml"
     # Rounded weights change the model's answers, so they are never recommended.

@@ -33,7 +33,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 # With more tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
 # graph gains nothing.
 MAX_TOKENS = 8192
-_MOST_FAILURES = 3  # captures that fail, with none that succeeds, before it gives up
+_MOST_FAILURES = 3  # failed captures, without one that succeeds, before it gives up
 
 Bucket = tuple[int, int]  # batch size, length
 

@@ -103,7 +103,7 @@ class Tokenization:
             check_characters(field, num_characters, self.max_length, CUT)
         found: list[Tokens] = []
         may_fit = not cuts or num_characters <= _MANY_CHARACTERS * self.max_length
-        # transformers' call takes ten times as long for a short text: it is made where it adds
+        # transformers' call takes ten times as long for a short text: it is made only if it adds
         # something.
         if self.truncator is None or (self._is_called and may_fit):
             called = strategy if cuts else None

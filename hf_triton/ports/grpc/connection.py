@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from hf_triton.ports.port import Port
 
-# For each call, of what comes beside its messages: more than there is, so that nothing adds up.
+# For each call, beside its messages: an upper limit of what it holds.
 CALL_BYTES = 4096
 _PIECE_BYTES = 1 << 16
 
@@ -72,7 +72,7 @@ class ClientConnection:
         connecting = socket.socket(socket.AF_UNIX)
         try:
             connecting.setblocking(False)
-            connecting.bind("")  # the kernel finds a name, by which calls tell whose they are
+            connecting.bind("")  # the kernel gives it a name, by which its calls are known
             self._peer = f"unix-abstract:{connecting.getsockname()[1:].decode()}"
             self._by_peer[self._peer] = self
             await asyncio.get_running_loop().sock_connect(connecting, self._server_socket)
@@ -93,7 +93,7 @@ class ClientConnection:
                     break
                 server.write(data)
                 await server.drain()
-        server.transport.abort()  # nobody waits for an answer
+        server.transport.abort()  # no client is left
 
     def take_message(self, num_bytes: int) -> None:
         num_read = min(self._num_unread, num_bytes + CALL_BYTES)

@@ -134,7 +134,7 @@ class Exchange:
             raise RefusedError(503, GONE, {"Retry-After": "1"})
         if upstream.is_between_chunks or not upstream.status:
             raise RefusedError(503, DIED)
-        if self._request.version != b"1.0":  # whose answers end so
+        if self._request.version != b"1.0":  # the close ends 1.0's answers
             self._connection.abort()
 
     async def _pass_on(self, upstream: Upstream, in_flight: InFlight) -> bool:

@@ -116,7 +116,7 @@ class Request:
             raise RefusedError(400, WRONG_HOST)
 
     def take_body(self, piece: bytes) -> None:
-        if self.method == b"POST":  # nobody reads another one's
+        if self.method == b"POST":  # other methods' bodies are not read
             self.buffered.take(len(piece))
             self.body += piece
 

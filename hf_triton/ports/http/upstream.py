@@ -30,7 +30,7 @@ class Upstream(asyncio.Protocol):
         self._transport: Any = None
         self._change: asyncio.Future[None] | None = None
         self._unread = b""
-        self._is_complete = True  # nothing is asked
+        self._is_complete = True  # no request yet
         self._is_lost = self.keeps_alive = self.is_between_chunks = False
         self.is_sent = True
         self.status = 0
@@ -86,7 +86,7 @@ class Upstream(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._is_complete:  # nobody has asked for it
+        if self._is_complete:  # it was not requested
             self.abort()
             return
         try:

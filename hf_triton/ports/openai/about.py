@@ -218,7 +218,7 @@ class About:
 
 def with_schema(routes: Sequence[Route]) -> list[Route]:
     async def schema(_request: web.Request) -> web.Response:
-        # The first takes 0.3 s, which neither the start of the port nor another request waits for.
+        # The first takes 0.3 s; neither the port's start nor other requests wait for it.
         return json_response(await asyncio.to_thread(described))
 
     operation = Operation("This port's OpenAPI schema", dict[str, Any])

@@ -43,7 +43,7 @@ _WORD = re.compile(r"[!#-Z^-~]{1,128}")
 _NAMES = ("traceparent", "tracestate")
 _VALUE = re.compile(r"[ -~]{1,512}")
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
-# Paths that tell nothing about models or callers.
+# Paths without information about models or callers.
 _OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json")
 
 

@@ -180,7 +180,7 @@ class EnginePool:
             return
         try:
             self._forward(pending)
-        except RuntimeModelError:  # there is no other engine
+        except RuntimeModelError:  # no other engine
             pending.on_engine_lost(error)
 
     def _forward(self, pending: PendingRequest) -> None:

@@ -52,7 +52,7 @@ class ReasoningForm:
 
 _FUNCTION = r"(?<=<function=)(?P<name>[^<>\n]{1,128})>"
 _PARAMETER = r"<parameter=(?P<key>[^<>\n]+)>"
-JSON = "json"  # of templates that none of the others is found in
+JSON = "json"  # the form of templates without marks of the others
 TOOL_FORMS = {
     "kimi_k2": ToolForm(
         ("<|tool_calls_section_begin|>",),

@@ -99,7 +99,7 @@ def salt_of(parameter_values: Mapping[str, Any]) -> str | None:
     """
     caller, given = parameter_values.get(CALLER), parameter_values.get(CACHE_SALT)
     if given is not None and not (isinstance(given, str) and 0 < len(given) <= MAX_SALT_CHARACTERS):
-        # Quotes nothing: a known salt reveals who else uses it.
+        # Does not quote the salt: with it others' use could be probed.
         got = "a value of another type"
         if isinstance(given, str):
             got = f"{len(given)} characters" if given else "an empty text"

@@ -145,7 +145,7 @@ class _Forks:
         pid = self._pids.pop(number, None)
         if pid is None:
             return True
-        os.kill(pid, signal.SIGKILL)  # changes nothing of how one ended that has
+        os.kill(pid, signal.SIGKILL)  # keeps the status of one that has ended
         _, status = os.waitpid(pid, 0)
         return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 

@@ -85,7 +85,7 @@ def _torchao(method: str, arguments: dict[str, Any], device: torch.device) -> An
     _check_int4(device)
     int4 = torchao.Int4WeightOnlyConfig(
         group_size=arguments.pop("group_size", _INT4_GROUP_SIZE),
-        int4_packing_format="tile_packed_to_4d",  # the one that needs nothing beside torch
+        int4_packing_format="tile_packed_to_4d",  # the only one that needs just torch
         set_inductor_config=False,
     )
     return TorchAoConfig(int4, **arguments)

@@ -69,7 +69,7 @@ def check_words(served: ServedModel, tokenizer: Any) -> None:
     """Raises LoadError for special tokens alone: transformers makes such without its files."""
     try:
         vocabulary = tokenizer.get_vocab()
-    except (AttributeError, NotImplementedError):  # there is none, or none that lists its words
+    except (AttributeError, NotImplementedError):  # no tokenizer, or one without a vocabulary
         return
     special = set(tokenizer.all_special_ids)
     if all(word == "\u2581" or token_id in special for word, token_id in vocabulary.items()):

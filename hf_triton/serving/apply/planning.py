@@ -29,7 +29,7 @@ from hf_triton.tritonserver.adapters import changes_adapters
 
 # Read without the parser, as a digest is.
 _LOADED_LATER = re.compile(rb'^parameters { key: "%s" ' % LOAD_PARAMETER.encode(), re.MULTILINE)
-# As config.pbtxt of ours has it; one of an earlier hf-triton has none.
+# As in our config.pbtxt; that of an earlier hf-triton lacks it.
 _LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
 _ENSEMBLE = b'platform: "ensemble"'
 _PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
@@ -39,7 +39,7 @@ _MAX_LISTED = 4
 class FolderAction(enum.Enum):
     NOTHING = "nothing"
     WRITE = "write"  # the server already runs the same
-    LOAD = "load"  # none of its versions answers
+    LOAD = "load"  # it has no version that answers
     REPLACE = "replace"  # a new version beside the one that answers
 
 

@@ -146,7 +146,7 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
             ends_s = time.monotonic() + drain_s
             while time.monotonic() < ends_s:
                 supervisor.look()
-        except ServerError as error:  # nothing is left to drain
+        except ServerError as error:  # no server to drain
             say(str(error))
         loader.end()
         ports.begin_stop()

@@ -33,7 +33,7 @@ from hf_triton.tritonserver.stubs import StubEnds, find_stubs
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
-_ANSWER_TIMEOUT_S = 2.0  # of calls that are made so often
+_ANSWER_TIMEOUT_S = 2.0  # of calls that are made often
 _REMIND_EVERY_S = 10.0
 _COUNT_LEFTOVERS_EVERY_S = 10.0
 # Requests in flight may take so long where a server is renewed.

@@ -159,7 +159,7 @@ class ModelLoader:
         if delay_s is not None:
             self._load_again(folder, delay_s, ended)
         elif not ended.is_set():
-            self._states[folder].ready()  # somebody else has loaded it
+            self._states[folder].ready()  # another client has loaded it
 
     def _load_again(self, folder: str, first_s: float, ended: threading.Event) -> None:
         delay_s: float | None = first_s

@@ -38,7 +38,7 @@ from ..sequence.sequence import Recipient, Sequence, Update
 from ..sequence.source import Source
 from .metrics import EngineMetrics, families
 
-_USUAL_TOKENS = 128  # of an output, where nobody says how many
+_USUAL_TOKENS = 128  # of an output without max_tokens
 LOOK_EVERY_S = 0.1  # whether the engine still runs
 
 T = TypeVar("T")
@@ -352,7 +352,7 @@ class Engine(ABC):
         """Frees the places of finished sequences and delivers the news of those and of streams."""
         sequences = list(sequences)
         finished = [s for s in sequences if s.finish_reason is not None]
-        if finished:  # most steps end nobody: they need not wait for who submits
+        if finished:  # most steps end no sequence, and need not wait for the lock
             self.thread.release(finished)
         self.metrics.published(sequences)
         updates = [

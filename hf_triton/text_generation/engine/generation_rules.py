@@ -12,7 +12,7 @@ from transformers import LogitsProcessorList
 
 from ..sequence.sequence import DecoderStart, Sequence, TokenLogprobs
 
-# Fields that transformers' logits processors follow, which say nothing where they are false.
+# Fields that transformers' logits processors follow; false ones have no effect.
 _RULES = (
     *("no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
     *("sequence_bias", "exponential_decay_length_penalty", "encoder_repetition_penalty"),
@@ -48,7 +48,7 @@ def neutral_config(model: Any) -> Any:
     config.temperature, config.top_k, config.top_p = 1.0, 50, 1.0
     config.repetition_penalty, config.length_penalty, config.early_stopping = 1.0, 1.0, False
     if not model.config.is_encoder_decoder:
-        config.forced_bos_token_id = None  # transformers forces it where there is no prompt
+        config.forced_bos_token_id = None  # transformers forces it if there is no prompt
     # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
     config.eos_token_id = model.config.get_text_config().vocab_size  # an id that never comes
     return config
@@ -68,7 +68,7 @@ class GenerationRules:
         self._eos_token_ids = eos_token_ids
         config.forced_eos_token_id = None
         ends = sorted(eos_token_ids)
-        if not ends:  # nothing to make likelier
+        if not ends:  # no token to make likelier
             ends, config.exponential_decay_length_penalty = [config.eos_token_id], None
         config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
         self._model = model

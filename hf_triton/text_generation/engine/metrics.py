@@ -33,8 +33,8 @@ _COUNTERS = {
     "reused_prompt_tokens": "Prompt tokens reused from the cache, rounded at random",
     "num_preemptions": "Times that a sequence gave its pages to others and was computed again",
 }
-# Exact numbers of reused tokens, or of kept prefixes, would tell everybody who reads metrics how
-# many tokens of a prompt somebody else has sent before.
+# Exact numbers of reused tokens, or of kept prefixes, would tell readers of the metrics how
+# many tokens of a prompt others have sent before.
 _REUSED_STEP = 1024
 _HISTOGRAMS = {
     "batch_size": "Sequences that got a token in a step",

@@ -219,7 +219,7 @@ class Adapters(Mapping[str, int]):
 class AdaptedLinear(nn.Module):
     """``base`` and the adapters' changes of it."""
 
-    is_one_layer = True  # to who reads the model: base alone is not what it computes
+    is_one_layer = True  # for readers of the model: base alone is not what it computes
 
     def __init__(
         self,

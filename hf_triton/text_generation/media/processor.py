@@ -28,7 +28,7 @@ _SHORTEST_SOUND_S = 0.1
 _LARGE_IMAGE, _LONG_SOUND_S = 2.0**20, 30.0  # pixels, seconds
 
 Samples = npt.NDArray[np.float32]
-Prompt = tuple[list[int], Source]  # tokens, and what an encoder reads beside them
+Prompt = tuple[list[int], Source]  # tokens, and an encoder's input beside them
 
 
 class MediaProcessor:
@@ -76,7 +76,7 @@ class MediaProcessor:
             given["sampling_rate"] = self.sampling_rate
         try:
             made = self.processor(**given, add_special_tokens=add_special_tokens)
-        except Exception as error:  # processors raise what they like for what they can't read
+        except Exception as error:  # a processor may raise any error for an unreadable file
             raise RequestError(f"the model's processor refused it: {reason(error)}") from error
         token_ids: list[int] = made["input_ids"][0].tolist()
         return token_ids, self.source(

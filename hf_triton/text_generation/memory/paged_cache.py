@@ -27,7 +27,7 @@ _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
 _KEPT_SHARE = 1 / 4
 GIB = 2**30
 LEN_WITHOUT_LIMIT = 2048
-_FAIR_LENGTH = 4096  # tokens for each sequence with states, where nobody says how many run
+_FAIR_LENGTH = 4096  # tokens for each sequence with states, if max_num_seqs is not set
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class StatePages(Pages):
 
     def _drop_state(self, content: Content) -> None:
         if len(content.key[1]) < self.page_size:
-            self._forget(content)  # nothing else is shared of it
+            self._forget(content)  # no sequence shares it
         else:
             self._release(content)
 

@@ -199,7 +199,7 @@ class Answer(OneAnswer):
             case "num_input_tokens":
                 return np.array([len(one.prompt_token_ids) for one in firsts], np.uint32)
             case "num_cached_tokens":
-                # 0 without a salt: it would tell what others have sent.
+                # 0 without a salt: the number would reveal others' prompts.
                 known = (one.sequence for one in firsts)
                 salted = (s if s and s.cache_salt is not None else None for s in known)
                 return np.array([s.num_reused_tokens if s else 0 for s in salted], np.uint32)

@@ -13,7 +13,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_object
 
 Message = dict[str, Any]
-# Anthropic's name of what an object has where a model wrote something that is none.
+# Anthropic's key for arguments that a model wrote and that are no object.
 _NO_OBJECT = "INVALID_JSON"
 SYSTEM = ("system", "developer")
 

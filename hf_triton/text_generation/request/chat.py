@@ -26,7 +26,7 @@ _ITSELF = {"messages", "tools"}
 _LONGEST_ROLE = 40  # characters
 _PROBE = "Anna"
 _USER = {"role": "user", "content": ""}
-# Switches of templates that know nothing of how much a model is to reason, only whether.
+# Switches of templates that turn reasoning on or off, without a degree.
 _SWITCHES = ("enable_thinking", "thinking")
 # Ends the name of an option that is left out where a template does not take it.
 _WISHED = "?"

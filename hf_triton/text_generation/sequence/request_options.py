@@ -214,7 +214,7 @@ OPTIONS: dict[str, Option] = {
     ),
 }
 FILTERS = [name for name, option in OPTIONS.items() if option.filters]
-# vLLM's names of what is not done here, and the one value of each that changes nothing.
+# vLLM's fields without support here, each with its only value, which has no effect.
 FIXED = {
     "detokenize": True,
     "spaces_between_special_tokens": True,

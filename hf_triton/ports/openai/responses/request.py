@@ -69,7 +69,7 @@ class TextConfig(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults
         "prompt": refused("not kept here; send instructions and input"),
         "background": Annotated[Any, only(False)],
         "truncation": Literal["disabled"],
-        # It limits tools that are run here, of which there are none.
+        # It limits tools that run on the server: there are none.
         "max_tool_calls": Any,
         **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), Any),
         **dict.fromkeys(("prompt_cache_options", "client_metadata"), Any),

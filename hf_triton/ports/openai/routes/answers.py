@@ -255,6 +255,6 @@ class Endpoint:
     tasks: Sequence[str]  # of models that it is for
     id_prefix: str  # of answers' ids
     read: Callable[..., Any]  # a body, or a form
-    operation: Operation  # what the served schema tells of it
+    operation: Operation  # its entry in the served schema
     writer: Callable[[Answer], Writer] = Writer  # of what is generated
     refers: bool = False  # whether ``read`` takes the caller's earlier responses too

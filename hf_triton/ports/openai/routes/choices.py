@@ -39,7 +39,7 @@ from hf_triton.ports.openai.schema.tools import read_tools
 from hf_triton.ports.openai.tool_calls.answer_reader import Call
 
 _DONE = b"data: [DONE]\n\n"
-_USUAL_EFFORT = "medium"  # where nothing is said
+_USUAL_EFFORT = "medium"  # the default
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
 _LONGEST = 2**20  # tokens; no model's context is longer by far

@@ -129,7 +129,7 @@ def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest
     if not samples:
         same["temperature"] = 0
     elif details:
-        same.setdefault("seed", secrets.randbits(53))  # of which JSON loses nothing
+        same.setdefault("seed", secrets.randbits(53))  # exact in JSON
     fields: Json = {
         **same,
         "max_tokens": given.max_new_tokens,

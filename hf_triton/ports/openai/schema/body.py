@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, inspect
 
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 
-# A body that is all structure takes so long to read that other callers would wait for it.
+# A body of structure alone takes so long to parse that other callers would wait.
 _STRUCTURE = (b"[", b"{", b":")
 _MOST_STRUCTURE = 250_000
 # So is one that is all elements: no prompt of token ids has more.

@@ -203,7 +203,7 @@ def as_chat(body: CountRequest) -> Chat:
     texts = [one.text for one in blocks if not one.text.startswith(_BILLING)]
     system = Placed("system", {"role": "system", "content": "\n".join(texts)})
     messages = [*([system] if texts else []), *_messages(body.messages)]
-    # For a template that takes it; none where the model must not reason.
+    # For a template that takes it; none if the model must not reason.
     kind = body.thinking.type if body.thinking else ""
     effort = body.output_config.effort if body.output_config else None
     effort = {"disabled": "none", "enabled": effort or "medium"}.get(kind, effort)

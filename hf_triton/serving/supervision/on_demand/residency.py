@@ -17,7 +17,7 @@ from hf_triton.tritonserver.model_state import ModelState, State
 
 Sizes = Mapping[str, float]  # bytes by device
 
-# A model is idle once nobody has asked it for so long: clients that ask one after the other pause.
+# A model is idle after so long without a request: clients pause between their requests.
 _PAUSE_S = 1.0
 # A busy model makes room after this many seconds or times a load's time, whichever is longer.
 _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0

@@ -127,7 +127,7 @@ class Sizes:
         if self._gpus is None:
             self._gpus = gpu_bytes()
         elif self._settings.memory_gib is None and time.monotonic() >= self._ask_gpus_at_s:
-            # It takes up to a second, in which nobody would look after the models.
+            # It takes up to a second, in which the models would not be watched.
             self._ask_gpus_at_s = time.monotonic() + _ASK_GPUS_EVERY_S
             start_thread(self._ask_gpus)
         return {CPU: (psutil.virtual_memory().total, free_cpu_bytes()), **self._gpus}

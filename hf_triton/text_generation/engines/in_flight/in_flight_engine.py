@@ -61,7 +61,7 @@ class InFlightEngine(Engine):
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
-        self._nan_sequences: set[Sequence] = set()  # whose scores are no numbers
+        self._nan_sequences: set[Sequence] = set()  # with scores that are NaN
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # the model's own
         self._step_times = StepTimes()

@@ -41,7 +41,7 @@ async def start(
         AsyncEngineArgs(**arguments), stat_loggers=[_stat_logger(count)]
     )
     loggers = getattr(getattr(llm, "logger_manager", None), "stat_loggers", [])
-    del loggers[1:]  # vLLM's own for Prometheus, which nothing reads here, comes after ours
+    del loggers[1:]  # vLLM's own for Prometheus, which is not read, comes after ours
     try:
         vllm = AsyncVllm(llm)
         await vllm.load_adapters(adapters)

@@ -55,7 +55,7 @@ class VllmEngine(Engine):
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._updated: dict[Sequence, None] = {}  # those with news, in order
         self._num_running, self._cache_usage = 0, 0.0
-        self._beside: Future[Any] | None = None  # what vLLM does beside requests
+        self._beside: Future[Any] | None = None  # vLLM's work beside requests
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
 

@@ -27,7 +27,7 @@ from .page_runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages
 
 MOST_SEQS = 512
-_MOST_FAILURES = 3  # captures that fail, with none that succeeds, before it gives up
+_MOST_FAILURES = 3  # failed captures, without one that succeeds, before it gives up
 _TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
 

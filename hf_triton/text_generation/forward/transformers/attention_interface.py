@@ -25,7 +25,7 @@ def use_attention_interface(model: Any) -> None:
             module.num_key_value_groups = module.num_heads // module.num_kv_heads
             module.forward = MethodType(_forward, module)
         elif kind in _GPTJ:
-            module.config = model.config  # CodeGen's have none
+            module.config = model.config  # CodeGen's layers lack it
             module._attn = MethodType(_attend, module)  # noqa: SLF001
         elif kind == "GPTNeoSelfAttention":
             module.layer_idx, module.scale_attn = module.layer_id, 1.0
