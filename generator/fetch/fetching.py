@@ -149,9 +149,9 @@ class FetchRun:
         self._progress.end_all()
 
     def _download(self, work: tuple[ModelFetch, Download]) -> None:
-        self._guard(work[0], partial(self._take, work[1]))
+        self._guard(work[0], partial(self._fetch_file, work[1]))
 
-    def _take(self, wanted: Download, fetch: ModelFetch) -> None:
+    def _fetch_file(self, wanted: Download, fetch: ModelFetch) -> None:
         if fetch.error:  # of another file
             return
         on_bytes = partial(self._progress.add, fetch.spec.title)

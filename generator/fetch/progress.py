@@ -15,14 +15,14 @@ class Progress:
     def __init__(self) -> None:
         self._bars: dict[str, tqdm] = {}
         self.lock = threading.RLock()
-        self._looks = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": LINE_EVERY_S}
+        self._style = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": LINE_EVERY_S}
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        every_s = LINE_EVERY_S if self._looks else 0.2
+        every_s = LINE_EVERY_S if self._style else 0.2
         sizes = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
         with self.lock:
             self._bars[title] = tqdm(
-                **sizes, desc=title, leave=False, mininterval=every_s, miniters=0, **self._looks
+                **sizes, desc=title, leave=False, mininterval=every_s, miniters=0, **self._style
             )
 
     def add(self, title: str, num_bytes: int) -> None:

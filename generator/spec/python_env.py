@@ -161,14 +161,14 @@ class Requirements:
             parts = (part for part in lines.split("\n") if not part.lstrip().startswith("#"))
             line = _COMMENT.sub("", "".join(part.removesuffix("\\") for part in parts)).strip()
             try:
-                problem = self._take(line, path, root) if line else ""
+                problem = self._read_line(line, path, root) if line else ""
             except OSError as error:
                 problem = str(error.strerror)
             if problem:
                 self.mistakes.append(Mistake(f"{path.name}:{number}: {problem}"))
             number += 1 + lines.count("\n")
 
-    def _take(self, line: str, path: Path, root: Path) -> str:
+    def _read_line(self, line: str, path: Path, root: Path) -> str:
         """Notes one line; returns what is wrong with it."""
         option, _, value = line.replace("=", " ", 1).partition(" ")
         bare = _OF_REQUIREMENT.sub("", line).strip()

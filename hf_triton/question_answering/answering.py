@@ -76,7 +76,7 @@ class QuestionAnswering(EncoderTask):
             row["doc_stride"] = min(_DEFAULT_STRIDE, length // 2)
         read = partial(self._splitter.pieces, max_length=length, cuts=cuts)
         question, context = (read(name, row[name]) for name in ("question", "context"))
-        self._fit(row, question, len(context))
+        self._fit_question(row, question, len(context))
         windows = self._splitter.windows(
             "context",
             context,
@@ -88,7 +88,7 @@ class QuestionAnswering(EncoderTask):
         encodings = [self._encoding(window) for window in windows]
         return Prepared(encodings, partial(self._answer, row, windows))
 
-    def _fit(self, row: Values, question: Tokenized, num_context: int) -> None:
+    def _fit_question(self, row: Values, question: Tokenized, num_context: int) -> None:
         """Cuts or refuses a question that is too long, or leaves a window no room to move on."""
         stride, length = row["doc_stride"], row["max_seq_len"]
         space = self._splitter.truncator.room(length, pair=True)

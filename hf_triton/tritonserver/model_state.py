@@ -104,7 +104,7 @@ class Seen:
     reason: str = NOT_LOADED
 
 
-_NOT_SEEN = Seen()
+_UNKNOWN_TO_TRITON = Seen()
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class ModelStates:
         with self._lock:
             for folder, model in self._models.items():
                 if since.get(folder) == model.num_changes:
-                    model.see(seen.get(folder, _NOT_SEEN))
+                    model.see(seen.get(folder, _UNKNOWN_TO_TRITON))
 
     def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:
         """Notes a failed load of an entry's ``folders``, the public one last, as a model's

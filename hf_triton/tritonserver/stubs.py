@@ -27,7 +27,7 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _HAS_ENDED = (FileNotFoundError, ProcessLookupError, psutil.Error)
 _VMSTAT = Path("/proc/vmstat")
 # No process sends itself one of these.
-_OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, order=True)
@@ -178,7 +178,7 @@ def how_it_ended(pid: int, is_memory: bool | None) -> End:
         return End(Cause.CRASHED, f"exit code {os.WEXITSTATUS(status)}")
     number = os.WTERMSIG(status)
     text = f"killed by {signal_name(number)}"
-    if number not in _OF_OTHERS:
+    if number not in _SIGNALS_FROM_OUTSIDE:
         return End(Cause.CRASHED, text)
     if number != signal.SIGKILL or is_memory is False:
         return End(Cause.KILLED, text)

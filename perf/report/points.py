@@ -14,7 +14,7 @@ from perf.report.schema import Load, Measurement, Value
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 _OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
-_SAID_ALONE = ("target", "endpoint", "run")  # values that need no label
+_WITHOUT_LABEL = ("target", "endpoint", "run")  # values that need no label
 WORK = ("input_name", "prompt_tokens", "output_tokens")
 
 
@@ -94,7 +94,7 @@ def words_for(load: Load, names: Sequence[str]) -> str:
     of_load = dimensions(load)
     pairs = [(name, of_load.get(name)) for name in names]
     return ", ".join(
-        number(value) if name in _SAID_ALONE else f"{word(name)} {number(value)}"
+        number(value) if name in _WITHOUT_LABEL else f"{word(name)} {number(value)}"
         for name, value in pairs
         if value not in (None, "")
     )

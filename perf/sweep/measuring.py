@@ -43,14 +43,14 @@ class Measurer:
     def measure(self, planned: Planned) -> Measurement:
         """Raises ServerGoneError, OSError (the disk)."""
         server, model = planned.server, planned.target.model
-        found = self._once(planned)
+        found = self._measure_once(planned)
         if found.num_requests or server.is_ready(model):
             return found
         if not server.wait_ready([model], RECOVERY_S):
             raise ServerGoneError(found.first_error or "")
-        return self._once(planned)
+        return self._measure_once(planned)
 
-    def _once(self, planned: Planned) -> Measurement:
+    def _measure_once(self, planned: Planned) -> Measurement:
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
         port = int(planned.server.addresses.http.rpartition(":")[2])
         pids = server_pids(port) if planned.server.is_local else []

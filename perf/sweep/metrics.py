@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_METRIC_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _OURS, _TRITONS = "hf_triton_", "nv_inference_"
 
@@ -28,7 +28,7 @@ class Sample:
 def parse_metrics(text: str) -> list[Sample]:
     found = []
     for line in text.splitlines():
-        if (match := _LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
+        if (match := _METRIC_LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
             labels = dict(_LABEL.findall(match[2] or ""))
             with contextlib.suppress(ValueError):
                 found.append(Sample(match[1], labels, float(match[3])))

@@ -161,7 +161,7 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
         limits: list[tuple[int | None, str]]
         limits = [(one.longest, one.label) for one in inputs.output_tokens] or [(None, "")]
         return [
-            Requests([_listed({**base, **_asked(target, longest)})], output=label)
+            Requests([_listed({**base, **_output_inputs(target, longest)})], output=label)
             for longest, label in limits
         ]
     tokenizer = _tokenizer(target, repository)
@@ -176,7 +176,7 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
         drawn = prompt.draw(number, lengths)
         outputs = output.draw(number, lengths) if output else [None] * number
         entries = [
-            _listed({**base, name: text, **_asked(target, asked)})
+            _listed({**base, name: text, **_output_inputs(target, asked)})
             for text, asked in zip(texts_of(drawn, words, count), outputs, strict=True)
         ]
         of_output = output.label if output else ""
@@ -184,7 +184,7 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
     return found
 
 
-def _asked(target: Target, output: int | None) -> dict[str, Any]:
+def _output_inputs(target: Target, output: int | None) -> dict[str, Any]:
     wanted: dict[str, Any] = dict.fromkeys(_LENGTH_INPUTS, output) if output is not None else {}
     wanted["return_num_output_tokens"] = True
     if target.endpoint == "grpc-stream":

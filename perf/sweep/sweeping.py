@@ -82,7 +82,7 @@ def run(options: Options) -> int:
                 "or measure with --serve"
             )
         found = _planned(sweep, options, server)
-        done = _begun(sweep, options, program, server, found)
+        done = _finished_before(sweep, options, program, server, found)
         return _measure(options, program, found, done)
 
 
@@ -112,7 +112,7 @@ def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned
     return plan(sweep, server, repository, partial(of_repository, repository))
 
 
-def _begun(
+def _finished_before(
     sweep: Sweep, options: Options, program: Analyzer, server: TritonView, found: Sequence[Planned]
 ) -> list[Measurement]:
     """Begins or continues the run in the folder; returns the measurements that succeeded. Raises

@@ -116,9 +116,9 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
     for name, values in _WORTH_TRYING.items():
         if name in task.options and task.options[name].is_for(engine):
             by_callers = name in _BY_CALLERS
-            found[f"{OPTIONS}{name}"] = _up_to(values, callers) if by_callers else [*values]
+            found[f"{OPTIONS}{name}"] = _values_up_to(values, callers) if by_callers else [*values]
     if spec.max_batch_size > 0:  # from 0 to 1 the shape of every request's tensors would change
-        found[BATCH] = _up_to(_BATCH_SIZES, callers)
+        found[BATCH] = _values_up_to(_BATCH_SIZES, callers)
         if spec.dynamic_batching is not None:
             found[DELAY] = [*_DELAYS]
     if _has_one_group(spec):
@@ -180,7 +180,7 @@ def _values(name: str, text: str) -> list[Value]:
     return found
 
 
-def _up_to(values: Iterable[int], callers: int) -> list[Value]:
+def _values_up_to(values: Iterable[int], callers: int) -> list[Value]:
     found = list(values)
     beyond = next((at for at, value in enumerate(found) if value >= callers), len(found))
     return [*found[: beyond + 1]]

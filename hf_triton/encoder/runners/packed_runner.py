@@ -49,7 +49,7 @@ class PackedRows(Runner):
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
         order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
         row = [batch[index] for index in order]
-        outputs = self._outputs(self.hidden(row, self._wanted(row)), row)
+        outputs = self._outputs(self.hidden(row, self._wanted_tokens(row)), row)
         found: list[torch.Tensor] = [outputs[0]] * len(batch)
         for index, output in zip(order, outputs, strict=True):
             found[index] = output
@@ -74,7 +74,7 @@ class PackedRows(Runner):
         positions: npt.NDArray[np.int64] = counted.cumsum() * counted + padding
         return positions
 
-    def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
+    def _wanted_tokens(self, row: Sequence[Encoding]) -> list[int] | None:
         """The tokens of the row whose outputs are wanted; None for all."""
         firsts = accumulate(map(len, row[:-1]), initial=0)
         if self.setup.output == "sequences":
