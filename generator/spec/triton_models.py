@@ -29,7 +29,7 @@ LOAD_PARAMETER = "hf_triton_load"
 IDLE_PARAMETER = "hf_triton_idle_s"
 # The version of the protocol between a front and its engine.
 LINK_PARAMETER = "hf_triton_link"
-# A digest of a local model's files when its folder was generated.
+# A summary of a local model's files when its folder was generated.
 LOCAL_FILES_PARAMETER = "hf_triton_local_files"
 # Triton starts this file of a model's folder, if it is there, in the place of its own Python stub.
 LAUNCHER_FILE = "triton_python_backend_stub"
