@@ -196,7 +196,7 @@ class Options:
         if self.engine in ("in_flight", "generate"):
             return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
         return [
-            *(f"{name}: set by {ELSEWHERE[name]} instead" for name in given if name in ELSEWHERE),
+            *(f"{name}: set by {ELSEWHERE[name]}" for name in given if name in ELSEWHERE),
             *(f"{name}: decided by the engine" for name in given if name in DECIDED),
             *(
                 f"{name}: got {size}, expected a whole number, at least 1"

@@ -34,7 +34,7 @@ _PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"))
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
 # https://www.rfc-editor.org/rfc/rfc9112#section-3.2
 _HOST = re.compile(rb"(?:\[[0-9a-fA-F:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::\d*)?")
-WRONG_HOST = "got a Host header that names no host, allowed: NAME or NAME:PORT"
+WRONG_HOST = "got a host in another form, allowed: NAME or NAME:PORT"
 
 
 def is_host(value: bytes) -> bool:

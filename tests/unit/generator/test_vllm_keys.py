@@ -71,7 +71,7 @@ REFUSED = {
     ),
     "{engine: generate, prefix_cache: true}": "prefix_cache: got true, but engine is generate",
     "{engine: vllm, vllm: 3}": "vllm: got 3, expected a map",
-    "{engine: vllm, vllm: {dtype: half}}": "vllm: dtype: said by the model's dtype",
+    "{engine: vllm, vllm: {dtype: half}}": "vllm: dtype: set by the model's dtype",
     "{engine: vllm, vllm: {max_model_len: 9}}": (
         "vllm: max_model_len: said by options.max_model_len"
     ),

@@ -74,7 +74,7 @@ def test_without_such_parts_they_come_first_in_the_users_last_message() -> None:
 @pytest.mark.parametrize(
     "messages, given, said",
     [
-        ([user({"type": "image"})], (), r"messages\[0\].content\[0\]: no image in it, and none"),
+        ([user({"type": "image"})], (), r"messages\[0\].content\[0\]: no image in it, and no "),
         ([user({"type": "image"})], (b"a", b"b"), r"image\[1\]: no part of messages refers to it"),
         ([{"role": "system", "content": "a"}], (b"a",), r"image\[0\]: messages has no user's"),
         ([user({"type": "image", "image": 3})], (), r"content\[0\]: got 3, allowed: base64 or"),
