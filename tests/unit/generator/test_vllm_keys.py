@@ -73,9 +73,9 @@ REFUSED = {
     "{engine: vllm, vllm: 3}": "vllm: got 3, expected a map",
     "{engine: vllm, vllm: {dtype: half}}": "vllm: dtype: set by the model's dtype",
     "{engine: vllm, vllm: {max_model_len: 9}}": (
-        "vllm: max_model_len: said by options.max_model_len"
+        "vllm: max_model_len: set by options.max_model_len"
     ),
-    "{engine: vllm, vllm: {hf_token: hf_x}}": "vllm: hf_token: said by HF_TOKEN in the environment",
+    "{engine: vllm, vllm: {hf_token: hf_x}}": "vllm: hf_token: set by HF_TOKEN in the environment",
     "{engine: vllm, vllm: {skip_tokenizer_init: false}}": (
         "vllm: skip_tokenizer_init: decided by the engine"
     ),
