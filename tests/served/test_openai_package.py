@@ -189,7 +189,7 @@ def test_chats_about_images_and_a_bad_one_beside_them(
         bad.result()
     assert raised.value.param == "messages[0].content[1].image_url.url"
     assert "messages[0].content[1].image_url.url: the PNG image is cut short" in str(raised.value)
-    with pytest.raises(openai.BadRequestError, match=r"'demo' \(text-generation\) reads only texts"):
+    with pytest.raises(openai.BadRequestError, match=r"'demo' \(text-generation\) reads only"):
         client.chat.completions.create(model="demo", messages=about(files["red"]))
 
 
