@@ -79,8 +79,8 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     yield from _quantization(entry)
     yield from _gguf(entry)
     if keys.canary is not None and keys.layout == "ensemble":
-        why = "its requests pass through Triton's own scheduler, which knows no arms"
-        yield given["canary"], f"needs layout: single; of an ensemble {why}"
+        why = "an ensemble's requests pass through Triton's own scheduler, which has no arms"
+        yield given["canary"], f"needs layout: single; {why}"
 
 
 def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
