@@ -63,8 +63,8 @@ class GenerationRules:
     def __init__(self, model: Any, eos_token_ids: frozenset[int]) -> None:
         self.config = config = neutral_config(model)
         last = getattr(config, "forced_eos_token_id", None)
-        self._first = config.forced_bos_token_id
-        self._last = last[0] if isinstance(last, list) else last
+        self._first: int | None = config.forced_bos_token_id
+        self._last: int | None = last[0] if isinstance(last, list) else last
         self._eos_token_ids = eos_token_ids
         config.forced_eos_token_id = None
         ends = sorted(eos_token_ids)

@@ -206,7 +206,7 @@ class Compiler:
             if future is None or not _is_worth_keeping(future):
                 if len(self._unfinished) >= _MAX_WAITING:
                     raise busy(constraint)
-                future = self._kept[constraint] = self._threads.submit(self._make, constraint)
+                future = self._prepared[constraint] = self._threads.submit(self._make, constraint)
                 self._unfinished.add(future)
                 future.add_done_callback(self._unfinished.discard)
             self._prepared.move_to_end(constraint)

@@ -104,9 +104,9 @@ class Following:
                 return False
         if self._outcome is None or self.has_ended:
             return True
-        if self._made == (worker.FAILED, BlockingIOError.__name__.encode()):
+        if self._outcome == (worker.FAILED, BlockingIOError.__name__.encode()):
             raise busy(self._constraint)
-        kind, answer = self._made
+        kind, answer = self._outcome
         if kind != worker.DONE:
             raise RequestError(answer.decode())
         self.first_state, self.first_mask = answer[:1], answer[1:]

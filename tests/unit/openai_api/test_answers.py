@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai import app
+from hf_triton.ports.openai import app, exchanges
 from hf_triton.ports.openai.responses.kept import EarlierResponses
 from hf_triton.ports.openai.routes import answers
 from tests.unit.openai_api.conftest import Translator
@@ -198,7 +198,7 @@ def test_what_is_long_is_read_and_written_on_a_thread(
 
     asked: dict[str, Any] = {"prompt": "a b", "logprobs": 1, "stream": stream}
     monkeypatch.setattr(answers, "to_json", noting(answers.to_json))
-    monkeypatch.setattr(app, "json_response", noting(app.json_response))
+    monkeypatch.setattr(app, "json_response", noting(exchanges.json_response))
     reply = api.completion(**asked)
     told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
     (loop,) = set(threads)

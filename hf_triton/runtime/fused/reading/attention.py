@@ -94,9 +94,9 @@ def _readings(*angles: torch.Tensor) -> Iterator[Rotary]:
     for numbers half a head away or for neighbours.
     """
     for step in (1, 2):
-        once = [part for part in (_once(angle, step) for angle in angles) if part is not None]
-        if len(once) == 2 and once[0].shape == once[1].shape:
-            cos, sin = (part.float().contiguous() for part in once)
+        found = [part for part in (_distinct(angle, step) for angle in angles) if part is not None]
+        if len(found) == 2 and found[0].shape == found[1].shape:
+            cos, sin = (part.float().contiguous() for part in found)
             yield from (Rotary(cos, sin, in_pairs) for in_pairs in (False, True))
 
 
