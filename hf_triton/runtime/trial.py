@@ -34,7 +34,7 @@ class RunnerSpec:
 
 def first_agreeing(
     candidates: Iterable[tuple[str, C]],
-    difference: Callable[[C], float],
+    difference: Callable[[Any], float],
     tolerance: float,
     *,
     taken: str = "run by",
