@@ -18,9 +18,9 @@ class UnsupportedLayersError(Exception):
 
 @dataclass(frozen=True)
 class Norm:
-    """``weight * x / rms(x)``, rounded before the weight as Llama's is, or once where it
-    ``is_wide``: then there may be a ``bias``, float32 as the weight is, and ``has_mean`` says
-    whether the mean is taken off first, as LayerNorm does.
+    """``weight * x / rms(x)``, in the model's dtype, rounded before the weight as Llama's is. Where
+    it ``is_wide`` it is computed in float32 with a float32 weight and a ``bias`` or none, rounded
+    once; ``has_mean`` says whether the mean is taken off first, as LayerNorm does.
     """
 
     weight: torch.Tensor

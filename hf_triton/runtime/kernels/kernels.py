@@ -251,34 +251,16 @@ _BASE = np.float32(256)
 _SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
-@njit(fastmath=FAST, error_model="numpy")
-def _normalise(x, at, size, weight, bias, first, eps, has_mean, rounds, out):
-    """LayerNorm or RMSNorm of ``x[at : at+size]``, https://arxiv.org/abs/1910.07467; ``weight`` and
-    ``bias`` are addresses, 0 for no bias, and from ``first`` on.
-    """
-    take_wide_vectors()
-    weights, biases, mean = float32_at(weight), float32_at(bias), _ZERO
-    if has_mean != 0:
-        for i in range(size):
-            mean += load(x, at + i)
-        mean /= np.float32(size)
+@njit(fastmath=FAST, error_model="numpy", inline="always")
+def _normalised(x, at, size, weight, eps, out, to):
+    """RMSNorm of ``x[at : at+size]``; https://arxiv.org/abs/1910.07467."""
     total = _ZERO
     for i in range(size):
-        value = load(x, at + i) - mean
+        value = load(x, at + i)
         total += value * value
     scale = _ONE / np.sqrt(total / np.float32(size) + eps)
-    if rounds != 0:
-        for i in range(size):
-            value = rounded(out, (load(x, at + i) - mean) * scale)
-            store(out, at + i, value * load(weights, first + i))
-    elif bias != 0:
-        for i in range(size):
-            value = (load(x, at + i) - mean) * scale * load(weights, first + i)
-            store(out, at + i, value + load(biases, first + i))
-    else:
-        for i in range(size):
-            value = (load(x, at + i) - mean) * scale
-            store(out, at + i, value * load(weights, first + i))
+    for i in range(size):
+        store(out, to + i, load(weight, i) * rounded(out, load(x, at + i) * scale))
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -286,10 +268,10 @@ def _norm(a, at):
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
-    from one part to the next, 15 whether what is multiplied by the weight is rounded, as Llama's
-    is: x += delta; out = norm(x) * weight + bias, part by part.
+    from one part to the next, 15 whether it is Llama's, of whole rows, with a weight in their
+    dtype: x += delta; out = norm(x) * weight + bias, part by part.
     """
-    x, delta, out, eps = at(a[6]), at(a[7]), at(a[10]), float_of(a[13])
+    x, delta, out = at(a[6]), at(a[7]), at(a[10])
     num_parts = a[2] * a[3]
     for block in tasks(a, (num_parts + _NORMED_TOGETHER - 1) // _NORMED_TOGETHER):
         first = block * _NORMED_TOGETHER
@@ -298,8 +280,34 @@ def _norm(a, at):
             if a[7] != 0:
                 for i in range(begin, begin + a[4]):
                     store(x, i, load(x, i) + load(delta, i))
-            weight_at = number % a[3] * a[11]
-            _normalise(x, begin, a[4], a[8], a[9], weight_at, eps, a[12], a[15], out)
+            if a[15] != 0:
+                _normalised(x, begin, a[4], at(a[8]), float_of(a[13]), out, begin)
+            else:
+                _wide_norm(a, x, begin, number % a[3] * a[11], out)
+
+
+@njit(fastmath=FAST, error_model="numpy")
+def _wide_norm(a, x, at, first, out):
+    take_wide_vectors()
+    size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
+    mean = _ZERO
+    if a[12] != 0:
+        for i in range(size):
+            mean += load(x, at + i)
+        mean /= np.float32(size)
+    total = _ZERO
+    for i in range(size):
+        value = load(x, at + i) - mean
+        total += value * value
+    scale = _ONE / np.sqrt(total / np.float32(size) + eps)
+    if a[9] != 0:
+        for i in range(size):
+            value = (load(x, at + i) - mean) * scale * load(weight, first + i)
+            store(out, at + i, value + load(bias, first + i))
+    else:
+        for i in range(size):
+            value = (load(x, at + i) - mean) * scale
+            store(out, at + i, value * load(weight, first + i))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
@@ -342,12 +350,10 @@ def _rotate(x, at, cos, sin, angle, half, in_pairs):
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _turn(a, x, here, weight, angle):
-    """Normalises a head's numbers, as Llama does, where ``weight`` is not 0, and rotates them, in
-    place.
-    """
+def _turn(a, at, x, here, weight, angle):
+    """Normalises a head's numbers, where ``weight`` is not 0, and rotates them, in place."""
     if weight != 0:
-        _normalise(x, here, a[of.DIM], weight, 0, 0, float_of(a[of.EPS]), 0, 1, x)
+        _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
     cos, sin = float32_at(a[of.COS]), float32_at(a[of.SIN])
     _rotate(x, here, cos, sin, angle, a[of.ANGLES], a[of.IN_PAIRS])
 
@@ -360,11 +366,11 @@ def _place_head(a, at, token, head):
     position = _int32_at(a[of.POSITIONS])[token]
     angle, query = position * a[of.ANGLES], first + head * a[of.HEAD_STEP]
     for _ in range(a[of.HEADS] // a[of.KV_HEADS]):
-        _turn(a, qkv, query, a[of.Q_NORM], angle)
+        _turn(a, at, qkv, query, a[of.Q_NORM], angle)
         query += dim
     key = first + a[of.NEW_KEYS] + head * a[of.KEY_STEP]
     value = first + a[of.NEW_VALUES] + head * a[of.KEY_STEP]
-    _turn(a, qkv, key, a[of.K_NORM], angle)
+    _turn(a, at, qkv, key, a[of.K_NORM], angle)
     if a[of.KEYS] != 0:
         keys, values = at(a[of.KEYS]), at(a[of.VALUES])
         pages = _int32_at(a[of.SEQUENCES])[token] * a[of.TABLE_PAGES]

@@ -96,7 +96,7 @@ def test_argmax_is_the_first_of_the_largest(threads: ThreadTeam, dtype: torch.dt
 def test_what_is_no_number_stays_in_its_own_row(
     value: float, threads: ThreadTeam, dtype: torch.dtype
 ) -> None:
-    x, weight = torch.randn(5, 60).to(dtype), torch.ones(60)
+    x, weight = torch.randn(5, 60).to(dtype), torch.ones(60, dtype=dtype)
     x[1, 7] = value
     out = torch.empty_like(x)
     read = x.data_ptr(), 0, weight.data_ptr(), 0
