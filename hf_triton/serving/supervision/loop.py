@@ -87,6 +87,7 @@ class Supervisor:
         self._restarts = Restarts(options.max_restarts)
         self.has_served = False
         self._has_curl_lines: set[str] = set()
+        self._changing: set[str] = set()  # locked, and not seen since
         self._begun: list[str] = []  # since the server was started
         self._loading: list[str] = []  # of those, what is waited for
         self._ask_at_s = self._lack_told_at_s = self._count_leftovers_at_s = 0.0
@@ -171,10 +172,13 @@ class Supervisor:
     def _ask(self) -> None:
         for name in self._served.names():
             self._states_of(name)
+        # What is unlocked by now, the index tells right.
+        changing = {one for one in self._changing if is_locked(self._served.repository / one)}
         since, seen = self.states.num_changes, self._answers.states()
         self.health.set_server_up(self._answers.is_up if seen is None else True)
         if seen is not None:
             self.states.see(seen, since)
+            self._changing = changing
 
     def _report_states(self) -> None:
         """Tells probes and ports how each model is."""
@@ -224,11 +228,13 @@ class Supervisor:
             )
 
     def _is_changed(self, folder: str) -> bool:
-        """Returns whether an apply has unloaded it, to load it anew."""
+        """Returns whether an apply has unloaded it, to load it anew, as far as the index tells."""
         state = self.states[folder]
         if state.state is not State.ASLEEP or not state.was_ready:
             return False
-        return is_locked(self._served.repository / folder)
+        if is_locked(self._served.repository / folder):
+            self._changing.add(folder)
+        return folder in self._changing
 
     def _reason(self, name: str, states: Sequence[ModelState], on_demand: Model | None) -> str:
         if on_demand and on_demand.is_coming:

@@ -122,7 +122,9 @@ def test_a_server_that_dies_keeps_what_is_measured(
     monkeypatch.setattr(measuring, "RECOVERY_S", 0.0)
     analyzer.go_wrong("kill")
 
-    with pytest.raises(PerfError, match=r"no longer answers \(the connection broke\); .* continues"):
+    with pytest.raises(
+        PerfError, match=r"no longer answers \(the connection broke\); .* continues"
+    ):
         sweeping.run(given)
 
     assert [one.load.concurrency for one in read_measurements(given.folder)] == [1]
