@@ -4,6 +4,7 @@ in both dtypes.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
@@ -61,7 +62,7 @@ def tiny_setup(name: str, dtype: torch.dtype = torch.float32, **changes: Any) ->
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    has_types = "token_type_ids" in type(model).forward.__code__.co_varnames
+    has_types = "token_type_ids" in inspect.signature(model.forward).parameters
     types = has_types and getattr(config, "type_vocab_size", 0) > 1
     return RunnerSetup(model.to(dtype), torch.device("cpu"), "hidden", LONGEST, types)
 
