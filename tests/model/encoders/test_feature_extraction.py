@@ -176,6 +176,14 @@ def test_dimensions_are_the_first_and_of_length_1_again(
     assert whole.shape == (HIDDEN,)
 
 
+def test_what_the_option_dimensions_cuts_is_of_length_1_again(
+    model: Path, reference: Reference, tmp_path: Path
+) -> None:
+    with served(tmp_path, TASK, model, options={"dimensions": 6}) as server:
+        assert_close(embeddings(server, TEXTS[:1]), [reference.unit(TEXTS[0], 6)])
+        assert_close(embeddings(server, TEXTS[:1], dimensions=9), [reference.unit(TEXTS[0], 9)])
+
+
 def test_a_list_of_texts_is_answered_two_dimensional_as_litellm_wants_it(
     server: StubServer, reference: Reference
 ) -> None:

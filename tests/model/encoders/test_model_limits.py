@@ -110,3 +110,10 @@ def test_max_length_goes_beyond_the_default_of_a_model_without_a_limit() -> None
     assert longest_input(Unlimited(transformers.T5Config()), Reader(512), 20_000) == 20_000
     with pytest.raises(LoadError, match="max_length: got 20000, the model's own limit is 512"):
         longest_input(Unlimited(transformers.BertConfig()), Reader(), 20_000)
+
+
+def test_positions_before_a_texts_first_are_not_counted() -> None:
+    shape: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    limits = {"vocab_size": 9, "max_position_embeddings": 66, "pad_token_id": 1}
+    config = transformers.RobertaConfig(**shape, **limits)
+    assert longest_input(transformers.RobertaModel(config), Reader(), None) == 64

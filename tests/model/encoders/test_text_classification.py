@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from stub_server import StubServer
 from wire import Reply
 
+from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
+from hf_triton.text_classification.classification import default_function
 from tests.model.encoders.tasks import labelled, model_of
 from tests.support.served_encoder import outputs_of, pipeline, request, served
 from tests.support.tiny_encoders import texts
@@ -72,6 +76,13 @@ def test_the_function_is_the_problem_types(config: dict[str, Any], tmp_path: Pat
             asked = request(text_input=TEXTS[0], top_k=-1, function_to_apply=function)
             expected = reference(TEXTS[0], top_k=None, function_to_apply=function)
             assert_same(ranked(server.infer(asked)), expected)
+
+
+def test_the_activation_that_older_releases_saved_is_followed() -> None:
+    name = "torch.nn.modules.linear.Identity"
+    saved: dict[str, Any] = {"sbert_ce_default_activation_function": name, "num_labels": 1}
+    config = transformers.PretrainedConfig(**saved)
+    assert isinstance(default_function(config, SentenceFiles(Path())), torch.nn.Identity)
 
 
 @pytest.fixture(scope="module")

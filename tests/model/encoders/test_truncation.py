@@ -146,6 +146,20 @@ def test_a_text_paired_with_each_of_several_is_what_each_pair_alone_is(
         assert [one.token_type_ids for one in found] == [one.token_type_ids for one in expected]
 
 
+def test_a_text_is_tokenised_once_however_many_it_is_paired_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces, asked = Truncator.pieces, list[str]()
+
+    def noted(self: Truncator, text: str, **options: Any) -> Any:
+        asked.append(text)
+        return pieces(self, text, **options)
+
+    monkeypatch.setattr(Truncator, "pieces", noted)
+    tokenization("bert").pairs("a", "a long text", [f"label {number}" for number in range(50)])
+    assert asked.count("a long text") == 1
+
+
 def test_a_text_too_long_for_one_of_several_is_refused() -> None:
     with pytest.raises(
         RequestError, match=f"a: got .* tokens, this model takes at most {MAX_LENGTH}"

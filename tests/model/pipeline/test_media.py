@@ -147,6 +147,12 @@ def test_a_chats_images_and_sounds_are_decoded() -> None:
     assert found[1]["content"][3]["audio"].shape == tone().shape
 
 
+def test_numbers_of_another_rate_are_resampled() -> None:
+    value = {"raw": tone(rate=8_000).tolist(), "sampling_rate": 8_000}
+    found = reader("audio-classification").item("inputs", value)
+    np.testing.assert_array_equal(found, resample(tone(rate=8_000), 8_000, 16_000))
+
+
 PATH = "/etc/hostname"
 CHAT_PARTS = [
     ("image-text-to-text", {"type": "image", "url": PATH}),

@@ -148,6 +148,7 @@ def test_what_takes_longer_than_a_requests_files_may_is_given_up(reading: Readin
         image("image", SLOW, LIMITS)  # the next file has no time left
     reading.seconds_left = 30.0
     assert image("image", packed(picture(), "PNG"), LIMITS).size == (50, 40)
+    assert reading.seconds_left < 30.0
 
 
 @pytest.mark.threat("media-bombs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.largest_step import free_beside_steps, largest_step
+from hf_triton.text_generation.engines.in_flight.media_plan import encode_largest
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
+from hf_triton.text_generation.sequence.source import Source
 from tests.support.driving import GIB, setup
 from tests.support.tiny_models import tiny_model
 
@@ -80,3 +84,13 @@ def test_a_step_that_finds_no_memory_at_all_is_told_at_load(
         free_beside_steps(given, [], runner, SIZE)
     with pytest.raises(LoadError, match="no memory for the largest images or sounds of a pro"):
         free_beside_steps(given, [], runner, SIZE, encode=no_memory)
+
+
+def test_the_largest_images_are_encoded_and_not_kept() -> None:
+    done: list[Any] = []
+    features = SimpleNamespace(clear=lambda: done.append("cleared"))
+    entry: Any = SimpleNamespace(encode=lambda *prompt: done.append(prompt), features=features)
+    source = Source({}, 1)
+    given = replace(setup(tiny_model("llama")), largest_prompt=lambda most: ([most], source))
+    encode_largest(given, entry, SIZE)
+    assert done == [([SIZE.max_model_len], source), "cleared"]

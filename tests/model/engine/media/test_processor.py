@@ -93,6 +93,10 @@ def test_a_tokenizer_is_no_processor() -> None:
         MediaProcessor(tokenizer(), None, ())
 
 
+def test_trial_prompts_have_an_image_each_and_the_last_two(llava: MediaProcessor) -> None:
+    assert [len(source.digests) for _, source in llava.trial_prompts()] == [1, 1, 2]
+
+
 @pytest.mark.parametrize("max_tokens", [300, 20])
 def test_the_largest_prompt_fits(llava: MediaProcessor, max_tokens: int) -> None:
     prompt = llava.largest_prompt(1e5, max_tokens)

@@ -114,6 +114,12 @@ def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
     assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 128)
 
 
+def test_ended_sequences_keep_a_quarter_of_a_cpus_pages_where_no_budget_is_stated() -> None:
+    assert planned(CPU, model_limit=131072).most_kept == (10 * 65536 - 1) // 4
+    assert planned(CPU, model_limit=131072, kv_cache_gib=1).most_kept is None
+    assert planned(GPU, model_limit=131072).most_kept is None
+
+
 PAGES = " pages of 256 tokens (262144 bytes each), "
 LOWER = "lower one of them or raise kv_cache_gib"
 

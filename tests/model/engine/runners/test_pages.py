@@ -234,6 +234,16 @@ def test_a_page_that_begins_alike_is_copied_up_to_there() -> None:
     assert engine.run(sequence([*prompt[:5], 99, 98])) == [5]
 
 
+@pytest.mark.parametrize("num_alike, num_ready", [(4, 0), (5, 5)])
+def test_few_tokens_of_a_large_page_are_not_copied(num_alike: int, num_ready: int) -> None:
+    pages, first = Pages(9, 256), sequence(list(range(300)))
+    pages.allocate(first)
+    pages.note_computed(first, 300)
+    pages.finish_step()
+    other = sequence([*range(num_alike), *[999] * 300])
+    assert pages.find(other).num_ready == num_ready
+
+
 def test_the_next_turn_of_a_chat_shares_the_answer_too() -> None:
     engine = Engine()
     first = sequence(list(range(20)), 30)
@@ -258,6 +268,16 @@ def test_a_prompt_waits_for_the_rest_of_one_under_way() -> None:
     while not other.token_ids:
         engine.step()
     assert other.num_reused_tokens == 96
+
+
+def test_others_do_not_wait_behind_one_that_waits_to_share() -> None:
+    engine = Engine(budget=32)
+    long, waiting = sequence(list(range(100))), sequence([*range(96), 200])
+    engine.scheduler.add([long])
+    engine.step()
+    other = sequence([300] * 5)
+    engine.scheduler.add([waiting, other])
+    assert [chunk.sequence for chunk in engine.step().prefills] == [other, long]
 
 
 @pytest.mark.threat("shared-prefix-timing")

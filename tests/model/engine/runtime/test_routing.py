@@ -17,6 +17,7 @@ import pytest
 
 from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
 from hf_triton.runtime.request.request import Request
+from hf_triton.runtime.request.request_parameters import Call
 from tests.support.driving import Clock
 from tests.support.intake_driver import Caller, Driver, driving, strings
 from tests.support.link_engine import LinkEngine
@@ -165,6 +166,26 @@ def test_a_broken_file_changes_nothing_and_is_told_of_once(
         assert "the previous routing stays" in next(x for x in log_lines if x.startswith("W"))
         route(driver, tmp_path, stable=100, new=0)
         assert driver.ask("a").text == "a"
+
+
+def test_a_file_that_cannot_be_read_routes_nothing_and_is_told_of_once(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    (tmp_path / "routing.json").mkdir()
+    with driving(tmp_path) as driver:
+        assert driver.ask("a").text == "a"
+        time.sleep(0.1)
+    assert sum("nothing is routed" in line for line in log_lines) == 1
+
+
+def test_a_stream_goes_on_at_the_arm_that_began_it(driver: Driver, tmp_path: Path) -> None:
+    journal = tmp_path / "told"
+    call = Call("0" * 32, str(tmp_path / "left"), num_responses=1, journal=str(journal))
+    with Other(shout):
+        route(driver, tmp_path, stable=100, new=0)
+        for model, text in (("demo_new", "A"), ("demo", "a"), ("another", "a")):
+            journal.write_text(json.dumps({"model": model}))
+            assert driver.ask("a", call=call).text == text
 
 
 @pytest.mark.parametrize("sticky", ["user", "text_input", "request_id"])
