@@ -110,6 +110,18 @@ def test_a_copy_takes_a_whole_state_and_the_page_that_it_names() -> None:
         assert [page.unique().tolist() for page in stored] == [[0], [1], [3], [3]]
 
 
+def test_of_a_longer_source_nothing_stays_behind_one_that_is_a_token_shorter() -> None:
+    cross = StateShape("cross", 0, (1, 8, 2), torch.float32)
+    cache = PagedCache(
+        [LayerShape(1, 2, 2, torch.float32, CPU, states=(cross,))], PagedSize(4, 48, 3, 0)
+    )
+    ((stored,),) = cache.states
+    cache.begin_source(2, 5)
+    stored[2, :, :5] = 1
+    cache.begin_source(2, 4)
+    assert stored[2, 0].any(-1).tolist() == [True] * 4 + [False] * 4
+
+
 def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
     assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 128)
 
