@@ -114,6 +114,6 @@ def test_max_length_goes_beyond_the_default_of_a_model_without_a_limit() -> None
 
 def test_positions_before_a_texts_first_are_not_counted() -> None:
     shape: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    limits = {"vocab_size": 9, "max_position_embeddings": 66, "pad_token_id": 1}
+    limits: dict[str, Any] = {"max_position_embeddings": 66, "pad_token_id": 1, "vocab_size": 9}
     config = transformers.RobertaConfig(**shape, **limits)
     assert longest_input(transformers.RobertaModel(config), Reader(), None) == 64
