@@ -42,7 +42,7 @@ def files(server: Server) -> dict[str, bytes]:
 def next_steps(server: Server) -> list[str]:
     # In the folder, where Compose finds a compose.override.yaml of the user's too.
     up = "docker compose up -d   # Grafana: port 3000, user admin"
-    build = f"docker build --target {'gpu' if server.gpus else 'cpu'} -t {server.image} ."
+    build = f"docker build --target {server.device} -t {server.image} ."
     return [
         *([] if server.asked.image else [build]),
         'export GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)"; echo "$GRAFANA_ADMIN_PASSWORD"',

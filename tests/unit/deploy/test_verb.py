@@ -93,6 +93,14 @@ def test_the_commands_that_follow_are_printed(deploy: Deploy) -> None:
     ]
 
 
+def test_an_image_is_built_for_the_device_that_its_name_says(deploy: Deploy, work: Path) -> None:
+    entry = "{name: m, task: fill-mask, model: org/m, instance_group: [{kind: KIND_CPU}]}"
+    (work / "models.yaml").write_text(f"models: [{entry}]\n")
+    for target in TARGETS:
+        out = deploy(target, "--device", "gpu", "--force").out
+        assert "docker build --target gpu -t hf-triton:gpu ." in out
+
+
 ADVICE = (
     "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
     "into the image or a volume, and say with --local-models where relative paths start there"
