@@ -14,7 +14,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TypeVar
 
-from generator.errors import FetchError, RepositoryError
+from generator.errors import FetchError
 from generator.fetch import hub_client, object_store
 from generator.fetch.download import Download, DownloadEvents, download, part_size
 from generator.fetch.hub_client import InterruptedFetchError, Listing
@@ -205,7 +205,7 @@ class FetchRun:
 
 def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
     """Adds what was fetched to models.lock, and drops what is no longer ``named``. Raises
-    RepositoryError.
+    FetchError, RepositoryError.
     """
     path = lock_path(config)
     with locked(path.absolute().parent, math.inf):
@@ -221,7 +221,7 @@ def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
             try:
                 write(str(path), content)
             except OSError as error:
-                raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
+                raise hub_client.disk_error(error, path) from None
 
 
 def _num_bytes_here(fetch: ModelFetch) -> int:

@@ -138,6 +138,8 @@ def _refusal(status: int) -> str:
         return "the Hub refuses the token in HF_TOKEN (HTTP 401): set a valid one, or none"
     if status == 403:
         return "the token in HF_TOKEN may not read it (HTTP 403): give it the permission"
+    if status == 407:
+        return "the proxy wants a user and a password (HTTP 407): add them to its address"
     if status == 429:
         return "the Hub asks to slow down (HTTP 429): run again later, or set HF_TOKEN"
     if status in _TEMPORARY:

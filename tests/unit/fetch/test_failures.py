@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from generator.errors import FetchError
-from generator.fetch import hub_client
+from generator.fetch import fetching, hub_client
 from generator.fetch.model_cache import ModelCache
 from tests.support.fake_hub import FakeHub, Repository
 from tests.support.full_disk import files_of_at_most
@@ -108,6 +109,12 @@ def test_a_hub_that_stays_busy_is_one_line(work: Workplace, hub: FakeHub) -> Non
     )
     hub.statuses.clear()
     work.fetch()
+
+
+def test_a_proxy_that_wants_a_login_is_one_line(work: Workplace, hub: FakeHub) -> None:
+    hub.statuses["/api/models"] = [407]
+    told = "the proxy wants a user and a password (HTTP 407): add them to its address"
+    assert work.refused("fetch").endswith(f"tiny: org/tiny: {told}\n")
 
 
 def test_a_wrong_hash_is_named_and_nothing_of_it_is_kept(work: Workplace, hub: FakeHub) -> None:
@@ -213,6 +220,19 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(
     work.fetch()
     assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
     assert work.files() == FILES
+
+
+def test_a_disk_without_room_for_the_lock_is_one_line(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetching, "write", full)
+    assert work.refused("fetch") == (
+        "hf-triton: models.lock can't be written: No space left on device: make room and run "
+        "again; what is here is kept\n"
+    )
 
 
 @pytest.mark.parametrize("place", ["blobs", "snapshots/{commit}/config.json", "refs"])
