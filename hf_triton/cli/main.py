@@ -27,7 +27,7 @@ from generator.errors import (
     error_text,
 )
 from generator.python_modules import leave_out_working_directory
-from hf_triton.cli.places import CONFIG, REPOSITORY, Places
+from hf_triton.cli.places import Places, add_places
 from hf_triton.version import VERSION
 
 # Each with what --help says of it: here, so that only the verb that runs is imported.
@@ -198,7 +198,7 @@ def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
         verb = verbs.add_parser(name, help=summary, description=sentence)
-        _add_places(verb)
+        add_places(verb)
         if name in words:
             getattr(_module(name), "add_arguments", lambda _verb: None)(verb)
     return parser
@@ -215,26 +215,3 @@ def _module(verb: str) -> Any:
         raise GeneratorError(
             f"{verb} is not installed; a checkout and hf-triton's wheel have it"
         ) from None
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        dest="given_config",
-        type=_path,
-        metavar="FILE",
-        help=f"default: that of the server that runs on the repository, else {CONFIG}",
-    )
-    parser.add_argument(
-        "--repository",
-        dest="given_repository",
-        type=_path,
-        metavar="FOLDER",
-        help=f"default: {REPOSITORY}",
-    )
-
-
-def _path(text: str) -> str:
-    if not text or "\0" in text:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a path")
-    return text

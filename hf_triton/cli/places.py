@@ -12,11 +12,33 @@ from generator.errors import UsageError
 CONFIG, REPOSITORY = "models.yaml", "model_repository"
 
 
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Adds --config and --repository to a verb, or to one below a verb that has them too."""
+    for name, metavar, usual in (
+        ("config", "FILE", f"that of the server that runs on the repository, else {CONFIG}"),
+        ("repository", "FOLDER", REPOSITORY),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            dest=f"given_{name}",
+            type=_path,
+            default=argparse.SUPPRESS,  # a lower verb's default would replace what was given above
+            metavar=metavar,
+            help=f"default: {usual}",
+        )
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a path")
+    return text
+
+
 class Places(argparse.Namespace):
     """The arguments, and the two places, which are looked for when a verb asks for them."""
 
-    given_config: str | None
-    given_repository: str | None
+    given_config: str | None = None
+    given_repository: str | None = None
 
     @property
     def repository(self) -> str:

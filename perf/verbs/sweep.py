@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from generator.errors import UsageError
-from perf.verbs.arguments import add_places, options_from
+from hf_triton.cli.places import add_places
+from perf.verbs.arguments import options_from
 
 HELP = "run perf_analyzer over models, endpoints and loads, and write a report"
 DESCRIPTION = """\

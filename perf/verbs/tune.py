@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from generator.flag_values import positive, whole
-from perf.verbs.arguments import add_places, options_from
+from hf_triton.cli.places import add_places
+from perf.verbs.arguments import options_from
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\
