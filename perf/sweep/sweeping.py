@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
+from hf_triton.tritonserver.log import say
 from perf.report.points import judged_metrics, shown
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import Measurement, Run, append, read_measurements
@@ -74,7 +74,7 @@ def dry_run(options: Options) -> int:
 
 def run(options: Options) -> int:
     sweep, program = read(options), analyzer.find()
-    _say(f"perf_analyzer {program.version}, {program.origin}")
+    say(f"perf_analyzer {program.version}, {program.origin}")
     with locked_folder(options.folder), _server(sweep, options) as server:
         if not server.is_live():
             raise PerfError(
@@ -94,7 +94,7 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
         yield TritonView(options.url or sweep.addresses or usual)
         return
     wanted = list(dict.fromkeys(name for one in sweep.scenarios for name in one.models))
-    _say(f"starting hf-triton serve for {', '.join(wanted)}")
+    say(f"starting hf-triton serve for {', '.join(wanted)}")
     with own_server(options.config, options.repository, options.folder, wanted) as addresses:
         yield TritonView(addresses)
 
@@ -157,15 +157,15 @@ def _measure(
     folder, known = options.folder, [(one.load, one.repeat) for one in done]
     missing = [one for one in found if (one.load, one.repeat) not in known]
     if done:
-        _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
+        say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
     failed, code, measurer = 0, EXIT_OK, Measurer(program, folder.resolve())
     try:
         for number, one in enumerate(missing, len(found) - len(missing) + 1):
-            _say(f"load {number} of {len(found)}: {one.label}")
+            say(f"load {number} of {len(found)}: {one.label}")
             measurement = measurer.measure(one)
             append(folder, measurement)
             failed += not measurement.num_requests
-            _say(_summary(measurement))
+            say(_summary(measurement))
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
         _say("stopped; finished loads are kept, and the same command continues")
@@ -179,7 +179,7 @@ def _measure(
     print((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     print(f"{folder / PAGE_FILE}  # the same with plots")
     if failed:
-        _say(f"{failed} load{'s' * (failed != 1)} failed; the same command tries again")
+        say(f"{failed} load{'s' * (failed != 1)} failed; the same command tries again")
     return code or (EXIT_INPUT if failed else EXIT_OK)
 
 
@@ -189,7 +189,3 @@ def _summary(measurement: Measurement) -> str:
     values = [(metric, metric.value(measurement)) for metric in judged_metrics([measurement])]
     said = (f"{one.label} {shown(value)} {one.unit}" for one, value in values if value is not None)
     return ", ".join(said) + ("" if measurement.stable else " (not stable)")
-
-
-def _say(text: str) -> None:
-    print(f"hf-triton: {text}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from generator.models_yaml.reading import load
 from generator.spec.task_folders import find_tasks
 from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import num_cores
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.state_file import running_servers
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings
@@ -80,7 +80,7 @@ def run(search: Search) -> int:
     """Searches, prints the result, and writes it; returns the exit code. Raises OSError."""
     request, folder, current = search.request, search.folder, search.space.current
     try:
-        _say(f"ended after {search.run()}")
+        say(f"ended after {search.run()}")
         winner, said = _judged(search)
     except KeyboardInterrupt:
         _say("interrupted; the same command continues from here")
@@ -90,7 +90,7 @@ def run(search: Search) -> int:
         now = f"now: {settings_text(current)}"
         lines = [f"goal: {request.goal.describe()}", now, "", *ranking(folder, request.goal), ""]
         print("\n".join(lines))
-        _say(f"results are in {folder}")
+        say(f"results are in {folder}")
     print("\n".join(said))
     if request.write and winner is not None and dict(winner) == dict(current):
         print(f"{request.config} stays as it is")
@@ -107,7 +107,7 @@ def _say_trial(goal: Goal, number: int, found: Measurement) -> None:
     if not found.has_failed:
         said = f"{goal.value(found):,.0f} {unit}"
         said += "" if goal.is_met(found) else ", bounds missed"
-    _say(f"trial {number}: {settings_text(found.load.settings)}: {said}")
+    say(f"trial {number}: {settings_text(found.load.settings)}: {said}")
 
 
 def _judged(search: Search) -> tuple[Settings | None, list[str]]:
@@ -130,11 +130,11 @@ def _judged(search: Search) -> tuple[Settings | None, list[str]]:
             return settings, [*lines, text, "the current settings could not be measured"]
         again: tuple[list[Measurement], list[Measurement]] = [], []
         if search.request.repeats:
-            _say(f"measuring trial {trials.index(best)} and the current settings again, in turns")
+            say(f"measuring trial {trials.index(best)} and the current settings again, in turns")
             try:
                 again = search.in_turns(best.load, now.load)
             except TrialError as error:
-                _say(f"could not be measured again: {error}")
+                say(f"could not be measured again: {error}")
         if again[0] and sum(map(goal.is_met, again[0])) * 2 <= len(again[0]):
             lines += [f"trial {trials.index(best)} won, but missed the bounds when measured again"]
             continue
@@ -163,7 +163,3 @@ def ranking(folder: Path, goal: Goal) -> Iterator[str]:
         yield from (*shown.markdown(), "", shown.everywhere)
     for each in failed:
         yield f"- failed: {settings_text(each.load.settings)}: {each.first_error}"
-
-
-def _say(text: str) -> None:
-    print(f"hf-triton: {text}", file=sys.stderr)

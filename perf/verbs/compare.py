@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; returns 1 where --fail-above is exceeded. Raises PerfError."""
+    from hf_triton.tritonserver.log import say
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
     from perf.report.schema import read_results
 
@@ -45,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
         raise PerfError(f"--fail-above: {NOT_JUDGED}")
     lines = failures(found, args.fail_above)
     for line in lines:
-        print(f"hf-triton: {line}", file=sys.stderr)
+        say(line)
     return EXIT_INPUT if lines else EXIT_OK

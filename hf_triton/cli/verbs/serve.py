@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import os
 import re
-import sys
 from pathlib import Path
 
 from generator.errors import UsageError
@@ -27,6 +26,7 @@ from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
+from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.restart_policy import MAX_RESTARTS
 from hf_triton.tritonserver.restrictions import refuse_clashes
 
@@ -189,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_conflicts(outcome)
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
-        print(f"hf-triton: {name}: {reason}", file=sys.stderr)
+        say(f"{name}: {reason}")
     options = ServeOptions(config, args.max_restarts, args.drain_s, settings.on_demand)
     access = _access(settings, callers, config)
     with socket_folder() as sockets:
@@ -238,9 +238,9 @@ def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path)
 def _report(outcome: Outcome, repository: str) -> None:
     if outcome.written:
         names = ", ".join(model.name for model in outcome.written)
-        print(f"hf-triton: generated in {repository}: {names}", file=sys.stderr)
+        say(f"generated in {repository}: {names}")
     for note in outcome.notes:
-        print(f"hf-triton: {note}", file=sys.stderr)
+        say(note)
 
 
 def _hosts(text: str) -> tuple[str, ...]:

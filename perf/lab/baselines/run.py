@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
+from hf_triton.tritonserver.log import say
 from perf.lab.baselines.servers import BY_NAME, MODEL_FOLDER, SERVERS, started
 from perf.load.level import Level, LevelError, Sent, records_of
 from perf.load.records import Policy, measurement_of
@@ -105,7 +105,7 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                 missing = [each for each in plan.loads(name, dtype) if (each, number) not in done]
                 if not missing or (name, dtype) in left_out:
                     continue
-                _say(f"round {number + 1} of {plan.num_rounds}: {name} {dtype}")
+                say(f"round {number + 1} of {plan.num_rounds}: {name} {dtype}")
                 try:
                     with started(BY_NAME[name], dtype, folder, environments) as (port, model):
                         warm = plan.level(missing[0], -1, model)
@@ -115,7 +115,7 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                             append(output, _measured(load, number, port, model, level))
                 except _STARTS_NOT as error:
                     left_out[name, dtype] = str(error).strip().splitlines()[-1]
-                    _say(f"{name} {dtype} is left out: {error}")
+                    say(f"{name} {dtype} is left out: {error}")
         except KeyboardInterrupt:
             _say("interrupted; the same command continues from here")
             return EXIT_INTERRUPTED
@@ -140,7 +140,3 @@ def _measured(load: Load, number: int, port: int, model: str, level: Level) -> M
 def _sent(prompt: str, max_tokens: int, model: str) -> Sent:
     asked = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
     return Sent(json.dumps(asked), max_tokens)
-
-
-def _say(text: str) -> None:
-    print(f"hf-triton: {text}", file=sys.stderr)
