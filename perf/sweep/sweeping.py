@@ -168,7 +168,7 @@ def _measure(
             say(_summary(measurement))
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
-        _say("stopped; finished loads are kept, and the same command continues")
+        say("stopped; finished loads are kept, and the same command continues")
     except ServerGoneError as error:
         raise PerfError(
             f"the server no longer answers ({error}); what is measured is kept in {folder}: "

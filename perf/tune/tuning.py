@@ -60,7 +60,7 @@ def tune(request: Request) -> int:
         "seed": request.seed,
     }
     for server in running_servers(request.repository):
-        _say(
+        say(
             f"a server runs on {request.repository} (port {server.http_port}): its load "
             "distorts what is measured"
         )
@@ -83,7 +83,7 @@ def run(search: Search) -> int:
         say(f"ended after {search.run()}")
         winner, said = _judged(search)
     except KeyboardInterrupt:
-        _say("interrupted; the same command continues from here")
+        say("interrupted; the same command continues from here")
         return EXIT_INTERRUPTED
     finally:
         write_renderings(folder)

@@ -10,10 +10,9 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,9 +21,7 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.log import warn
 
 from ..texts.encoding import Encoding
-
-if TYPE_CHECKING:
-    from .padded_runner import PaddedRunner
+from .encoder_runner import RunnerSetup
 
 # A bucket is at most half as long again as the texts in it: attention's time grows with the square
 # of the length.
@@ -39,11 +36,18 @@ Bucket = tuple[int, int]  # batch size, length
 
 
 class Graphs:
-    """A runner's forward, captured for each bucket. All share one input and one output buffer."""
+    """A forward, captured for each bucket. All share one input and one output buffer. ``rows``
+    makes its inputs of texts, as many rows and columns as are asked for.
+    """
 
-    def __init__(self, runner: PaddedRunner, capture: Capture) -> None:
-        self._runner, setup = runner, runner.setup
-        self._max_length = setup.max_length
+    def __init__(
+        self,
+        setup: RunnerSetup,
+        rows: Callable[[Sequence[Encoding], int, int], torch.Tensor],
+        forward: Callable[[torch.Tensor], torch.Tensor],
+        capture: Capture,
+    ) -> None:
+        self._rows, self._forward, self._max_length = rows, forward, setup.max_length
         num_inputs = 3 if setup.has_token_types else 2
         self._inputs = torch.zeros(num_inputs * MAX_TOKENS, dtype=torch.int64, device=setup.device)
         self._output = torch.empty(0)
@@ -55,7 +59,7 @@ class Graphs:
         bucket = bucket_of(len(part), max(map(len, part)), self._max_length)
         if bucket is None or bucket not in self._captured:
             return None
-        self._fill(self._runner.rows(part, *bucket))
+        self._fill(self._rows(part, *bucket))
         # The next replay writes over a graph's output.
         return self._captured[bucket]().clone()
 
@@ -86,10 +90,10 @@ class Graphs:
         # With some padding: transformers leaves out a mask that hides nothing, but never while it
         # captures, and then attention would be captured that was not warmed up.
         padded = Encoding([0] * max(1, length - 1))
-        inputs = self._fill(self._runner.rows([padded], num_rows, length))
+        inputs = self._fill(self._rows([padded], num_rows, length))
 
         def run() -> torch.Tensor:
-            output = self._runner.computed(inputs)
+            output = self._forward(inputs)
             if not len(self._output):
                 most = MAX_TOKENS if output.dim() == 3 else BATCH_SIZES[-1]
                 self._output = output.new_empty(most * output.shape[-1])

@@ -49,7 +49,7 @@ class PaddedRunner(Runner):
         self.follows_threads = forward_padded is None
         self._pad_id = padding_filler(setup.model.config)
         self._is_per_token = setup.output != "sequences"
-        self._graphs = Graphs(self, capture) if capture else None
+        self._graphs = Graphs(setup, self.rows, self.computed, capture) if capture else None
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:

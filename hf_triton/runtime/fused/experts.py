@@ -54,7 +54,7 @@ class _Pairs:
     """
 
     def __init__(self, experts: torch.Tensor, num_experts: int) -> None:
-        self.experts, self.num_experts = experts, num_experts
+        self.known, self.num_experts = experts.clamp(max=num_experts - 1), num_experts
         ordered, self.order = experts.sort(stable=True)
         self.starts = torch.searchsorted(ordered, torch.arange(num_experts + 1))
 
@@ -81,6 +81,5 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
             *(pairs.starts.data_ptr(), pairs.order.data_ptr(), per_row, out.data_ptr()),
         )
     if module.has_bias:
-        biases = getattr(module, f"{name}_bias").detach()
-        out += biases[pairs.experts.clamp(max=pairs.num_experts - 1)]
+        out += getattr(module, f"{name}_bias").detach().index_select(0, pairs.known)
     return out

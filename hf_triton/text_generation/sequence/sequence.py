@@ -277,7 +277,7 @@ class Sequence:
         self.ended_by_token = stops
         if stops and not may_end and self.finish_reason != "error":
             kind = params.constraint.kind if params.constraint else "grammar"
-            text = f"{kind}: token {token_id} ended it before it may end, allowed: other ends"
+            text = f"{kind}: token {token_id} ended it too early, allowed: ends that complete it"
             self.end("error", RequestError(text))
         if params.stop_words and not self.hides_end:
             try:

@@ -117,7 +117,7 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                     left_out[name, dtype] = str(error).strip().splitlines()[-1]
                     say(f"{name} {dtype} is left out: {error}")
         except KeyboardInterrupt:
-            _say("interrupted; the same command continues from here")
+            say("interrupted; the same command continues from here")
             return EXIT_INTERRUPTED
         finally:
             notes = [f"{' '.join(key)} is left out: {why}" for key, why in left_out.items()]

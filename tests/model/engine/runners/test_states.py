@@ -88,7 +88,7 @@ def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
         (True, compiled_functions, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
         (False, own_functions, "runs_of", new_where(lambda run: 0)),
         (False, own_functions, "runs_of", new_where(lambda run: 1)),
-        (False, PagedStep, "_once", of_padding),
+        (False, PagedStep, "_computed_once", of_padding),
     ],
 )
 @pytest.mark.parametrize("architecture", ["mamba2", "qwen3-next"])
