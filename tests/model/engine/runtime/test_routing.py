@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_read_routes_nothing_and_is_told_of_once(
     with driving(tmp_path) as driver:
         assert driver.ask("a").text == "a"
         time.sleep(0.1)
-    assert sum("nothing is routed" in line for line in log_lines) == 1
+    assert sum("no request is routed" in line for line in log_lines) == 1
 
 
 def test_a_stream_goes_on_at_the_arm_that_began_it(driver: Driver, tmp_path: Path) -> None:
