@@ -32,7 +32,8 @@ from .trial import TRIAL_WIDTH, WIDTHS, Probe, Trial, text_probes
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_PROMPTS = 2  # with images or sounds that runners are tried with; encoders, with more
-_NUM_STEPS = 3  # that a trial prompt is computed in, at least
+# Of the longest trial prompt, in a step: it is cut, and decodes beside the next one.
+_STEP_SHARE = 2 / 3
 
 
 def decoder_entry(setup: EngineSetup) -> DecoderEntry:
@@ -95,7 +96,7 @@ def _trial(setup: EngineSetup, entry: DecoderEntry, prompts: Items[Prompt]) -> t
         setup.model,
         setup.device,
         probes,
-        num_step_tokens=max(Trial.num_step_tokens, -(-longest // _NUM_STEPS)),
+        num_step_tokens=max(Trial.num_step_tokens, int(longest * _STEP_SHARE) + 1),
         length=longest + len(probes[-1].forced) + 1,
         cuts_sources=not any(one.blocks for one in encoded),
         encode=entry.encode,

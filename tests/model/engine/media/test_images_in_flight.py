@@ -14,11 +14,14 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
+from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
+from hf_triton.text_generation.forward.transformers import step_extras
+from hf_triton.text_generation.forward.transformers.step_extras import parts_of
 from hf_triton.text_generation.generation_loading import start_from_setup
-from hf_triton.text_generation.media.decoder_entry import DecoderEntry
+from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
 from hf_triton.text_generation.memory import state_pages
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
@@ -290,6 +293,20 @@ def test_a_model_whose_processor_refuses_the_trial_is_not_held(made: Images) -> 
     generating = start_from_setup("tiny", replace(with_trial, compiled=False))  # tries packed steps
     assert generate_all(generating, asked, at_first=2) == own
     generating.stop()
+
+
+@pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
+def test_decodes_that_take_another_rows_positions_are_refused(
+    made: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mixed_up(step: Step) -> list[Part]:
+        parts, num_decodes = parts_of(step), len(step.decodes)
+        decodes = [replace(part, encoded=parts[0].encoded) for part in parts[:num_decodes]]
+        return decodes + parts[num_decodes:]
+
+    monkeypatch.setattr(step_extras, "parts_of", mixed_up)
+    with pytest.raises(UnsupportedModelError, match="packed with images and cache: logits differ"):
+        engine_of(made).start()
 
 
 @pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
