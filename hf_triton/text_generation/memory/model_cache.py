@@ -17,6 +17,10 @@ from .layer_shapes import StateShape
 from .paged_cache import PagedCache
 from .pages import num_pages_of
 
+# Behind a shorter row. A mask that shows it changes the row's logits by more than rounding does, so
+# the trial at load refuses the model; beside zeros the change may be too small to see.
+_UNSEEN_VALUE = 16.0
+
 TableRows = slice | torch.Tensor  # of a view where they follow each other, else (rows,) int64
 
 
@@ -58,9 +62,10 @@ class Rows:
         pages = self.table.gather(1, self.positions // self.page_size)
         stored[pages, self.positions % self.page_size] = states
 
-    def read(self, stored: torch.Tensor) -> torch.Tensor:
-        """``stored`` (pages, page size, kv_heads, dim) -> (rows, kv_heads, length, dim), zeros
-        behind a shorter row: no mask hides a NaN. Some models view rows and heads as one.
+    def read(self, stored: torch.Tensor, behind_row: float = 0) -> torch.Tensor:
+        """``stored`` (pages, page size, kv_heads, dim) -> (rows, kv_heads, length, dim), with
+        ``behind_row`` in the columns behind a shorter row: no mask hides a NaN. Some models view
+        rows and heads as one.
         """
         heads = torch.arange(stored.shape[2], device=stored.device).unsqueeze(1)
         found = stored.movedim(2, 0)[heads, self.table.unsqueeze(1)]  # by heads in one copy
@@ -68,7 +73,7 @@ class Rows:
         if len(self.positions) > 1:
             columns = torch.arange(self.length, device=stored.device)
             behind = columns > self.positions[:, -1:]
-            found.masked_fill_(behind[:, None, :, None], 0)
+            found.masked_fill_(behind[:, None, :, None], behind_row)
         return found
 
 
@@ -99,7 +104,7 @@ class PageLayer(CacheLayerMixin):
         rows.write(self.stored_values, value_states.transpose(1, 2))
         if not rows.num_past:
             return key_states, value_states
-        return rows.read(self.stored_keys), rows.read(self.stored_values)
+        return rows.read(self.stored_keys), rows.read(self.stored_values, _UNSEEN_VALUE)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.rows.length, 0

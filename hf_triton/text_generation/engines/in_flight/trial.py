@@ -46,7 +46,7 @@ EXACT = 1e-3  # float32
 _TIMES_NOISE, _TIMES_EPS, WIDEST = 4.0, 3.0, 8e-2
 _FARTHER = 1.25
 _TRIAL_LEN = 32
-_NUM_STEP_TOKENS = 17
+_NUM_STEP_TOKENS = 14
 TRIAL_WIDTH = 4
 WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 
@@ -238,23 +238,23 @@ class Trial:
 
 
 def text_trial(model: Any, device: torch.device, max_model_len: int = 0) -> Trial:
-    """Prompts that are computed in chunks of 1 to 17 tokens; on a CPU two decode together beyond a
-    page. Every decode of the short one is beside one twice as long, which shows a mask that lets a
-    row see columns behind its own.
+    """Prompts that are computed in chunks of 4 to 12 tokens. A short one decodes beside a long one,
+    which shows masks that let a row see columns behind its own; on a CPU two decode together beyond
+    a page.
     """
     probes = text_probes(model)
     return Trial(model, device, probes, _NUM_STEP_TOKENS, max_model_len=max_model_len)
 
 
 def text_probes(model: Any) -> list[Probe]:
-    """Prompts of 18, 9 and 17 tokens; two are longer than a page on a CPU."""
+    """Prompts of 4, 18 and 17 tokens, the last two longer than a page on a CPU."""
     config = model.config.get_text_config()
     draw = torch.Generator().manual_seed(0)
     numbers = torch.randint(0, int(config.vocab_size), (3, 20), generator=draw)
     pad = getattr(config, "pad_token_id", None)
     if isinstance(pad, int) and 0 <= pad < config.vocab_size:
         numbers[-1, [2, 12]] = pad  # some count positions of all other tokens
-    rows = zip(numbers.tolist(), (18, 9, 17), strict=True)
+    rows = zip(numbers.tolist(), (4, 18, 17), strict=True)
     return [Probe(row[:length], row[length : length + 2]) for row, length in rows]
 
 
