@@ -71,7 +71,7 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_lost(self) -> bool:
         """True if it stays unloaded until somebody corrects it."""
-        return self.state in (State.FAILED, State.GIVEN_UP)
+        return self.state.is_lost
 
     @property
     def may_come_back(self) -> bool:

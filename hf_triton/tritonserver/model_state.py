@@ -27,9 +27,9 @@ class State(str, enum.Enum):
     GIVEN_UP = "given up"  # was ready, and could not be brought back
 
     @property
-    def rank(self) -> int:
-        """The state of an entry is that of its folder with the lowest rank."""
-        return _WORST_FIRST.index(self)
+    def is_lost(self) -> bool:
+        """True if it is not loaded before somebody asks for that."""
+        return self in (State.FAILED, State.GIVEN_UP)
 
 
 class Event(enum.Enum):
@@ -151,8 +151,7 @@ class ModelState:
 
     @property
     def is_lost(self) -> bool:
-        """True if it is not loaded before somebody asks for that."""
-        return self.state in (State.FAILED, State.GIVEN_UP)
+        return self.state.is_lost
 
     @property
     def told(self) -> str:
@@ -273,6 +272,11 @@ class ModelState:
         self.cause, self.reason = cause, reason
         self._prefix, self._retry = what, ""
         self._changed.set()
+
+
+def worst_of(states: Iterable[ModelState]) -> ModelState:
+    """The folder whose state is that of their entry."""
+    return min(states, key=lambda one: _WORST_FIRST.index(one.state))
 
 
 class ModelStates:

@@ -26,7 +26,7 @@ from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, are_too_many, left_behind
 from hf_triton.tritonserver.log import say
-from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
+from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State, worst_of
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import MAX_RESTARTS, Restarts, times
 from hf_triton.tritonserver.stubs import StubEnds, find_stubs
@@ -203,7 +203,7 @@ class Supervisor:
         for part in folders:
             needed = folders if part == name else [part]
             states = self.states.of(needed)
-            worst = min(states, key=lambda one: one.state.rank)
+            worst = worst_of(states)
             death = self.states.last_death(needed)
             num_deaths = sum(one.num_deaths for one in states) + self.states.num_server_deaths
             model = on_demand or Model()
@@ -239,7 +239,7 @@ class Supervisor:
     def _reason(self, name: str, states: Sequence[ModelState], on_demand: Model | None) -> str:
         if on_demand and on_demand.is_coming:
             return on_demand.failure
-        worst = min(states, key=lambda one: one.state.rank)
+        worst = worst_of(states)
         if self._served.load(name) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
         unready = (one for one in self._served.folders(name) if one in self._hangs.not_ready)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hf_triton.tritonserver.model_state import ModelState, State
+from hf_triton.tritonserver.model_state import ModelState, State, worst_of
 
 Sizes = Mapping[str, float]  # bytes by device
 
@@ -24,9 +24,12 @@ _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
 _LONG_LOAD_S = 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
-_LOADED, _LOST = (State.READY, State.HEALING), (State.FAILED, State.GIVEN_UP)
+_LOADED = (State.READY, State.HEALING)
 # The words of other states are their own.
-_RESIDENCES = {**dict.fromkeys(_LOADED, "loaded"), **dict.fromkeys(_LOST, State.ASLEEP.value)}
+_RESIDENCES = {
+    **dict.fromkeys(_LOADED, "loaded"),
+    **{one: State.ASLEEP.value for one in State if one.is_lost},
+}
 
 
 class Demand(NamedTuple):
@@ -110,14 +113,14 @@ class Residency:
         now, loaded = self._clock(), list[str]()
         for model in self.models.values():
             parts, was_loaded = self._states(model.name), model.state in _LOADED
-            model.state = min((one.state for one in parts), key=lambda state: state.rank)
+            model.state = worst_of(parts).state
             began_s = model.load_began_s
             if model.state not in (State.LOADING, State.HEALING):
                 model.load_began_s = None
             if model.state is State.READY and (began_s is not None or not was_loaded):
                 model.closed, model.waits_for, model.failure, model.num_failures = False, "", "", 0
                 model.loaded_at_s = model.asked_at_s = now
-            elif model.state in _LOST and (began_s is not None or was_loaded):
+            elif model.state.is_lost and (began_s is not None or was_loaded):
                 self._fail(model, next((one.reason for one in parts if one.is_lost), ""))
             elif model.state is State.ASLEEP:
                 model.closed = False
