@@ -14,18 +14,6 @@ from generator.flag_values import number
 T = TypeVar("T")
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --repository, which ``hf-triton perf`` has too."""
-    for name, what in (("config", "FILE"), ("repository", "FOLDER")):
-        parser.add_argument(
-            f"--{name}",
-            dest=f"given_{name}",
-            default=argparse.SUPPRESS,
-            metavar=what,
-            help="the same as before the verb",
-        )
-
-
 def share(text: str) -> float:
     """Parses ``5%`` or ``0.05`` as 0.05. Raises ArgumentTypeError."""
     is_percent = text.rstrip().endswith("%")
