@@ -5,6 +5,7 @@ an expert has many tokens, torch's products over its tokens are faster.
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -54,9 +55,14 @@ class _Pairs:
     """
 
     def __init__(self, experts: torch.Tensor, num_experts: int) -> None:
-        self.known, self.num_experts = experts.clamp(max=num_experts - 1), num_experts
+        self._experts, self.num_experts = experts, num_experts
         ordered, self.order = experts.sort(stable=True)
         self.starts = torch.searchsorted(ordered, torch.arange(num_experts + 1))
+
+    @cached_property
+    def known(self) -> torch.Tensor:
+        """The expert of each pair in its token's order; the last one in the place of none."""
+        return self._experts.clamp(max=self.num_experts - 1)
 
 
 def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
