@@ -69,11 +69,6 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.residence) and self.is_coming and not self.failure
 
     @property
-    def is_lost(self) -> bool:
-        """True if it stays unloaded until somebody corrects it."""
-        return self.state.is_lost
-
-    @property
     def may_come_back(self) -> bool:
         """True if it may be there again after an error that says that it is not."""
         return self.is_coming or bool(self.residence) or self.state is State.READY

@@ -150,10 +150,6 @@ class ModelState:
         return self.state is State.HEALING
 
     @property
-    def is_lost(self) -> bool:
-        return self.state.is_lost
-
-    @property
     def told(self) -> str:
         """A sentence for people: why it is not ready, and what is done about it; "" if it is."""
         return f"{self._prefix}{self.reason}{self._retry}"

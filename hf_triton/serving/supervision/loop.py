@@ -207,7 +207,7 @@ class Supervisor:
             death = self.states.last_death(needed)
             num_deaths = sum(one.num_deaths for one in states) + self.states.num_server_deaths
             model = on_demand or Model()
-            if worst.is_lost and not on_demand:
+            if worst.state.is_lost and not on_demand:
                 how = _BY_HAND if self._served.load(name) == "manual" else _BY_APPLY
                 model = Model(True, failure=f"{worst.reason}; {how}", retry_s=_RETRY_S)
             yield (
@@ -288,7 +288,7 @@ class Supervisor:
         ]
         if not given_up or self._loading or self._on_demand.models:
             return
-        if all(any(one.is_lost for one in states) for states in entries.values()):
+        if all(any(one.state.is_lost for one in states) for states in entries.values()):
             lost = ", ".join(sorted(given_up))
             raise ServerError(f"no model is left to serve; given up: {lost} (see above)")
 

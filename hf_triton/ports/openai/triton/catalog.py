@@ -137,7 +137,7 @@ class Catalog:
             if told is None or told.state is State.LOADING:
                 raise model_is_loading(name)
             text = f"model: '{name[:100]}' is not ready: {told.failure or told.reason}"
-            raise ApiError(503, text, "model", "unavailable", stays=told.is_lost)
+            raise ApiError(503, text, "model", "unavailable", stays=told.state.is_lost)
         if found is None and tasks and name in self._elsewhere:
             path = f"ask Triton's own HTTP port for it: POST /v2/models/{name}/infer"
             text = f"model: '{name}' is for the task {self._elsewhere[name]}; {path}"

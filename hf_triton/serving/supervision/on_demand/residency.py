@@ -25,11 +25,6 @@ _LONG_LOAD_S = 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
 _LOADED = (State.READY, State.HEALING)
-# The words of other states are their own.
-_RESIDENCES = {
-    **dict.fromkeys(_LOADED, "loaded"),
-    **{one: State.ASLEEP.value for one in State if one.is_lost},
-}
 
 
 class Demand(NamedTuple):
@@ -76,7 +71,9 @@ class Resident:
     def residence(self) -> str:
         """``asleep``, ``loading``, ``loaded`` or ``leaving``."""
         state = State.LOADING if self.load_began_s is not None else self.state
-        return _RESIDENCES.get(state, state.value)
+        if state in _LOADED:
+            return "loaded"
+        return (State.ASLEEP if state.is_lost else state).value
 
 
 class Residency:
@@ -121,7 +118,7 @@ class Residency:
                 model.closed, model.waits_for, model.failure, model.num_failures = False, "", "", 0
                 model.loaded_at_s = model.asked_at_s = now
             elif model.state.is_lost and (began_s is not None or was_loaded):
-                self._fail(model, next((one.reason for one in parts if one.is_lost), ""))
+                self._fail(model, next((one.reason for one in parts if one.state.is_lost), ""))
             elif model.state is State.ASLEEP:
                 model.closed = False
             if model.state is State.READY and began_s is not None:
