@@ -41,7 +41,10 @@ class DeclaredTensor:
         """
         array = self._with_type(value)
         declared = self.dims if num_rows is None else (num_rows, *self.dims)
-        if fits(array.shape, declared) or self._has_shape_of(array.shape, previous or ()):
+        accepted = [declared]
+        if previous:
+            accepted.append((*previous[:-1], -1 if self.dims[-1:] == (-1,) else previous[-1]))
+        if any(_fits(array.shape, one) for one in accepted):
             return array
         if array.ndim > 1:
             raise ValueError(f"got shape {list(array.shape)}, allowed: {list(declared)}")
@@ -65,13 +68,6 @@ class DeclaredTensor:
                 raise ValueError(f"got a number that {wanted.name} can't hold")
         return array.astype(wanted, copy=False)
 
-    def _has_shape_of(self, shape: Shape, previous: Shape) -> bool:
-        return (
-            len(shape) == len(previous) > 0
-            and shape[:-1] == previous[:-1]
-            and (shape[-1] == previous[-1] or self.dims[-1:] == (-1,))
-        )
-
 
 def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, DeclaredTensor]:
     """The tensors by name; ``tensors`` is ``input`` or ``output`` of the model's configuration."""
@@ -83,7 +79,7 @@ def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, Declared
     }
 
 
-def fits(shape: Shape, declared: Shape) -> bool:
+def _fits(shape: Shape, declared: Shape) -> bool:
     """True if a shape matches the declared one, in which -1 is any size."""
     return len(shape) == len(declared) and all(
         wanted in (-1, got) for got, wanted in zip(shape, declared, strict=True)
