@@ -12,13 +12,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.render.model_data import newest_json
 from generator.spec.triton_models import ENGINE_PARAMETER, TASK_PARAMETER
 from hf_triton.runtime.regular_file import read_json
-from hf_triton.runtime.request.sample_values import (
-    SAMPLE_FILES,
-    SAMPLE_MASK,
-    SAMPLE_TEXT,
-    Value,
-    sample_values,
-)
+from hf_triton.runtime.request.sample_values import SAMPLE_MASK, SAMPLE_TEXT, Value, sample_values
 
 
 def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value]:
@@ -44,12 +38,11 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
 
 def sample_chat(task: str) -> list[dict[str, Any]]:
     """Messages as OpenAI's clients send them to a model that sees or hears."""
-    name, file, question = SAMPLE_FILES[task]
-    part = {
-        "image": {"image_url": {"url": f"data:image/png;base64,{file}"}},
-        "audio": {"input_audio": {"data": file, "format": "wav"}},
-    }[name]
-    text = {"type": "text", "text": question}
+    values: Any = sample_values(task, "", "")
+    part: dict[str, Any] = {"input_audio": {"data": values.get("audio"), "format": "wav"}}
+    if "image" in values:
+        part = {"image_url": {"url": f"data:image/png;base64,{values['image']}"}}
+    text = {"type": "text", "text": values["text_input"]}
     return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]
 
 

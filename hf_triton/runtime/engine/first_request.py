@@ -88,7 +88,7 @@ def _samples(
     if values is None:
         return
     if "audio" in values:
-        values["audio"] = sound(8000)  # a second: some models hear nothing in less
+        values = {**values, "audio": sound(8000)}  # a second: some models hear nothing in less
     mask = getattr(tokenizer, "mask_token", None) or SAMPLE_MASK
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     masked = {name: text for name, text in texts.items() if SAMPLE_MASK in text}

@@ -18,6 +18,18 @@ _PICTURE = (  # a red PNG of 32 x 32 pixels
     "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKklEQVR42mO4IydHU8QwasGoBaMWjFowasGoBaMW"
     "jFowasGoBaMWDBULAJI2YD30P/0LAAAAAElFTkSuQmCC"
 )
+
+
+def sound(num_samples: int = 400) -> str:
+    """A WAV of silence in base64, of a twentieth of a second: 8,000 samples a second, of 8 bits."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setparams((1, 1, 8000, 0, "NONE", ""))
+        written.writeframes(b"\x80" * num_samples)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+_FILES = {"image": _PICTURE, "audio": sound()}
 _BY_TASK: dict[str, dict[str, Value]] = {
     "text-generation": {"text_input": SAMPLE_TEXT},
     "feature-extraction": {"text_input": "A dog sleeps under a tree."},
@@ -33,35 +45,15 @@ _BY_TASK: dict[str, dict[str, Value]] = {
         "candidate_labels": _LABELS,
     },
     "text2text-generation": {"text_input": "The small dog sleeps in the garden."},
-}
-
-
-def sound(num_samples: int = 400) -> str:
-    """A WAV of silence in base64, of a twentieth of a second: 8,000 samples a second, of 8 bits."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as written:
-        written.setparams((1, 1, 8000, 0, "NONE", ""))
-        written.writeframes(b"\x80" * num_samples)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-_FILES = {"image": _PICTURE, "audio": sound()}
-SAMPLE_FILES = {
-    "image-text-to-text": ("image", _PICTURE, "What is this?"),
-    "audio-text-to-text": ("audio", _FILES["audio"], "What do you hear?"),
+    "automatic-speech-recognition": {"audio": _FILES["audio"]},
+    "image-text-to-text": {"text_input": "What is this?", "image": _PICTURE},
+    "audio-text-to-text": {"text_input": "What do you hear?", "audio": _FILES["audio"]},
 }
 
 
 def sample_values(task: str, pipeline: str, first_input: str) -> dict[str, Value] | None:
     """A value for each input that a request needs; None for a user's task."""
-    if task == "pipeline":
-        return _pipeline_values(pipeline, first_input)
-    if task == "automatic-speech-recognition":
-        return {"audio": _FILES["audio"]}
-    if task in SAMPLE_FILES:
-        name, file, question = SAMPLE_FILES[task]
-        return {"text_input": question, name: file}
-    return _BY_TASK.get(task)
+    return _pipeline_values(pipeline, first_input) if task == "pipeline" else _BY_TASK.get(task)
 
 
 def _pipeline_values(name: str, first_input: str) -> dict[str, Value]:
