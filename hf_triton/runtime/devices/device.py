@@ -75,8 +75,9 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
 
 
 def num_instances(model_config: Mapping[str, Any]) -> int:
-    groups = model_config.get("instance_group") or []
-    return sum(int(group.get("count", 1)) for group in groups) or 1
+    """Of a group that names GPUs there are as many on each."""
+    groups = model_config.get("instance_group") or [{}]
+    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
 
 
 def multiplies_bfloat16() -> bool:

@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from generator.errors import ServerError
+from hf_triton.runtime.devices.device import num_instances
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY
 from hf_triton.tritonserver.model_state import Cause
@@ -139,12 +139,6 @@ def _by_version(stubs: Iterable[Stub]) -> dict[Version, frozenset[int]]:
     for stub in stubs:
         found[stub.model, stub.version].add(stub.pid)
     return {key: frozenset(pids) for key, pids in found.items()}
-
-
-def num_instances(config: Mapping[str, Any]) -> int:
-    """The number of instances in the configuration that Triton completed at load."""
-    groups = config.get("instance_group") or [{}]
-    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
 
 
 def left_behind(prefix: str, living: Iterable[int]) -> tuple[int, float]:

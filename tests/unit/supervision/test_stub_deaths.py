@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_triton.serving.supervision.stub_deaths import StubDeaths, num_instances
+from hf_triton.runtime.devices.device import num_instances
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.stubs import End, Stub
 from tests.unit.supervision.fake_server import FakeEnds, FakeServer, deaths_of
