@@ -18,7 +18,7 @@ from ..errors import LoadError
 from ..hooking.hook_runner import Functions, HookFile, HookRunner
 from ..link.listener import EngineListener
 from ..metrics.observations import Metric, Observations
-from ..metrics.publishing import Family, MetricsPublisher, instance_labels
+from ..metrics.publishing import Family, MetricsPublisher
 from ..request.declared_tensor import declared_tensors
 from ..request.request import Request
 from ..request.response_cache import ResponseCache
@@ -89,7 +89,11 @@ class Intake:
         self._take = take
         served = self._served
         is_whole = served.role == "whole"  # only Triton calls an ensemble's steps
-        labels = instance_labels(served.public_name if is_whole else served.name, self._args)
+        labels = {
+            "model": served.public_name if is_whole else served.name,
+            "version": self._args["model_version"],
+            "instance": self._args["model_instance_name"],
+        }
         publish = partial(MetricsPublisher, self._pb_utils, labels)
         self._publishers = [publish(lambda: itertools.chain(self._families(), families()))]
         if served.metrics:  # apart: one that Triton refuses ends no others

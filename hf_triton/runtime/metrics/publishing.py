@@ -35,15 +35,6 @@ class Family:
     samples: tuple[Sample, ...]
 
 
-def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
-    """The labels that all metrics of one instance have; ``args`` are those of ``initialize``."""
-    return {
-        "model": model,
-        "version": args["model_version"],
-        "instance": args["model_instance_name"],
-    }
-
-
 def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
     return Family(name, help_text, counter, (Sample({}, float(value)),))
 
@@ -61,9 +52,8 @@ class MetricsPublisher:
         self._metrics: dict[Key, Any] = {}
         self._counted = _settled(collect)
         self._is_publishing = True
-        self._thread = Repeating("metrics", self._publish_again)
-        self._try_publish()  # so that every metric is there from the load on
-        if self._is_publishing:
+        self._thread = Repeating("metrics", self._try_publish)
+        if self._try_publish() is not None:  # so that every metric is there from the load on
             self._thread.start()
 
     def close(self) -> None:
@@ -72,17 +62,16 @@ class MetricsPublisher:
         if self._is_publishing:
             self._try_publish(is_last=True)
 
-    def _publish_again(self) -> float | None:
-        self._try_publish()
-        return PUBLISH_EVERY_S if self._is_publishing else None
-
-    def _try_publish(self, *, is_last: bool = False) -> None:
+    def _try_publish(self, *, is_last: bool = False) -> float | None:
+        """Returns the seconds to the next time; None where the server takes none."""
         try:
             self._publish(is_last)
+            return PUBLISH_EVERY_S
         except Exception as error:
             # A server without metrics (--allow-metrics=false), or one that is shutting down.
             log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
             self._is_publishing = False
+            return None
 
     def _publish(self, is_last: bool) -> None:
         """Sets every gauge, as another process of the same version may have set it; adds their
