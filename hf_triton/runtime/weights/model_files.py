@@ -56,13 +56,13 @@ def model_files(served: ServedModel) -> Path:
     if served.local and served.gguf_file is not None:
         return _local_gguf(served, served.gguf_file)
     if served.local:
-        _check(served, served.local_path)
+        check_files(served.source, served.local_path, trusts_code=served.trust_remote_code)
         return _local_files(served)
     if served.locked_files is not None:
         files = _locked_snapshot(served, served.locked_files)
     else:
         files = _cached_snapshot(served, served.cache_dir) or _download(served)
-    _check(served, files)
+    check_files(served.source, files, trusts_code=served.trust_remote_code)
     return files
 
 
@@ -77,13 +77,6 @@ def _local_gguf(served: ServedModel, name: str) -> Path:
         raise LoadError(f"{served.source}: {reason(error)}") from None
     (folder / name).symlink_to(path)
     return folder
-
-
-def _check(served: ServedModel, files: Path) -> None:
-    try:
-        check_files(files, trusts_code=served.trust_remote_code)
-    except LoadError as error:
-        raise LoadError(f"{served.source}: {error}") from None
 
 
 def _local_files(served: ServedModel) -> Path:

@@ -43,8 +43,8 @@ _TIMES_UNPACKED = 8  # blocks of GGUF become numbers
 _ALWAYS = 2**26  # elements: heads that a file may lack
 
 
-def check_files(folder: Path, *, trusts_code: bool) -> None:
-    """Raises LoadError, which names the first file that can't be used, and the key."""
+def check_files(source: str, folder: Path, *, trusts_code: bool) -> None:
+    """Raises LoadError, which names the model, the first file that can't be used, and the key."""
     root = folder.resolve()
     for path in _entries(folder):
         try:
@@ -60,7 +60,7 @@ def check_files(folder: Path, *, trusts_code: bool) -> None:
         except (OSError, ValueError, RuntimeError) as error:
             name = path.relative_to(folder).as_posix()
             said = getattr(error, "strerror", None) or reason(error)
-            raise LoadError(reason(LoadError(f"{name}: {said}"))) from None
+            raise LoadError(f"{source}: {reason(LoadError(f'{name}: {said}'))}") from None
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -160,9 +160,5 @@ def read_headers(source: str, files: Path) -> torch.dtype | None:
 
 def weight_bytes(files: Path) -> int:
     """The size of all files of weights in a model's folder."""
-    return sum(
-        Path(parent, name).stat().st_size
-        for parent, _, names in os.walk(files)
-        for name in names
-        if name.endswith(_WEIGHTS) and Path(parent, name).is_file()
-    )
+    found = (path for path in files.rglob("*") if path.suffix in _WEIGHTS and path.is_file())
+    return sum(path.stat().st_size for path in found)

@@ -45,8 +45,8 @@ def write(folder: Path, name: str, content: Any) -> None:
 
 def refusal(folder: Path, *, trusts_code: bool = False) -> str:
     with pytest.raises(LoadError) as raised:
-        check_files(folder, trusts_code=trusts_code)
-    return str(raised.value)
+        check_files("org/name", folder, trusts_code=trusts_code)
+    return str(raised.value).removeprefix("org/name: ")
 
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
@@ -112,13 +112,13 @@ def test_what_a_file_may_not_say_is_refused_by_name(
 )
 def test_what_models_say_is_let_through(folder: Path, name: str, content: Any) -> None:
     write(folder, name, content)
-    check_files(folder, trusts_code=False)
+    check_files("org/name", folder, trusts_code=False)
 
 
 @pytest.mark.threat("code-by-other-keys")
 def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
     write(folder, "config.json", {"attn_implementation": "someone/kernel"})
-    check_files(folder, trusts_code=True)
+    check_files("org/name", folder, trusts_code=True)
     write(folder, "config.json", {"transformers_weights": "../w.safetensors"})
     assert refusal(folder, trusts_code=True).startswith("config.json: transformers_weights: got")
 
@@ -169,7 +169,7 @@ def test_links_within_the_folder_and_to_the_caches_blobs_are_followed(tmp_path: 
     (folder / "missing.json").symlink_to("nowhere")
     (folder / ".git").mkdir()
     os.mkfifo(folder / ".git/fsmonitor")
-    check_files(folder, trusts_code=False)
+    check_files("org/name", folder, trusts_code=False)
 
 
 @pytest.mark.threat("model-file-kinds")
