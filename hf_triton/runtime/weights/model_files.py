@@ -265,13 +265,6 @@ def _download_failure(served: ServedModel, error: Exception) -> str:
     return f"{source} could not be downloaded into {served.cache_dir.name}/: {error_line(error)}"
 
 
-def adapter_folders(served: ServedModel) -> dict[str, Path]:
-    """Each adapter's folder by its name, in the order of models.yaml. Raises LoadError: names the
-    adapter whose files are missing, forbidden, or differ from models.lock.
-    """
-    return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
-
-
 def adapters_at_load(
     served: ServedModel, read: Callable[[list[ServedAdapter]], list[_Read]]
 ) -> list[_Read]:
@@ -289,7 +282,8 @@ def adapters_at_load(
     return found
 
 
-def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
+def adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
+    """Raises LoadError, with the adapter's name, as ``model_files``."""
     part = replace(
         served,
         model=adapter.model,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.model_files import adapter_folders, adapters_at_load
+from hf_triton.runtime.weights.model_files import adapter_folder, adapters_at_load
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.runtime.weights.weight_loading import load_on_meta_device
 
@@ -83,10 +83,10 @@ class AdapterReader:
         return [adapter for _, adapter in self._loaded]
 
     def _read_each(self, wanted: Sequence[ServedAdapter]) -> list[tuple[ServedAdapter, Adapter]]:
-        folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
+        folders = [adapter_folder(self._served, one) for one in wanted]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT's advice for training
-            return [(one, self._adapter(one, folders[one.name])) for one in wanted]
+            return [(one, self._adapter(one, at)) for one, at in zip(wanted, folders, strict=True)]
 
     def _adapter(self, wanted: ServedAdapter, folder: Path) -> Adapter:
         known = (adapter for one, adapter in self._loaded if one == wanted)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights.model_files import adapter_folders
+from hf_triton.runtime.weights.model_files import adapter_folder
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 from tests.unit.fetch.workplace import Workplace
 
@@ -39,7 +39,8 @@ def write(work: Workplace, *adapters: dict[str, Any], **keys: Any) -> None:
 
 
 def folders(work: Workplace) -> dict[str, Path]:
-    return adapter_folders(work.served())
+    served = work.served()
+    return {one.name: adapter_folder(served, one) for one in served.adapters}
 
 
 def test_an_adapters_two_files_come_into_the_models_cache(adapted: Workplace, hub: FakeHub) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_triton.runtime.weights.model_files import adapter_folders
+from hf_triton.runtime.weights.model_files import adapter_folder
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.options import PARALLEL, Options
@@ -141,8 +140,7 @@ class AdapterFile(NamedTuple):
 
 def adapter_files(served: ServedModel, wanted: Sequence[ServedAdapter]) -> list[AdapterFile]:
     """Raises LoadError, with its name, for an adapter without files."""
-    folders = adapter_folders(replace(served, adapters=tuple(wanted)))
-    return [AdapterFile(one, folders[one.name]) for one in wanted]
+    return [AdapterFile(one, adapter_folder(served, one)) for one in wanted]
 
 
 def adapter_arguments(folders: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, Any]:
