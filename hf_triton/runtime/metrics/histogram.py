@@ -1,17 +1,15 @@
-"""Prometheus histograms made of counters: Triton's Python backend has no histograms before 25.x;
-and totals that hide what a single request added. publishing.py publishes them.
+"""Prometheus histograms made of counters: Triton's Python backend has no histograms before 25.x.
+publishing.py publishes them.
 """
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from .publishing import Family, Sample
 
-_draw = random.SystemRandom().random
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -48,19 +46,3 @@ def histogram_families(
     yield Family(f"{name}_bucket", help_text, True, tuple(buckets))
     yield Family(f"{name}_sum", help_text, True, tuple(sums))
     yield Family(f"{name}_count", help_text, True, tuple(counts))
-
-
-class RoundedTotal:
-    """Adds whole multiples of ``step``: each amount is rounded up or down at random, so that the
-    total is right on average, and off by about the square root of ``step`` times its true value.
-
-    A fixed rounding would not do: a client who knows how far the total is from its next step sees
-    by one request more whether that added a token more.
-    """
-
-    def __init__(self, step: int) -> None:
-        self.value = 0
-        self._step = step
-
-    def add(self, amount: int) -> None:
-        self.value += self._step * int(amount / self._step + _draw())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, RoundedTotal, histogram_families
+from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, histogram_families
 from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
 
 from ..sequence.sequence import Sequence
@@ -33,9 +34,8 @@ _COUNTERS = {
     "reused_prompt_tokens": "Prompt tokens reused from the cache, rounded at random",
     "num_preemptions": "Times that a sequence gave its pages to others and was computed again",
 }
-# Exact numbers of reused tokens, or of kept prefixes, would tell readers of the metrics how
-# many tokens of a prompt others have sent before.
-_REUSED_STEP = 1024
+REUSED_STEP = 1024
+_draw = random.SystemRandom().random
 _HISTOGRAMS = {
     "batch_size": "Sequences that got a token in a step",
     "time_to_first_token_s": "Time from a sequence's arrival to its first token",
@@ -51,7 +51,6 @@ class EngineMetrics:
         self.num_prompt_tokens = 0
         self.num_reused_prompt_tokens = 0  # not published
         self.reused_prompt_tokens = 0
-        self._rounded = RoundedTotal(_REUSED_STEP)
         self.num_generated_tokens = 0
         self.num_refused = 0
         self.num_preemptions = 0
@@ -78,8 +77,7 @@ class EngineMetrics:
         if sequence.lora_name is not None:
             self.adapters[sequence.lora_name] += 1
         self.num_reused_prompt_tokens += sequence.num_reused_tokens
-        self._rounded.add(sequence.num_reused_tokens)
-        self.reused_prompt_tokens = self._rounded.value
+        self.reused_prompt_tokens += rounded(sequence.num_reused_tokens)
         self.queue_time_s.observe(queue_time_s)
 
     def published(self, sequences: Collection[Sequence]) -> None:
@@ -98,6 +96,17 @@ class EngineMetrics:
             num_later = len(sequence.token_ids) - 1
             if sequence.first_token_s is not None and num_later > 0:
                 self.time_per_output_token_s.observe((now - sequence.first_token_s) / num_later)
+
+
+def rounded(num_tokens: int) -> int:
+    """A multiple of ``REUSED_STEP``, up or down at random: a total is right on average, and off by
+    about the square root of ``REUSED_STEP`` times its true value.
+
+    Exact numbers of reused tokens, or of kept prefixes, would tell readers of the metrics how many
+    tokens of a prompt others have sent before. So would a fixed rounding: a client who knows how
+    far the total is from its next step sees by one request more whether that added a token more.
+    """
+    return REUSED_STEP * int(num_tokens / REUSED_STEP + _draw())
 
 
 def families(

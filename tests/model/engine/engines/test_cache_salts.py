@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hf_triton.runtime.metrics.histogram import RoundedTotal
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engine.metrics import REUSED_STEP, rounded
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, tiny_model
@@ -124,14 +124,9 @@ def test_no_other_number_depends_on_what_was_reused(num_more: int) -> None:
 
 
 def test_a_rounded_total_is_right_on_average() -> None:
-    total = RoundedTotal(1024)
-    for _ in range(20_000):
-        total.add(300)
-    assert total.value % 1024 == 0
+    total = sum(rounded(300) for _ in range(20_000))
+    assert total % REUSED_STEP == 0
     # One standard deviation is 466 * sqrt(20,000), 1.1 % of the true value.
-    assert 0.92 < total.value / (20_000 * 300) < 1.08
-    before = total.value
-    total.add(0)
-    assert total.value == before
-    total.add(4096)
-    assert total.value == before + 4096
+    assert 0.92 < total / (20_000 * 300) < 1.08
+    assert rounded(0) == 0
+    assert rounded(4 * REUSED_STEP) == 4 * REUSED_STEP
