@@ -37,11 +37,6 @@ class RequestFields:
         self.num_rows = 1
         self._list: str | None = None  # the tensor whose elements are the rows
 
-    @property
-    def cache_salt(self) -> str | None:
-        """Requests with the same salt share what is computed. Raises RequestError."""
-        return salt_of(self.parameters)
-
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
         tensors = ((name, self._inputs.get(name)) for name in names)
@@ -104,10 +99,6 @@ class RequestFields:
     def is_given(self, name: str) -> bool:
         """True if there is a tensor or a parameter of that name."""
         return self.parameters.get(name) is not None or self.has_tensor(name)
-
-    def drop_parameters(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.parameters.pop(name, None)
 
     def check_parameters(self, known: Iterable[str]) -> None:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""

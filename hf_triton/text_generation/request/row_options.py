@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.request_parameters import salt_of
 from hf_triton.runtime.request.tensors import RequestFields, check_on_timeout, shown, text
 
 from ..sequence.request_options import OPTIONS
@@ -58,7 +59,8 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         raise RequestError(_NO_DATA)
     for given in fields.optional_texts(FIELD):
         # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.
-        fields.drop_parameters(names_in(given or "{}"))
+        for name in names_in(given or "{}"):
+            fields.parameters.pop(name, None)
     texts = (*known.prompts, *known.texts)
     ids = (_IDS,) if known.takes_ids else ()
     fields.check_parameters((*_PARAMETERS, *known.options, *texts, *ids, *known.files))
@@ -70,7 +72,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         _IDS: fields.lists(_IDS, lenient_integer, MAX_INPUT_IDS) if ids else [[]] * num_rows,
         **{name: [tuple(row) for row in fields.raw_lists(name)] for name in known.files},
     }
-    cache_salt = fields.cache_salt
+    cache_salt = salt_of(fields.parameters)
     rows = []
     for index in range(num_rows):
         row = {**_JSON_ONLY, **{name: column[index] for name, column in columns.items()}}
