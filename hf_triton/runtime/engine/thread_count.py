@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ _FIRST_S, _LONGEST_S = 0.5, 40.0  # of steps, before the first trial and between
 _BETWEEN = 40  # times what a trial took pass until the next one
 _MEMORY = 64  # steps, of running means
 _LOG_EVERY_S = 60.0
+Step = tuple[list[float], float]  # the usual seconds of its size, and its own
 _HELP = "CPU threads that the engine computes with at this moment"
 
 
@@ -40,10 +41,8 @@ class StepThreads:
         self._num_tokens = 0  # of the step under way
         # Mean seconds, and number, of steps by size; sizes within a fifth are one.
         self._usual: dict[int, list[float]] = {}
-        self._left_s = _FIRST_S  # until the next trial
-        self._trial_times: dict[int, list[float]] = {}  # a trial's times by number of threads
-        self._block_steps, self._block_s, self._num_blocks, self._trial_s = 0, 0.0, 0, 0.0
-        self._is_going_up = False
+        self._choice = self._choose()
+        next(self._choice)
         self._logged_s = -_LOG_EVERY_S
 
     def start(self) -> None:
@@ -72,58 +71,55 @@ class StepThreads:
 
     def note(self, num_tokens: int, seconds: float) -> None:
         """Records how long a step of ``num_tokens`` took with ``count`` threads."""
-        if self.most == 1 or seconds <= 0:
-            return
-        usual = self._usual.setdefault(round(4 * math.log2(num_tokens + 4)), [seconds, 0])
-        if self._trial_times:
-            self._try(seconds / usual[0], seconds)
-            return
-        usual[1] = min(usual[1] + 1, _MEMORY)
-        usual[0] += (seconds - usual[0]) / usual[1]
-        self._left_s -= seconds
-        if self._left_s <= 0:
-            self._begin_trial()
+        if self.most > 1 and seconds > 0:
+            usual = self._usual.setdefault(round(4 * math.log2(num_tokens + 4)), [seconds, 0])
+            self.count = self._choice.send((usual, seconds))
 
-    def _begin_trial(self) -> None:
-        """Tries the next number of threads in the direction of the last trial, or the other one."""
-        index = self._counts.index(self.settled)
-        if index in (0, len(self._counts) - 1):
-            self._is_going_up = index == 0
-        self.count = self._counts[index + (1 if self._is_going_up else -1)]
-        self._trial_times = {self.settled: [], self.count: []}
-        self._num_blocks, self._trial_s = 0, 0.0
+    def _choose(self) -> Generator[int, Step, None]:
+        """Yields the number of threads of each step; is sent how long it took."""
+        left_s, is_going_up = _FIRST_S, False
+        while True:
+            while left_s > 0:
+                usual, seconds = yield self.settled
+                usual[1] = min(usual[1] + 1, _MEMORY)
+                usual[0] += (seconds - usual[0]) / usual[1]
+                left_s -= seconds
+            # The next number in the direction of the last trial, or in the other one.
+            index = self._counts.index(self.settled)
+            if index in (0, len(self._counts) - 1):
+                is_going_up = index == 0
+            other = self._counts[index + (1 if is_going_up else -1)]
+            is_faster, trial_s = yield from self._try(other)
+            # After a change the best may be further on.
+            left_s = _FIRST_S if is_faster else min(_BETWEEN * trial_s, _LONGEST_S)
+            is_going_up ^= not is_faster
+            self.settled = other if is_faster else self.settled
 
-    def _try(self, times: float, seconds: float) -> None:
-        """A step of a trial, ``times`` as long as usual. A block's first step is not compared: it
-        also wakes threads, or waits for what the last block used up.
+    def _try(self, other: int) -> Generator[int, Step, tuple[bool, float]]:
+        """Returns whether steps are faster with the other number, and the seconds of the trial. A
+        block's first step is not compared: it also wakes threads, or waits for what the last block
+        used up.
         """
-        if self._block_steps:
-            self._trial_times[self.count].append(times)
-        self._block_steps += 1
-        self._block_s += seconds
-        self._trial_s += seconds
-        if self._block_steps <= _BLOCK_STEPS or self._block_s <= _BLOCK_S:
-            return
-        self._block_steps, self._block_s, self._num_blocks = 0, 0.0, self._num_blocks + 1
-        (other,) = self._trial_times.keys() - {self.settled}
-        self.count = other if self.count == self.settled else self.settled
-        if self._num_blocks % 2 or self._num_blocks < _LEAST_BLOCKS:
-            return
-        gain, doubt = self._gain(other)
-        if abs(gain) > _MIN_GAIN + doubt or self._num_blocks >= _MOST_BLOCKS:
-            self._settle(other if gain > _MIN_GAIN + doubt else self.settled)
+        times: dict[int, list[float]] = {self.settled: [], other: []}  # parts of the usual time
+        trial_s = 0.0
+        for number in range(1, _MOST_BLOCKS + 1):
+            count = other if number % 2 else self.settled
+            num_steps, block_s = 0, 0.0
+            while num_steps <= _BLOCK_STEPS or block_s <= _BLOCK_S:
+                usual, seconds = yield count
+                times[count] += [seconds / usual[0]] if num_steps else []
+                num_steps, block_s = num_steps + 1, block_s + seconds
+            trial_s += block_s
+            if number >= _LEAST_BLOCKS and count == self.settled:
+                gain, doubt = _gain(times[self.settled], times[other])
+                if abs(gain) > _MIN_GAIN + doubt:
+                    return gain > 0, trial_s
+        return False, trial_s
 
-    def _gain(self, other: int) -> tuple[float, float]:
-        """The share of a step's time that the other number saves, and how far it may be off."""
-        times = [np.array(self._trial_times[count]) for count in (self.settled, other)]
-        present, tried = (float(one.mean()) for one in times)
-        doubt = 2 * math.sqrt(sum(one.var() / len(one) for one in times)) / present
-        return 1 - tried / present, max(doubt, _LEAST_DOUBT / min(map(len, times)))
 
-    def _settle(self, count: int) -> None:
-        stays = count == self.settled
-        # After a change the best may be further on.
-        self._left_s = min(_BETWEEN * self._trial_s, _LONGEST_S) if stays else _FIRST_S
-        self._is_going_up ^= stays
-        self._trial_times = {}
-        self.settled = self.count = count
+def _gain(*both: list[float]) -> tuple[float, float]:
+    """The share of a step's time that the second number saves, and how far it may be off."""
+    times = [np.array(one) for one in both]
+    present, tried = (float(one.mean()) for one in times)
+    doubt = 2 * math.sqrt(sum(one.var() / len(one) for one in times)) / present
+    return 1 - tried / present, max(doubt, _LEAST_DOUBT / min(map(len, times)))
