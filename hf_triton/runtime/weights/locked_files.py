@@ -171,12 +171,8 @@ def _read(path: Path) -> dict[str, list[Any]]:
 
 
 def _write(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # no planted link
-    scratch = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
+        scratch = Path(folder, path.name)  # where nobody else can plant a link
+        scratch.write_text(text, encoding="utf-8")
         scratch.chmod(0o644)
         scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)  # remains only if it could not be moved

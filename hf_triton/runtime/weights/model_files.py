@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import glob
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from .. import log
 from ..errors import LoadError, reason
-from ..regular_file import check_regular
+from ..regular_file import check_regular, read_json
 from .hub_files import (
     ADAPTER_CONFIG,
     NotServableError,
@@ -123,7 +122,8 @@ def _cached_snapshot(served: ServedModel, cache_dir: Path) -> Path | None:
     names = FileHashes(cache_dir).names(files).union(_choose_files(served, present))
     index = f".{'bin' if pickles else 'safetensors'}.index.json"
     try:
-        shards = _shards(files / name for name in names if name.endswith(index))
+        maps = [read_json(files / name)["weight_map"] for name in names if name.endswith(index)]
+        shards = {shard for weight_map in maps for shard in weight_map.values()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None  # a broken index
     return files if names | shards <= present else None
@@ -197,11 +197,6 @@ def _users_snapshot(served: ServedModel) -> Path | None:
         return _cached_snapshot(served, Path(constants.HF_HUB_CACHE))
     except (OSError, LoadError):
         return None  # not what may be read or loaded
-
-
-def _shards(indexes: Iterable[Path]) -> set[str]:
-    maps = (json.loads(index.read_text(encoding="utf-8"))["weight_map"] for index in indexes)
-    return {shard for weight_map in maps for shard in weight_map.values()}
 
 
 def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
