@@ -233,10 +233,10 @@ class Compiler:
                 f"{constraint.kind}: takes more than {limit_s:g} s to prepare (max_grammar_s), "
                 "allowed: a simpler one"
             )
-        if compiled.has_ended:
+        if compiled.process.has_ended:
             if self._closed:
                 raise OverloadedError(_UNLOADED)
-            if compiled.was_killed:
+            if compiled.process.was_killed:
                 raise OverloadedError(WENT_AWAY)
             raise RequestError(f"{constraint.kind}: too large to prepare, allowed: a smaller one")
 
@@ -264,7 +264,7 @@ def _is_worth_keeping(future: Future[Following]) -> bool:
         return True
     error = future.exception()
     if error is None:
-        return future.result().is_usable
+        return future.result().process.is_there
     return isinstance(error, RequestError) and not isinstance(error, _TookTooLongError)
 
 

@@ -52,7 +52,7 @@ class Following:
         masks: bool = True,
     ) -> None:
         """``grew`` is called when the process has taken another megabyte or more."""
-        self._process, self._constraint, self.masks_wanted = process, constraint, masks
+        self.process, self._constraint, self.masks_wanted = process, constraint, masks
         self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
         # Functions of grammar_process.py that are not answered, in order, and for which output each
         # is asked: weakly, or only a rare collection of garbage would end the process.
@@ -67,27 +67,10 @@ class Following:
         self._num_started += 1
         return Grammar(self, self._num_started)
 
-    @property
-    def has_ended(self) -> bool:
-        return self._process.has_ended
-
-    @property
-    def was_killed(self) -> bool:
-        """Another program has ended the process."""
-        return self._process.was_killed
-
-    @property
-    def is_usable(self) -> bool:
-        """The process is still there; any thread may ask."""
-        return self._process.is_there
-
-    def fileno(self) -> int:
-        return self._process.fileno()
-
     def begin(self, time_limit_s: float) -> None:
         """Has the grammar made; the process ends at the time limit."""
         self._unanswered.append((grammar_process.make, None))
-        self._process.ask(
+        self.process.ask(
             grammar_process.make,
             encode(self._constraint),
             time_limit_s=time_limit_s,
@@ -99,10 +82,10 @@ class Following:
         can't be made, OverloadedError where it takes long, as another one does.
         """
         until_s = time.monotonic() + timeout_s
-        while self._outcome is None and not self.has_ended:
+        while self._outcome is None and not self.process.has_ended:
             if not self.receive(until_s):
                 return False
-        if self._outcome is None or self.has_ended:
+        if self._outcome is None or self.process.has_ended:
             return True
         if self._outcome == (worker.FAILED, BlockingIOError.__name__.encode()):
             raise busy(self._constraint)
@@ -125,7 +108,7 @@ class Following:
     def wait_until(self, has_come: Callable[[], bool]) -> None:
         """Waits for answers; ends the process where none come in time."""
         until_s = time.monotonic() + self._limits.step_s + _SLACK_S
-        while not has_come() and not self.has_ended:
+        while not has_come() and not self.process.has_ended:
             if not self.receive(until_s):
                 self.end()  # stopped from outside
 
@@ -140,7 +123,7 @@ class Following:
             )
         if kind == worker.REFUSED:
             return RequestError(f"{option}: {answer.decode()}")
-        if self.was_killed:
+        if self.process.was_killed:
             return OverloadedError(WENT_AWAY)
         self.end()
         text = "too complex to follow any further, allowed: a simpler one"
@@ -153,17 +136,17 @@ class Following:
     def end(self) -> None:
         """Ends the process: its outputs fail. May be called from any thread."""
         self.num_bytes = 0
-        self._process.end()
+        self.process.end()
 
     def close(self) -> None:
         """Ends the process and the connection; by the thread that uses it."""
         self.end()
-        self._process.close()
+        self.process.close()
 
     def receive(self, until_s: float) -> bool:
         """Takes the next answer, after waiting for it until then; False where none came."""
         try:
-            found = self._process.next_answer(until_s - time.monotonic())
+            found = self.process.next_answer(until_s - time.monotonic())
         except SandboxEndedError:
             self.num_bytes = 0
             return True
@@ -180,8 +163,9 @@ class Following:
             grammar.take_mask(answer)
         elif grammar is not None:
             grammar.state = kind, answer
-        if not self.has_ended and abs(self._process.num_bytes - self.num_bytes) >= _NOTED_BYTES:
-            self.num_bytes = self._process.num_bytes
+        num_bytes = self.process.num_bytes
+        if not self.process.has_ended and abs(num_bytes - self.num_bytes) >= _NOTED_BYTES:
+            self.num_bytes = num_bytes
             self._grew()
         return True
 
@@ -195,7 +179,7 @@ class Following:
     ) -> None:
         self._unanswered.append((function, None if asking is None else weakref.ref(asking)))
         order = grammar_process.OUTPUT.pack(number, token_id)
-        self._process.ask(function, order, time_limit_s=self._limits.step_s)
+        self.process.ask(function, order, time_limit_s=self._limits.step_s)
 
 
 class Grammar:
@@ -205,7 +189,7 @@ class Grammar:
     """
 
     def __init__(self, following: Following, number: int) -> None:
-        self._following, self.number = following, number
+        self.following, self.number = following, number
         self.state: tuple[int, bytes] | None = None
         self._mask: bytes | None = following.first_mask
         self._sent_token: int | None = None
@@ -214,25 +198,22 @@ class Grammar:
 
     def __del__(self) -> None:
         if self._began:
-            self._following.drop(self.number)
+            self.following.drop(self.number)
 
     @property
     def is_ready(self) -> bool:
         """``mask`` would return at once."""
-        while self._mask is None and not self._following.has_ended:
-            if not self._following.receive(0.0):
+        while self._mask is None and not self.following.process.has_ended:
+            if not self.following.receive(0.0):
                 return False
         return True
-
-    def fileno(self) -> int:
-        return self._following.fileno()
 
     def mask(self) -> bytes:
         """A bit for each token, 1 where it may come next, the lowest bit first, in whole 32-bit
         words. Of a grammar that has become too complex it is the first one: ``follow`` refuses.
         """
-        self._following.wait_until(lambda: self._mask is not None)
-        return self._following.first_mask if self._mask is None else self._mask
+        self.following.wait_until(lambda: self._mask is not None)
+        return self.following.first_mask if self._mask is None else self._mask
 
     def take_mask(self, mask: bytes) -> None:
         """Keeps an answer, unless another token has been told since it was asked for."""
@@ -241,7 +222,7 @@ class Grammar:
 
     def tell(self, token_id: int) -> None:
         """Begins with ``follow`` of the same token."""
-        self._following.ask_state(self, token_id)
+        self.following.ask_state(self, token_id)
         self._sent_token, self._began, self._mask = token_id, True, None
 
     def follow(self, token_id: int) -> None:
@@ -254,15 +235,15 @@ class Grammar:
         if self._sent_token is None:
             self.tell(token_id)
         assert self._sent_token == token_id
-        self._following.wait_until(lambda: self.state is not None)
+        self.following.wait_until(lambda: self.state is not None)
         kind, answer = self.state or (worker.FAILED, b"")
         self.state = self._sent_token = None
         if kind != worker.DONE:
-            raise self._following.refusal(kind, answer, token_id)
+            raise self.following.refusal(kind, answer, token_id)
         self.is_complete = answer == grammar_process.IS_COMPLETE
         self.may_end = answer != grammar_process.GOES_ON
-        if self._following.masks_wanted and not self.is_complete:
-            self._following.ask_mask(self)
+        if self.following.masks_wanted and not self.is_complete:
+            self.following.ask_mask(self)
 
 
 def wait_for_masks(grammars: Iterable[Grammar], timeout_s: float) -> bool:
@@ -271,7 +252,7 @@ def wait_for_masks(grammars: Iterable[Grammar], timeout_s: float) -> bool:
     late = [grammar for grammar in grammars if not grammar.is_ready]
     while late and (left_s := until_s - time.monotonic()) > 0:
         poll = select.poll()
-        for descriptor in {grammar.fileno() for grammar in late}:
+        for descriptor in {grammar.following.process.fileno() for grammar in late}:
             poll.register(descriptor, select.POLLIN)
         poll.poll(1000 * left_s)
         late = [grammar for grammar in late if not grammar.is_ready]

@@ -223,7 +223,7 @@ def test_a_grammar_whose_process_is_killed_while_it_is_made_is_no_fault_of_its_c
 def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
     neighbour = made(processes, SMALL)()
     processes.limits = Limits(max_bytes=64 * MIB)
-    assert made(processes, Constraint("regex", (LARGE,))).has_ended
+    assert made(processes, Constraint("regex", (LARGE,))).process.has_ended
     neighbour.follow(ByteTokenizer().ids["a"])
     assert not neighbour.is_complete
 
@@ -235,7 +235,7 @@ def test_a_token_that_takes_too_long_ends_the_process(processes: GrammarProcesse
     following = made(processes, SMALL)
     with pytest.raises(RequestError, match="regex: too complex to follow any further"):
         follow_often(following(), ByteTokenizer().ids["a"])
-    assert following.has_ended
+    assert following.process.has_ended
     follow_often(neighbour, ByteTokenizer().ids["a"])
     assert eventually(lambda: len(children(program_id())) == 1)
 
@@ -249,8 +249,8 @@ def test_all_together_have_a_limit_and_the_largest_goes_first(
     assert 60 * MIB < first.num_bytes < 400 * MIB
     monkeypatch.setattr(compiling, "MAX_BYTES", first.num_bytes + 40 * MIB)
     second = made(processes, Constraint("regex", (LARGE + "b",)))
-    assert first.has_ended or second.has_ended
-    assert not small.has_ended
+    assert first.process.has_ended or second.process.has_ended
+    assert not small.process.has_ended
     assert processes.num_bytes <= compiling.MAX_BYTES
     assert eventually(lambda: len(children(program_id())) == 2)
 
@@ -307,7 +307,7 @@ def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
     assert len([one for one in links if one.startswith("socket:")]) == 1  # for orders
     assert len([one for one in own if one.startswith("socket:")]) == 1
     assert engines not in links | own
-    assert not held.has_ended
+    assert not held.process.has_ended
     again.close()
 
 
@@ -319,8 +319,8 @@ def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> 
     assert eventually(lambda: not Path("/proc", str(worker)).exists())
     with pytest.raises(OverloadedError, match="went away before it answered: try again"):
         follow_often(grammar, ByteTokenizer().ids["a"])
-    assert held.has_ended
-    assert not made(processes, SMALL).has_ended
+    assert held.process.has_ended
+    assert not made(processes, SMALL).process.has_ended
     assert program_id() != before
 
 

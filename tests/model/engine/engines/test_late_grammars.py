@@ -7,6 +7,8 @@ import random
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +29,8 @@ class SometimesLate(EveryThird):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random, self._ends = random.Random(seed), os.pipe()
+        process = SimpleNamespace(fileno=partial(int, self._ends[0]))  # nobody writes to the pipe
+        self.following: Any = SimpleNamespace(process=process)
         self._ready_s, self.num_late = 0.0, 0
 
     def __del__(self) -> None:
@@ -36,10 +40,6 @@ class SometimesLate(EveryThird):
     @property
     def is_ready(self) -> bool:
         return time.monotonic() >= self._ready_s
-
-    def fileno(self) -> int:
-        """A pipe's, to which nobody writes."""
-        return self._ends[0]
 
     def tell(self, token_id: int) -> None:
         if self._random.random() < 0.2:

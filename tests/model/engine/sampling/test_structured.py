@@ -374,7 +374,11 @@ class FakeCompiled:
         return None
 
     @property
-    def is_usable(self) -> bool:
+    def process(self) -> FakeCompiled:
+        return self
+
+    @property
+    def is_there(self) -> bool:
         return not self.has_ended
 
     def close(self) -> None:
