@@ -153,10 +153,6 @@ class Engine(ABC):
     def is_healthy(self) -> bool:
         return self.thread.is_healthy
 
-    @property
-    def num_unfinished(self) -> int:
-        return self.thread.num_unfinished
-
     def start(self) -> None:
         """Waits until the engine can serve; raises LoadError or what preparing it raised."""
         try:
@@ -301,7 +297,8 @@ class Engine(ABC):
 
     def _check_room(self, num_sequences: int) -> None:
         """Raises OverloadedError for more than fit, RequestError for more than ever do."""
-        max_queue_size, num_unfinished = self.setup.options.max_queue_size, self.num_unfinished
+        max_queue_size = self.setup.options.max_queue_size
+        num_unfinished = self.thread.num_unfinished
         most = self.max_num_seqs + max_queue_size
         parts = f"max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}"
         if num_sequences > most:

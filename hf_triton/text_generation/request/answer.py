@@ -84,16 +84,10 @@ class OneAnswer:
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
+        self.request_id, self.is_cancelled = responder.request_id, responder.is_cancelled
         self._on_close: Callable[[Any, Exception | None], None] = lambda *_: None
         self._lock = threading.Lock()
         self.is_closed = False
-
-    @property
-    def request_id(self) -> str:
-        return self._responder.request_id
-
-    def is_cancelled(self) -> bool:
-        return self._responder.is_cancelled()
 
     def fail(self, error: Exception) -> None:
         """Answers with the error, unless all was answered before."""

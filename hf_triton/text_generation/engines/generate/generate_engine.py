@@ -87,7 +87,7 @@ class GenerateEngine(Engine):
     @property
     def gauges(self) -> dict[str, int]:
         num_running = sum(sequence.finish_reason is None for sequence in list(self._batch))
-        num_waiting = max(0, self.num_unfinished - num_running)
+        num_waiting = max(0, self.thread.num_unfinished - num_running)
         return {"num_running": num_running, "num_waiting": num_waiting}
 
     def _remove(self, sequences: list[Sequence]) -> None:

@@ -180,7 +180,7 @@ class InFlightEngine(Engine):
         num_running, num_used = len(self._scheduler.holding), self._space.num_used
         return {
             "num_running": num_running,
-            "num_waiting": max(0, self.num_unfinished - num_running),
+            "num_waiting": max(0, self.thread.num_unfinished - num_running),
             "kv_cache_bytes": self.size.num_bytes,
             "kv_slots": self.size.max_num_seqs,
             "kv_slots_used": num_running,

@@ -61,7 +61,7 @@ class VllmEngine(Engine):
 
     @property
     def gauges(self) -> dict[str, int]:
-        num_unfinished = self.num_unfinished
+        num_unfinished = self.thread.num_unfinished
         num_running = min(self._num_running, num_unfinished)
         num_tokens = self._vllm.num_cache_tokens
         return {

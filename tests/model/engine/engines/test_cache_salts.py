@@ -47,7 +47,7 @@ class Client:
         sequence.cache_salt = self._salt
         self._engine.submit([sequence])
         answers.completion(0)
-        while self._engine.has_work() or self._engine.num_unfinished:
+        while self._engine.has_work() or self._engine.thread.num_unfinished:
             pass  # its slot is given back between two steps
 
 

@@ -80,7 +80,7 @@ def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engin
     assert len(answers.completion(1).token_ids) == 8
     assert len(answers.completion(3).token_ids) == LONG
     assert staying.finish_reason == "length"
-    assert eventually(lambda: engine.num_unfinished == 0)
+    assert eventually(lambda: engine.thread.num_unfinished == 0)
     assert eventually(lambda: engine.gauges["num_running"] == engine.gauges["num_waiting"] == 0)
     engine.cancel([leaving, staying])  # finished ones are left alone
     again = answers.sequence(5, [5, 6], max_tokens=8)
@@ -100,7 +100,7 @@ def test_an_engine_whose_only_request_was_cancelled_rests(
         engine.cancel([sequence])
         held.opened.set()
         assert isinstance(answers.wait(number + 1)[number], CancelledError)
-    assert eventually(lambda: engine.num_unfinished == 0)
+    assert eventually(lambda: engine.thread.num_unfinished == 0)
     num_calls = held.num_calls
     time.sleep(0.05)
     assert held.num_calls == num_calls
@@ -130,7 +130,7 @@ def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
     assert late.status == "UNAVAILABLE"
     assert answers.completion(2) == Completion("", (), "timeout", 2)
     assert answers.completion(3).finish_reason == "length"
-    assert eventually(lambda: engine.num_unfinished == 0)
+    assert eventually(lambda: engine.thread.num_unfinished == 0)
 
 
 def test_streams_get_every_token_as_it_comes_and_the_same_text(engine: Engine) -> None:
@@ -210,7 +210,7 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
         with pytest.raises(OverloadedError, match="stuck in a step"):
             submit(engine, answers, 2)
         held.opened.set()
-        assert eventually(lambda: engine.is_healthy and not engine.num_unfinished)
+        assert eventually(lambda: engine.is_healthy and not engine.thread.num_unfinished)
         submit(engine, answers, 3, max_tokens=4)
         assert len(answers.completion(3).token_ids) == 4
     assert [line for line in log_lines if "stuck" in line]

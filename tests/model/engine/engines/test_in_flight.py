@@ -112,7 +112,7 @@ def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngin
     engine.submit(asked[4:])
     assert len(answers.completion(4).token_ids) == 6
     assert not any(one.kept for one in asked), "nothing is kept of them"
-    assert engine.num_unfinished == 0
+    assert engine.thread.num_unfinished == 0
 
 
 def test_a_step_of_which_everything_was_cancelled_is_no_failure(

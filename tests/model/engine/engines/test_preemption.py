@@ -61,7 +61,7 @@ def completions(answers: Answers, first: int = 0) -> list[Completion]:
 def all_pages_are_back(engine: InFlightEngine) -> bool:
     return eventually(
         lambda: (
-            not engine.num_unfinished
+            not engine.thread.num_unfinished
             and not engine.has_work()
             and engine.gauges["kv_pages_used"] == 0
         )

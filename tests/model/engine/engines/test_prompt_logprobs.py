@@ -105,7 +105,7 @@ def check_engine(engine: Engine, model: Any) -> None:
                 assert completion.finish_reason == "length"
                 if sequence.params.num_prompt_logprobs is not None:
                     check(sequence, expected[number])
-        assert engine.num_unfinished == 0
+        assert engine.thread.num_unfinished == 0
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_callers_that_leave_free_their_places(engine: Engine, vllm: FakeVllm) ->
     submit(engine, answers, 4, max_tokens=8)
     assert answers.completion(4).finish_reason == "length"
     assert set(vllm.closed) <= set(leaving)
-    assert eventually(lambda: engine.num_unfinished == 0)
+    assert eventually(lambda: engine.thread.num_unfinished == 0)
     assert eventually(lambda: engine.gauges["num_running"] == engine.gauges["num_waiting"] == 0)
 
 
@@ -315,7 +315,7 @@ def test_who_uses_a_removed_adapter_finishes_before_it_goes(
     assert "lora_name: this adapter has been removed" in str(answers.results[1])
     vllm.held_after = None
     assert len(answers.completion(0).token_ids) == 4
-    assert eventually(lambda: not engine.num_unfinished)
+    assert eventually(lambda: not engine.thread.num_unfinished)
     engine.forget_removed_adapters()
     assert vllm.removed_adapters == set()
 

@@ -202,7 +202,7 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     def change() -> None:
         assert eventually(lambda: engine.metrics.num_generated_tokens > 6)
         engine.change_adapters(read_ahead)
-        going.append(engine.num_unfinished)
+        going.append(engine.thread.num_unfinished)
 
     with running(engine):
         thread = threading.Thread(target=change)

@@ -347,7 +347,7 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
         description="",
         unload_grace_s=0.0,
     )
-    responder: Any = SimpleNamespace(is_cancelled=lambda: False)
+    responder: Any = SimpleNamespace(request_id="", is_cancelled=lambda: False)
     reception = Reception(loaded, batched=False)
     text = np.array([b"abc"], dtype=np.object_)
     parameters = {"regex": "a", "timeout_ms": 5000}
