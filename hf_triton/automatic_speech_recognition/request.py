@@ -74,7 +74,7 @@ class SpeechReader:
     def read(self, fields: RequestFields) -> list[SpeechRow]:
         fields.check_parameters((*OPTIONS, *_SHARED, *SOUNDS))
         num_rows = fields.count_rows(*SOUNDS)
-        files, array = fields.raw_lists("audio"), fields.array("samples")
+        files, array = fields.raw_lists("audio"), fields.inputs.get("samples")
         arrays: list[Samples | None] = [None] * num_rows
         if array is not None:
             arrays = [*np.asarray(array, dtype=np.float32).reshape(num_rows, -1)]

@@ -32,7 +32,7 @@ def read_rows(
     fields.check_parameters((*columns, LIST) if takes_list else columns)
     if not takes_list or not fields.count_list(LIST):
         fields.count_rows(*columns)
-    elif fields.has_tensor(TEXT):
+    elif TEXT in fields.inputs:
         raise RequestError(f"{TEXT} and {LIST}: got both, send one of them")
     else:
         name = LIST

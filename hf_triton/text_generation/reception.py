@@ -84,7 +84,7 @@ class Reception:
         arrived_s = time.monotonic() - waited_ms / 1000
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
-        batched = self._batched and not fields.has_tensor("beam_width")
+        batched = self._batched and "beam_width" not in fields.inputs
         asked = _Arrived(replace(request, inputs={}, parameters={}), arrived_s, batched)
         question = self._tokenizer.question(fields)
         if question is not None:

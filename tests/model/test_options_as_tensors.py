@@ -33,9 +33,7 @@ class KnownNames:
     """Fields of a request that tell what parameters it may have."""
 
     names: frozenset[str] = frozenset()
-
-    def has_tensor(self, name: str) -> bool:
-        return False
+    inputs: tuple[str, ...] = ()
 
     def optional_texts(self, name: str) -> list[str | None]:
         return []

@@ -124,7 +124,7 @@ class PostprocessingStep(EncoderTask):
 
 
 def _array(fields: RequestFields, name: str) -> Any:
-    found = fields.array(name)
+    found = fields.inputs.get(name)
     if found is None:
         raise RequestError(f"{name}: missing")
     return found

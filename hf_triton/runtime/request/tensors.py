@@ -32,14 +32,14 @@ class RequestFields:
     def __init__(
         self, inputs: Mapping[str, Any], parameters: Mapping[str, Any], *, batched: bool
     ) -> None:
-        self._inputs, self._batched = inputs, batched
+        self.inputs, self._batched = inputs, batched
         self.parameters: dict[str, Any] = dict(parameters)
         self.num_rows = 1
         self._list: str | None = None  # the tensor whose elements are the rows
 
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
-        tensors = ((name, self._inputs.get(name)) for name in names)
+        tensors = ((name, self.inputs.get(name)) for name in names)
         found = (len(self._rows(name, tensor)) for name, tensor in tensors if tensor is not None)
         self.num_rows = next(found, 1)
         return self.num_rows
@@ -49,9 +49,9 @@ class RequestFields:
         tensors have one element, for every row, or as many. Returns False where the request does
         not have it. Raises RequestError for an empty list.
         """
-        if self._batched or not self.has_tensor(name):
+        if self._batched or name not in self.inputs:
             return False
-        self._list, self.num_rows = name, int(self.array(name).size)
+        self._list, self.num_rows = name, int(self.inputs[name].size)
         if not 1 <= self.num_rows <= MAX_TEXTS:
             got = f"a list of {self.num_rows}" if self.num_rows else "an empty list"
             raise RequestError(f"{name}: got {got}, allowed: 1 to {MAX_TEXTS} texts")
@@ -89,16 +89,9 @@ class RequestFields:
         self._check_size(name, MAX_TEXTS)
         return [list(row) for row in self._rows_of(name)]
 
-    def array(self, name: str) -> Any:
-        """A tensor with all its dimensions; None where the request has none."""
-        return self._inputs.get(name)
-
-    def has_tensor(self, name: str) -> bool:
-        return name in self._inputs
-
     def is_given(self, name: str) -> bool:
         """True if there is a tensor or a parameter of that name."""
-        return self.parameters.get(name) is not None or self.has_tensor(name)
+        return self.parameters.get(name) is not None or name in self.inputs
 
     def check_parameters(self, known: Iterable[str]) -> None:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
@@ -117,7 +110,7 @@ class RequestFields:
                 )
 
     def _check_size(self, name: str, most: int) -> None:
-        array = self.array(name)
+        array = self.inputs.get(name)
         if array is not None and array.size > most * self.num_rows:
             got = f"{array.size // self.num_rows} elements"
             raise RequestError(f"{name}: got {got}, allowed: at most {most}")
@@ -128,7 +121,7 @@ class RequestFields:
         return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
 
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
-        tensor = self._inputs.get(name)
+        tensor = self.inputs.get(name)
         given = self.parameters.get(name)
         if tensor is not None and given is not None:
             raise RequestError(f"{name}: given as a tensor and as a parameter, send one of them")

@@ -55,7 +55,7 @@ _NO_DATA = (
 
 def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
     """The values of each row by name, with defaults. Raises RequestError."""
-    if all(fields.has_tensor(name) for name in _NEVER_TOGETHER):
+    if all(name in fields.inputs for name in _NEVER_TOGETHER):
         raise RequestError(_NO_DATA)
     for given in fields.optional_texts(FIELD):
         # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.

@@ -45,7 +45,7 @@ class TokenizerDesk:
         if given is None:
             return None
         asked = read_object(TOKENIZER_QUESTION, text(TOKENIZER_QUESTION, given))
-        if asked.get("ask") == "tokenize" and fields.has_tensor("messages"):
+        if asked.get("ask") == "tokenize" and "messages" in fields.inputs:
             rows = read_rows(fields, self.reader.fields)
             checked = CheckedRequest(rows, [], [], frozenset(), self.reader)
             return Question(checked.num_characters, partial(self._of_chat, checked, asked))
