@@ -170,9 +170,9 @@ class HookedRequest:
     """
 
     def __init__(self, runner: HookRunner, arrived: Request, request: HookRequest) -> None:
-        self.request_id = arrived.request_id
         self._runner, self._arrived, self._request = runner, arrived, request
         self._inner = arrived.responder
+        self.request_id = self._inner.request_id
         self._may_fail = [True]  # pop is atomic: the thread that gets the item sends the error
 
     @property

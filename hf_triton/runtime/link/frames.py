@@ -65,7 +65,7 @@ class Frame(NamedTuple):
 def encode_request(request: Request, number: int) -> bytes:
     """The frame of a request. Raises RequestError: it is too large."""
     flags = request.may_stream * _MAY_STREAM | request.is_routed * _IS_ROUTED
-    texts = (request.request_id, request.written_parameters(), *request.outputs)
+    texts = (request.responder.request_id, request.written_parameters(), *request.outputs)
     try:
         return encode(Frame(REQUEST, number, flags, texts, request.inputs))
     except FrameTooLargeError as error:

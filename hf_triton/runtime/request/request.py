@@ -35,10 +35,6 @@ class Request:
         values, call = read_parameters(parameters), call_in(parameters)
         return cls(inputs, values, responder, call=call, **more)
 
-    @property
-    def request_id(self) -> str:
-        return self.responder.request_id
-
     def written_parameters(self) -> str:
         """The request's parameters as JSON, from which ``read`` reads them."""
         call = {} if self.call is None else {CALL: self.call.text}

@@ -158,7 +158,7 @@ class Router:
         if sticky is None:
             return request, None
         if sticky == REQUEST_ID:
-            return request, request.request_id or None
+            return request, request.responder.request_id or None
         if sticky in request.inputs:
             values = request.inputs[sticky].reshape(-1)[:1].tolist()
             return request, _text(values[0]) if values else None

@@ -5,7 +5,6 @@ choice a sequence.
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -261,15 +260,10 @@ def _bytes_of(piece: Any) -> list[int] | None:
         return None
     if fallback := _BYTE_FALLBACK.fullmatch(piece):
         return [int(fallback[1], 16)]
-    known = _bytes_by_character()
-    return [known[one] for one in piece] if all(one in known for one in piece) else None
-
-
-@functools.cache
-def _bytes_by_character() -> dict[str, int]:
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    return {character: byte for byte, character in bytes_to_unicode().items()}
+    known = {character: byte for byte, character in bytes_to_unicode().items()}
+    return [known[one] for one in piece] if all(one in known for one in piece) else None
 
 
 def _listed(entries: Iterable[str]) -> str:

@@ -77,7 +77,7 @@ def test_any_request_arrives_as_it_was_sent(request: Request, number: int) -> No
     assert frame is not None
     assert (frame.kind, frame.number) == (frames.REQUEST, number)
     found = read_request(frame, Caller)
-    assert found.request_id == request.request_id
+    assert found.responder.request_id == request.responder.request_id
     own = replace(request, inputs={}, responder=found.responder)
     assert replace(found, inputs={}) == own
     assert list(found.inputs) == list(request.inputs)

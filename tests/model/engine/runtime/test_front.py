@@ -139,7 +139,7 @@ def test_a_request_is_passed_on_as_it_is_and_answered(
     assert seed.tolist() == [2**64 - 1]
     assert str(taken.parameters) == "{'top_p': nan}"
     assert taken.outputs == ["text_output"]
-    assert taken.request_id == "r-7"
+    assert taken.responder.request_id == "r-7"
     assert not taken.may_stream
     assert not taken.is_routed
     text = np.array(["ü€😀".encode()], dtype=np.object_)

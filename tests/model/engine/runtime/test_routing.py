@@ -130,7 +130,7 @@ def test_a_request_reaches_its_arm_as_it_came(driver: Driver, tmp_path: Path) ->
         (taken,) = other.waits_for(1)
         assert taken.parameters == {"top_p": 0.5, "user": "bob"}
         assert taken.outputs == ["score", "text_output"]
-        assert taken.request_id == "r-1"
+        assert taken.responder.request_id == "r-1"
         assert taken.may_stream
         assert taken.is_routed
         assert taken.inputs["top_k"].dtype == np.int32
