@@ -11,6 +11,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engine.generation_rules import decoder_start
 from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from hf_triton.text_generation.generation_loading import (
     LoadedModel,
@@ -39,7 +40,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     own_prefix = apply_task_params(parts.model, options.task_specific_params)
     languages = Languages(
         parts.tokenizer,
-        parts.decoder_start,
+        decoder_start(parts.model),
         is_forced=parts.model.generation_config.forced_bos_token_id is not None,
         source_lang=options.source_lang,
         target_lang=options.target_lang,

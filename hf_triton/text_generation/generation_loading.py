@@ -42,7 +42,6 @@ from .options import MediaOptions, Options
 from .request.chat import ChatTemplate
 from .request.media_reader import MediaChatTemplate, MediaReader
 from .request.parsing import PromptReader
-from .sequence.sequence import DecoderStart
 from .sequence.source import Source
 from .structured.compiling import Compiler, GrammarProcesses
 
@@ -75,10 +74,6 @@ class ModelParts:
     model: Any
     media: MediaProcessor | None = None
     sources: tuple[Source, ...] = ()
-
-    @property
-    def decoder_start(self) -> DecoderStart | None:
-        return decoder_start(self.model)
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -203,7 +198,7 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
     """Arguments of any PromptReader that come from the model's files and its engine."""
     own, options = parts.model.generation_config, engine.setup.options
     return {
-        "decoder_start": parts.decoder_start,
+        "decoder_start": decoder_start(parts.model),
         "adapters": engine.adapters,
         "output_length": engine.output_length,
         "check_length": engine.check_length,
