@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hf_triton.runtime.request.chat_formats import with_counts
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Responder, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal
 
 from ..sequence.sequence import Sequence, TokenLogprobs, Update
 from .chat import ReasoningTokens
+from .chat_formats import with_counts
 
 Describe = Callable[[int], dict[str, Any]]
 _OF_PROMPTS = (

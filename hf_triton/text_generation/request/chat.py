@@ -14,13 +14,13 @@ from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import RequestError, reason
-from hf_triton.runtime.request.chat_formats import JSON, ChatFormat, format_of
 from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import kind_of
 from hf_triton.runtime.tokenizing.lengths import check_messages
 
 from ..structured.constraint import Constraint, Reasoning
 from . import as_taken
+from .chat_formats import JSON, ChatFormat, format_of
 
 _ITSELF = {"messages", "tools"}
 _LONGEST_ROLE = 40  # characters

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
 from hf_triton.runtime.request.tensors import RequestFields, each_row, shown, timeout_ms
 from hf_triton.runtime.tokenizing.lengths import check_characters
@@ -22,6 +21,7 @@ from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
 from .answer import OUTPUTS, wanted_outputs
 from .chat import ChatTemplate, ReasoningTokens
+from .chat_formats import ChatFormat
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.runtime.request.chat_formats import (
+from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.request.chat_formats import (
     REASONING_FORMS,
     TOOL_FORMS,
     ChatFormat,
     format_of,
 )
-from hf_triton.text_generation.options import Options
 
 PARAMETERS = {
     "type": "object",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
 from hf_triton.ports.openai.tool_calls.parameter_calls import typed, types_of
-from hf_triton.runtime.request.chat_formats import TOOL_FORMS, ChatFormat
+from hf_triton.text_generation.request.chat_formats import TOOL_FORMS, ChatFormat
 from tests.unit.openai_api.test_reading import CUTS, pieces_of, read
 
 Call = tuple[str, dict[str, Any]]

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
 from hf_triton.ports.openai.tool_calls.answer_reader import FoundCalls
-from hf_triton.runtime.request.chat_formats import ChatFormat
+from hf_triton.text_generation.request.chat_formats import ChatFormat
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.unit.openai_api.conftest import Translator

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.request.chat import ChatTemplate
+from hf_triton.text_generation.request.chat_formats import ChatFormat
 from hf_triton.text_generation.request.parsing import Generation, GenerationRequest, PromptReader
 from hf_triton.text_generation.request.sampling_json import FIELD
 from hf_triton.text_generation.sequence.request_options import OPTIONS

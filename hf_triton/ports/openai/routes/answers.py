@@ -24,7 +24,7 @@ from hf_triton.ports.openai.schema.logprobs import Offsets, Position, read_posit
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader, Call
 from hf_triton.ports.openai.triton.tensors import Chunk
-from hf_triton.runtime.request.chat_formats import read_counts, read_format
+from hf_triton.text_generation.request.chat_formats import read_counts, read_format
 
 Result = TypeVar("Result")
 # (which prompt, its chunk)

@@ -1,8 +1,8 @@
 """Reads one choice of a chat's answer as its model's family writes it.
 
-The forms are data (hf_triton/runtime/request/chat_formats.py). A text is a call only where it names
-a tool that the request has, with arguments that are a JSON object; any other stays text, up to its
-end: what looks like a call within it is none.
+The forms are data (hf_triton/text_generation/request/chat_formats.py). A text is a call only where
+it names a tool that the request has, with arguments that are a JSON object; any other stays text,
+up to its end: what looks like a call within it is none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hf_triton.ports.openai.tool_calls.written_values import (
     end_of_brackets,
     python_calls,
 )
-from hf_triton.runtime.request.chat_formats import (
+from hf_triton.text_generation.request.chat_formats import (
     JSON,
     MAX_HEAD,
     TOOL_FORMS,

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.written_values import after_space, decode, decode_whole
-from hf_triton.runtime.request.chat_formats import ToolForm
+from hf_triton.text_generation.request.chat_formats import ToolForm
 
 # That are looked at in an answer, which is read again after each call that can't be read.
 _MOST_MARKS = 200_000

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, OverloadedError
-from hf_triton.runtime.request.chat_formats import ChatFormat, read_counts, read_format
 from hf_triton.text_generation.request.answer import (
     OUTPUTS,
     Answer,
@@ -20,6 +19,7 @@ from hf_triton.text_generation.request.answer import (
     wanted_outputs,
 )
 from hf_triton.text_generation.request.chat import ChatTemplate, ReasoningTokens
+from hf_triton.text_generation.request.chat_formats import ChatFormat, read_counts, read_format
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs, Update

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.request.chat import ChatTemplate
+from hf_triton.text_generation.request.chat_formats import ChatFormat
 
 DEMO = Path(__file__).parents[4] / "demo" / "model"
 SECRET = "a message that no log may show"
