@@ -27,7 +27,6 @@ _ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 class DeclaredTensor:
     """One input or output. ``dims`` leave out the batch dimension; -1 is any size."""
 
-    name: str
     data_type: str
     dims: Shape
 
@@ -72,10 +71,8 @@ class DeclaredTensor:
 def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, DeclaredTensor]:
     """The tensors by name; ``tensors`` is ``input`` or ``output`` of the model's configuration."""
     return {
-        tensor["name"]: DeclaredTensor(
-            tensor["name"], tensor["data_type"], tuple(int(size) for size in tensor["dims"])
-        )
-        for tensor in tensors
+        one["name"]: DeclaredTensor(one["data_type"], tuple(map(int, one["dims"])))
+        for one in tensors
     }
 
 

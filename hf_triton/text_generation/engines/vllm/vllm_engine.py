@@ -168,8 +168,7 @@ class VllmEngine(Engine):
         self._remove(list(self._tasks))
         return drained
 
-    def _drain(self) -> list[Sequence]:
-        return self._drain_running()
+    _drain = _drain_running
 
     def _step(self) -> None:
         """Publishes new tokens of all sequences together."""
