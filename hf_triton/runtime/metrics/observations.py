@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat
 
 from ..errors import HookError
-from .histogram import Histogram, histogram_families
-from .publishing import Family, Sample
+from .publishing import Family, Histogram, Sample, histogram_families
 
 MAX_LABEL_CHARACTERS = 200
 Labels = tuple[tuple[str, str], ...]

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from .. import log
@@ -17,6 +19,7 @@ from ..repeating import Repeating
 PUBLISH_EVERY_S = 1.0
 _STILL_S = 0.02
 Key = tuple[str, tuple[tuple[str, str], ...]]
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,42 @@ class Family:
 
 def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
     return Family(name, help_text, counter, (Sample({}, float(value)),))
+
+
+class Histogram:
+    """The number of observations in each bucket; ``bounds`` are the buckets' upper bounds."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last one is beyond every bound
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+def histogram_families(
+    name: str, help_text: str, histograms: Mapping[tuple[tuple[str, str], ...], Histogram]
+) -> Iterator[Family]:
+    """The counters of a histogram, which Triton's Python backend lacks before 25.x: ``_bucket``,
+    ``_sum`` and ``_count``. The keys of ``histograms`` are their labels as sorted (name, value)
+    pairs, () without labels.
+    """
+    buckets, sums, counts = [], [], []
+    for pairs, histogram in histograms.items():
+        labels = dict(pairs)
+        bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+        below = list(accumulate(histogram.counts))
+        buckets += [
+            Sample({**labels, "le": bound}, float(n))
+            for bound, n in zip(bounds, below, strict=True)
+        ]
+        sums.append(Sample(labels, histogram.sum))
+        counts.append(Sample(labels, float(below[-1])))
+    yield Family(f"{name}_bucket", help_text, True, tuple(buckets))
+    yield Family(f"{name}_sum", help_text, True, tuple(sums))
+    yield Family(f"{name}_count", help_text, True, tuple(counts))
 
 
 class MetricsPublisher:

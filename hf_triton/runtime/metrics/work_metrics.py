@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from .histogram import SECONDS, Histogram, histogram_families
-from .publishing import Family, Sample, one_number
+from .publishing import SECONDS, Family, Histogram, Sample, histogram_families, one_number
 
 TURNED_AWAY = "turned away"  # an outcome: not admitted
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

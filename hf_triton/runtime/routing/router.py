@@ -17,9 +17,8 @@ from typing import Any
 from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError, reason
 from ..link.engine_pool import EnginePool
-from ..metrics.histogram import SECONDS
 from ..metrics.observations import Metric, Observations
-from ..metrics.publishing import Family, Sample
+from ..metrics.publishing import SECONDS, Family, Sample
 from ..repeating import Repeating
 from ..request.request import Request
 from ..request.responder import EndingResponder, attempt, status_and_text

@@ -7,8 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, histogram_families
-from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
+from hf_triton.runtime.metrics.publishing import (
+    SECONDS,
+    Family,
+    Histogram,
+    Sample,
+    histogram_families,
+    one_number,
+)
 
 from ..sequence.sequence import Sequence
 

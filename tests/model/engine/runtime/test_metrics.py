@@ -10,8 +10,13 @@ import torch
 from hf_triton.runtime.devices import device as devices
 from hf_triton.runtime.engine.triton_model import LoadMetrics
 from hf_triton.runtime.metrics import publishing
-from hf_triton.runtime.metrics.histogram import Histogram, histogram_families
-from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, Sample
+from hf_triton.runtime.metrics.publishing import (
+    Family,
+    Histogram,
+    MetricsPublisher,
+    Sample,
+    histogram_families,
+)
 from tests.support.triton import eventually
 
 LABELS = {"model": "demo"}
