@@ -167,9 +167,6 @@ class Adapters(Mapping[str, int]):
     def __len__(self) -> int:
         return len(self.current)
 
-    def number(self, key: int) -> int:
-        return self._numbers[key]
-
     @property
     def removed(self) -> set[int]:
         """The keys of adapters that are computed and can't be named any more."""
@@ -204,7 +201,7 @@ class Adapters(Mapping[str, int]):
     def _name(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> None:
         self.computed = computed
         self.current = {adapter.name: adapter for adapter in current}
-        self._numbers = {0: 0, **{one.key: number for number, one in enumerate(computed, 1)}}
+        self.numbers = {0: 0, **{one.key: number for number, one in enumerate(computed, 1)}}
 
     @contextmanager
     def applied(self, step: StepAdapters) -> Iterator[None]:

@@ -9,7 +9,6 @@ import torch
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters, RowAdapters, StepAdapters
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Part
-from hf_triton.text_generation.sequence.sequence import Sequence
 
 
 class StepMedia:
@@ -47,12 +46,10 @@ class AdaptedSteps:
         return any(sequence.lora_name is not None for sequence in step.sequences)
 
     def around(self, step: Step) -> AbstractContextManager[None]:
-        numbers = [self._number(sequence) for sequence in step.decodes]
+        by_key = self._adapters.numbers
+        numbers = [by_key[sequence.adapter_key] for sequence in step.decodes]
         for chunk in step.chunks:
-            numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
-        sampled = [self._number(sequence) for sequence in step.all_rows]
+            numbers += [by_key[chunk.sequence.adapter_key]] * (chunk.end - chunk.start)
+        sampled = [by_key[sequence.adapter_key] for sequence in step.all_rows]
         rows, own = (RowAdapters.of(each, self._device) for each in (numbers, sampled))
         return self._adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
-
-    def _number(self, sequence: Sequence) -> int:
-        return self._adapters.number(sequence.adapter_key)
