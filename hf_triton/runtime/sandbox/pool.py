@@ -168,12 +168,12 @@ class Sandbox:
 
     def __init__(self, ready: Callable[..., object] | None = None) -> None:
         """``ready`` is imported before there is a process, and called with ``start``'s content."""
-        self._server = ForkServer(ready)
+        self.server = ForkServer(ready)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[Process] = []
         self._numbers = itertools.count(1)
         self._closed = False
-        weakref.finalize(self, _end, self._server, self._idle)
+        weakref.finalize(self, _end, self.server, self._idle)
 
     def call(
         self,
@@ -208,16 +208,12 @@ class Sandbox:
             raise SandboxError(answer.decode())
         return answer
 
-    @property
-    def runs(self) -> bool:
-        return self._server.runs
-
     def start(self, content: bytes = b"") -> None:
         """Starts the program unless it runs. Raises ForkServerError: why ``ready`` failed."""
         with self._lock:
-            if not self._closed and not self._server.runs:
-                _end(self._server, self._idle)
-                self._server.start(content)
+            if not self._closed and not self.server.runs:
+                _end(self.server, self._idle)
+                self.server.start(content)
 
     def new_process(self) -> Process:
         """A process for its caller alone. Raises OverloadedError where none can be had."""
@@ -226,7 +222,7 @@ class Sandbox:
             with self._lock:
                 if self._closed:
                     raise OverloadedError("the model is being unloaded: try again later")
-                return Process(self._server, next(self._numbers))
+                return Process(self.server, next(self._numbers))
         except (ForkServerError, OSError):
             text = "no helper process can be started: try again later"
             raise OverloadedError(text) from None
@@ -235,11 +231,11 @@ class Sandbox:
         """Ends all processes; calls that wait fail."""
         with self._lock:
             self._closed = True
-            _end(self._server, self._idle)
+            _end(self.server, self._idle)
 
     def _idle_one(self) -> Process | None:
         with self._lock:
-            while self._idle and self._server.runs:  # else it dies soon
+            while self._idle and self.server.runs:  # else it dies soon
                 if (process := self._idle.pop()).is_there:
                     return process
                 process.close()

@@ -64,7 +64,7 @@ class GrammarProcesses:
         started, each request is refused with the reason.
         """
         with self._lock:
-            if self._problem or self._closed or self._sandbox.runs:
+            if self._problem or self._closed or self._sandbox.server.runs:
                 return
             try:
                 described = self._described()

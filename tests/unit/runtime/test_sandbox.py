@@ -187,7 +187,7 @@ def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleTyp
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
     assert eventually(lambda: not Path("/proc", str(worker)).exists())
     os.kill(program, signal.SIGKILL)
-    assert eventually(lambda: not sandbox.runs)
+    assert eventually(lambda: not sandbox.server.runs)
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
 
 
