@@ -73,7 +73,7 @@ def is_locked(folder: Path) -> bool:
     """Returns whether another hf-triton, or another thread, loads or changes a model."""
     try:
         descriptor = os.open(folder, _AS_FOLDER)
-    except OSError:  # such as one that was removed, which stays so
+    except (OSError, ValueError):  # it was removed, which stays so, or has a zero byte
         return False
     try:
         return not has_locked(descriptor)

@@ -39,7 +39,7 @@ async def _serve(settings: ProxySettings, parent: Parent) -> None:
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: report_bug("the ports' process failed", context.get("exception"))
     )
-    retries = RetryCoordinator(settings.abandoned_requests, say_line)
+    retries = RetryCoordinator(settings.abandoned_requests, say_line, settings.repository)
     parent.follow(retries.follow)
     await serve_ports(settings, parent.stop, tell_ready, retries)
 

@@ -15,16 +15,18 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from generator.repository.writing import is_locked
 from hf_triton.ports.call_files import AbandonedRequests, Stream, first_text
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.request_parameters import call_text
 from hf_triton.tritonserver.model_state import Cause, State
-from hf_triton.tritonserver.triton_texts import AWAY
+from hf_triton.tritonserver.triton_texts import AWAY, NOT_FOUND
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
@@ -97,11 +99,16 @@ def demand_of(line: bytes) -> Demand:
 class RetryCoordinator:
     """The requests of all ports of a process. Paths of files that they share with the models begin
     with ``prefix``; ``abandoned`` are those of requests that nobody waits for. ``say`` sends a line
-    to the supervisor.
+    to the supervisor of the models in ``repository``.
     """
 
-    def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
-        self.prefix, self._say = prefix, say
+    def __init__(
+        self,
+        prefix: str = "",
+        say: Callable[[bytes], None] = lambda _line: None,
+        repository: Path = Path(),
+    ) -> None:
+        self.prefix, self._say, self._repository = prefix, say, repository
         self.abandoned = AbandonedRequests(prefix)
         self.is_stopping = False
         self._models: Models = {}
@@ -145,6 +152,17 @@ class RetryCoordinator:
 
     def is_coming(self, name: str) -> bool:
         return self.model(name).is_coming
+
+    def why_loading(self, name: str) -> str:
+        """Why a model that is loaded for the first time is not there yet, "" for any other. The
+        supervisor does not know of a model that an apply adds before it is ready; the apply locks
+        its folder, as it does to remove one.
+        """
+        told, folder = self.model(name), self._repository / name
+        if told.state is State.LOADING:
+            return told.waits_for
+        is_unknown = told.state is State.ASLEEP and folder.parent == self._repository
+        return "is being loaded or removed by an apply" * (is_unknown and is_locked(folder))
 
     def coming(self) -> list[str]:
         """The Triton models that are down, and being brought back."""
@@ -327,9 +345,16 @@ class InFlight:
 
     def is_retryable(self, error: str) -> bool:
         """True if it is to be sent again: its error says that the model is not there, and the
-        model may come back.
+        model may come back. Raises RefusedError while the model is loaded for the first time.
         """
-        if not (self.may_be_sent_again and self._told.may_come_back and AWAY.search(error)):
+        if not self.may_be_sent_again:
+            return False
+        if not self._told.may_come_back:
+            if NOT_FOUND.search(error) and (why := self._coordinator.why_loading(self.model)):
+                text = f"model '{self.model}' {why}; try again"
+                raise RefusedError(503, text, {"Retry-After": "1"})
+            return False
+        if not AWAY.search(error):
             return False
         now = time.monotonic()
         is_known = self._told.is_coming or self._has_died() or error in (UNREACHABLE, STARTING)

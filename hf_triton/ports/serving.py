@@ -20,13 +20,12 @@ async def serve_ports(
     settings: ProxySettings,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    retries: RetryCoordinator | None = None,
+    retries: RetryCoordinator,
 ) -> None:
     """Serves until ``stop``; then accepts nothing more, and lets what is in flight end.
 
     Raises ServerError where a port can't be listened on.
     """
-    retries = retries or RetryCoordinator(settings.abandoned_requests)
     common = Shared(settings.access, settings.admin_key, retries, settings.repository)
     listeners: list[Listener] = []
     async with AsyncExitStack() as stack:

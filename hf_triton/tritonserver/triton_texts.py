@@ -14,8 +14,6 @@ READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVA
 # The reason of a load whose Python process ended meanwhile.
 PROCESS_DIED = "its Python process died while loading (out of memory?)"
 _DIED = "is not healthy"  # "Stub process 'm_0_0' is not healthy."
-# Triton's text for a model that it knows but has not loaded; others are "not found".
-NO_VERSION_IS_READY = "has no available versions"
 NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 # Texts by Triton, a front and a router about a model whose process has died, or is not back.
 AWAY = re.compile(

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import psutil
@@ -164,12 +165,20 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     assert [set(found) for found in answers] == [{reference.text(PROMPT, LENGTH)}] * len(WAYS)
 
 
-def test_requests_wait_while_an_ensemble_changes_behind_the_ports(tmp_path: Path) -> None:
+def test_requests_wait_for_a_changed_ensemble_and_an_added_model_says_that_it_loads(
+    tmp_path: Path,
+) -> None:
     entry = f"{{name: v, task: feature-extraction, model: {ROOT}/demo/embedding, layout: ensemble"
 
-    def say(batch_size: int) -> None:
-        models = f"models: [{entry}, max_batch_size: {batch_size}}}]\n"
+    def say(batch_size: int, more: str = "") -> None:
+        models = f"models: [{entry}, max_batch_size: {batch_size}}}{more}]\n"
         (tmp_path / "models.yaml").write_text(models, encoding="utf-8")
+
+    def apply() -> str:
+        command = run_module("generator", "apply", "--repository=repository")
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return done.stdout
 
     say(8)
     with started(tmp_path, ("generator",), (), free_ports(), {}) as served:
@@ -179,12 +188,15 @@ def test_requests_wait_while_an_ensemble_changes_behind_the_ports(tmp_path: Path
         with asking(*[partial(post, url, {"inputs": [text]})] * 3, pause_s=0.01) as answers:
             for batch_size in (16, 32):
                 say(batch_size)
-                command = run_module("generator", "apply", "--repository=repository")
-                done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-                assert "unloaded; requests wait until it is loaded again" in done.stdout
-                assert done.returncode == 0, done
+                assert "unloaded; requests wait until it is loaded again" in apply()
         found = [answer for each in answers for answer in each]
         assert {getattr(answer, "status", answer) for answer in found} == {200}, found
+
+        say(32, f", {{name: demo, task: text-generation, model: {DEMO_MODEL}}}")
+        with asking(partial(served.generate, "demo", PROMPT), pause_s=0.01) as (found,):
+            apply()
+        statuses = [status for status, _ in groupby(found, key=lambda answer: answer.status)]
+        assert statuses == [404, 503, 200], found
 
 
 def processes(triton: Triton) -> list[psutil.Process]:

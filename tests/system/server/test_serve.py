@@ -45,6 +45,8 @@ def test_good_models_serve_beside_bad_and_late_ones_until_a_graceful_stop(tmp_pa
     nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
     with serve(folder, models, environment=nowhere) as served:
         served.wait_for("late prints")
+        loading = served.generate("late", "x")
+        assert loading == Answer(503, {"error": "model 'late' is being loaded; try again"})
         os.kill(served.stub_pid("late"), signal.SIGKILL)
         served.wait_for("model 'late': failed to load: its Python process died while loading (")
         served.wait_for("; it is loaded again")

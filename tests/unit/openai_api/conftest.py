@@ -190,7 +190,7 @@ class Starter:
             access = structs.replace(access, callers=(*access.callers, Caller("openai", key)))
         openai = OpenAiPort(port, address, repository, media_hosts=media_hosts, **further)
         triton.abandoned_requests = left = f"{self.folder.name}/left_{port}_"
-        settings = ProxySettings(Listen(), openai, left, access, admin_key)
+        settings = ProxySettings(Listen(), openai, left, access, admin_key, repository)
         return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:
@@ -214,7 +214,7 @@ class Starter:
         self, triton: FakeTriton, settings: ProxySettings, port: int
     ) -> Translator:
         stop, ready = asyncio.Event(), asyncio.Event()
-        retries = RetryCoordinator(settings.abandoned_requests)
+        retries = RetryCoordinator(settings.abandoned_requests, repository=settings.repository)
         serving = asyncio.create_task(serve_ports(settings, stop, ready.set, retries))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

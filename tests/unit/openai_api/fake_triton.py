@@ -124,7 +124,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     abandoned_requests: str = ""
     left: list[str] = field(default_factory=list)
     num_indexed: int = 0
-    loading: set[str] = field(default_factory=set)
     num_away: int = 0
     waits: bool = True
 
@@ -140,8 +139,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return answer
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.name in self.loading:
-            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.name))
         if request.name not in self.models:
             text = f"Request for unknown model: '{request.name}' is not found"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.repository import served_record
+from generator.repository.writing import locked_model
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import of_text
 from hf_triton.ports.retries import Model as Told
@@ -15,6 +15,8 @@ from hf_triton.tritonserver.model_state import State
 from tests.support.triton import eventually, free_ports
 from tests.unit.openai_api.conftest import Reply, Starter, Translator
 from tests.unit.openai_api.fake_triton import Model
+
+LOADING = Told(state=State.LOADING, reason="is being loaded", waits_for="is being loaded")
 
 
 @pytest.mark.parametrize("name", ["nobody", "echo_stream", "stranger"])
@@ -63,7 +65,7 @@ def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
     name: str, folder: str, api: Translator
 ) -> None:
     gone = api.triton.models.pop(folder)
-    api.triton.loading.add(folder)
+    api.tell(**{name: LOADING})
     assert eventually(lambda: api.completion(model=name).status == 503)
     reply = api.completion(model=name)
     assert reply.error["message"] == f"model: '{name}' is being loaded; try again"
@@ -71,17 +73,16 @@ def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
     assert api.get(f"/v1/models/{name}").status == 503
     assert api.completion(model=f"{name}:adapter").status == 503
     api.triton.models[folder] = gone
-    api.triton.loading.clear()
-    assert eventually(lambda: api.completion(model=name).status == 200)
+    api.tell(**{name: Told()})
+    assert api.completion(model=name).status == 200
 
 
 def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> None:
     api = starter.api()
     api.triton.models.pop("whole")
-    api.triton.loading.add("whole")
 
     def told(state: State, reason: str) -> Reply:
-        api.tell(whole=Told(state=state, reason=reason))
+        api.tell(whole=Told(state=state, reason=reason, waits_for=reason))
         return api.completion(model="whole")
 
     reply = told(State.READY, "no file config.json")
@@ -107,7 +108,6 @@ def test_a_model_that_was_given_up_is_told_with_how_it_comes_back(
     assert api.completion().status == 200
     for name in () if is_known else names:
         api.triton.models.pop(name)
-        api.triton.loading.add(name)
     told = Told(True, failure=how, retry_s=60, reason=how, state=given_up)
     api.tell(**dict.fromkeys(names, told))
     if not is_known:
@@ -120,15 +120,18 @@ def test_a_model_that_was_given_up_is_told_with_how_it_comes_back(
         assert how in reply.error["message"]
 
 
-def test_what_is_to_be_served_is_known_by_the_repositorys_record(
+def test_a_model_that_is_loaded_for_the_first_time_is_a_503(
     starter: Starter, tmp_path: Path
 ) -> None:
-    served_record.write(tmp_path, ["echo", "labels", "late"])
     api = starter.api(repository=tmp_path)
-    api.triton.loading.add("unloaded")
-    assert api.completion(model="late").status == 503, "Triton is still to be told of it"
+    assert api.completion(model="late").status == 404
+    with locked_model(tmp_path / "late"):
+        assert api.completion(model="late").status == 503, "an apply adds it"
+    api.tell(late=LOADING)
+    assert eventually(lambda: api.completion(model="late").status == 503)
+    api.tell(late=Told(state=State.ASLEEP))
+    assert eventually(lambda: api.completion(model="late").status == 404), "to be loaded by hand"
     assert api.completion(model="labels").status == 404, "is of another task"
-    assert api.completion(model="unloaded").status == 404, "Triton remembers it"
     assert api.completion(model="l" * 10_000).status == 404
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_triton.ports.retries import Model as Told
+from hf_triton.tritonserver.model_state import State
+from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
 from tests.unit.openai_api.fake_triton import Model
 
@@ -58,10 +61,10 @@ def test_a_model_that_is_loaded_again_is_not_unknown_under_its_other_names(
     several: Translator,
 ) -> None:
     assert several.chat(model="gpt-4o-mini").status == 200
-    several.triton.loading |= {"chat", "chat_stream"}
     for name in ("chat", "chat_stream"):
         del several.triton.models[name]
-    assert several.chat(model="gpt-4o-mini").status == 503
+    several.tell(chat=Told(state=State.LOADING, waits_for="is being loaded"))
+    assert eventually(lambda: several.chat(model="gpt-4o-mini").status == 503)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from hf_triton.ports.openai.playground import routes
 from hf_triton.ports.retries import Model as Told
 from hf_triton.tritonserver.model_state import State
+from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
 
 PAGE = Path(routes.__file__).with_name("page")
@@ -105,5 +106,6 @@ def test_only_whole_models_that_are_there_are_asked(api: Translator) -> None:
     assert api.post("/v2/models/nobody/generate", words="a").status == 404
     reply = api.post("/v2/models/echo_stream/generate")
     assert (reply.status, reply.error["param"]) == (400, None)
-    api.triton.loading.add("stranger")
-    assert api.post("/v2/models/stranger/generate", words="a").status == 503
+    del api.triton.models["stranger"]
+    api.tell(stranger=Told(state=State.LOADING, waits_for="is being loaded"))
+    assert eventually(lambda: api.post("/v2/models/stranger/generate", words="a").status == 503)

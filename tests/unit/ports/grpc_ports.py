@@ -166,7 +166,8 @@ async def grpc_port(
     relaying = await asyncio.start_unix_server(triton.relay.serve, listen.grpc_socket)
     settings = ProxySettings(listen, None, triton.abandoned_requests, access, admin_key, folder)
     ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
-    triton.supervisor = Supervisor(retries := RetryCoordinator(triton.abandoned_requests))
+    retries = RetryCoordinator(triton.abandoned_requests, repository=folder)
+    triton.supervisor = Supervisor(retries)
     serving = asyncio.create_task(serve_ports(settings, triton.stop, ready.set, retries))
     await ready.wait()
     try:

@@ -247,7 +247,7 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        retries = RetryCoordinator(f"{folder}/left_")
+        retries = RetryCoordinator(f"{folder}/left_", repository=Path(folder))
         together = Shared(access, admin_key, retries, Path(folder))
         proxy = HttpProxy(together, path)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)

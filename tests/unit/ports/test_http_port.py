@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.serving import serve_ports
 from hf_triton.ports.settings import Access, Caller, ProxySettings
 from tests.support.triton import free_ports
@@ -230,7 +231,7 @@ async def test_metrics_need_no_key(tmp_path: Path) -> None:
     paths = (listen.http_socket, listen.metrics_socket)
     behind = [await asyncio.start_unix_server(triton.serve, path) for path in paths]
     settings = ProxySettings(listen, access=access)
-    serving = asyncio.ensure_future(serve_ports(settings, stop, ready.set))
+    serving = asyncio.ensure_future(serve_ports(settings, stop, ready.set, RetryCoordinator()))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     found = []
     for port in (listen.http_port, listen.metrics_port):

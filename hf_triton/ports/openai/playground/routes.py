@@ -117,8 +117,10 @@ class Playground:
     async def _config(self, name: str) -> Any:
         asleep = self._repository.configs({name}.intersection(self._retries.asleep()))
         config = asleep[0] if asleep else await self._triton.config(name)
-        if config is None and await self._triton.is_ready(name) is False:
-            raise model_is_loading(name)
+        told = self._retries.model(name)
+        why = told.waits_for if told.is_coming else self._retries.why_loading(name)
+        if config is None and why:
+            raise model_is_loading(name, why)
         if config is None:
             raise model_not_found(name, sorted(await self._triton.ready_models()))
         return config

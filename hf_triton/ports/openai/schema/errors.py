@@ -105,8 +105,8 @@ def model_not_found(name: str, served: list[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def model_is_loading(name: str) -> ApiError:
-    message = f"model: '{name[:100]}' is being loaded; try again"
+def model_is_loading(name: str, why: str) -> ApiError:
+    message = f"model: '{name[:100]}' {why}; try again"
     return ApiError(503, message, param="model", code="unavailable")
 
 

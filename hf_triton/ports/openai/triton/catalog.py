@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from generator.errors import TemplateError
 from generator.render import model_config
@@ -26,7 +26,6 @@ from generator.spec.task_sets import (
     EMBEDDING_TASKS,
     SPEECH_TASKS,
 )
-from generator.spec.triton_models import ENGINE_SUFFIX
 from hf_triton.ports.openai.schema.errors import (
     ApiError,
     bad_field,
@@ -36,7 +35,6 @@ from hf_triton.ports.openai.schema.errors import (
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
 from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
-from hf_triton.tritonserver.model_state import State
 
 SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
@@ -45,9 +43,9 @@ ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TAS
 _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.
 _MISSES_GOOD_FOR_S = 0.2
-_LONGEST_NAME = 255  # of a folder
 _ASK_AGAIN_S = 0.5
-Told = TypeVar("Told")
+# In this time a caller asks again who was told that a model is being loaded.
+_ASKED_AGAIN_S = 5.0
 
 
 class Repository:
@@ -93,12 +91,23 @@ class Catalog:
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
         self._read_at_s: float | None = None
+        self._was_loading_at_s = -math.inf  # when a model was, for the last time
         self._reading = asyncio.Lock()
 
     async def models(self, good_for_s: float = _GOOD_FOR_S) -> dict[str, ServedModel]:
-        """The models by name, read ``good_for_s`` ago at most. Raises ApiError."""
-        await self._while_away(partial(self._read_if_older, good_for_s))
-        return self._models
+        """The models by name, read ``good_for_s`` ago at most. Asks again while tritonserver is
+        away and will be started again. Raises ApiError.
+        """
+        ends_at_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                await self._read_if_older(good_for_s)
+                return self._models
+            except ApiError as error:
+                is_away = error.message == UNREACHABLE and self._retries.may_come_back
+                if not is_away or time.monotonic() > ends_at_s:
+                    raise
+            await self._retries.change(_ASK_AGAIN_S)
 
     async def _read_if_older(self, good_for_s: float) -> None:
         if self._is_older_than(good_for_s):
@@ -108,18 +117,6 @@ class Catalog:
 
     def _is_older_than(self, age_s: float) -> bool:
         return self._read_at_s is None or time.monotonic() - self._read_at_s >= age_s
-
-    async def _while_away(self, ask: Callable[[], Awaitable[Told]]) -> Told:
-        """Asks again while tritonserver is away and will be started again. Raises ApiError."""
-        ends_at_s = time.monotonic() + WAIT_S
-        while True:
-            try:
-                return await ask()
-            except ApiError as error:
-                is_away = error.message == UNREACHABLE and self._retries.may_come_back
-                if not is_away or time.monotonic() > ends_at_s:
-                    raise
-            await self._retries.change(_ASK_AGAIN_S)
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
@@ -132,10 +129,12 @@ class Catalog:
         if found is None:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         model = self._own_names.get(name, name.partition(":")[0])
-        if found is None and await self._is_to_be_served(model):
-            told = self._retries.not_ready().get(model)
-            if told is None or told.state is State.LOADING:
-                raise model_is_loading(name)
+        if found is None and (why := self._retries.why_loading(model)):
+            self._was_loading_at_s = time.monotonic()
+            raise model_is_loading(name, why)
+        if found is None and time.monotonic() - self._was_loading_at_s < _ASKED_AGAIN_S:
+            found = _of_name(name, await self.models(0.0))  # it may be ready since
+        if found is None and (told := self._retries.not_ready().get(model)):
             text = f"model: '{name[:100]}' is not ready: {told.failure or told.reason}"
             raise ApiError(503, text, "model", "unavailable", stays=told.state.is_lost)
         if found is None and tasks and name in self._elsewhere:
@@ -158,15 +157,6 @@ class Catalog:
             allowed = f"one of {', '.join(self._named(tasks))}" if found else "none is ready"
             raise bad_field("model", "none", allowed)
         return found[0]
-
-    async def _is_to_be_served(self, name: str) -> bool:
-        """True if Triton is loading it, or has yet to be told to after a restart."""
-        served = self._repository.to_be_served()
-        if len(name) > _LONGEST_NAME or (served is not None and name not in served):
-            return False
-        parts = (name, name + ENGINE_SUFFIX)
-        ready = [await self._while_away(partial(self._triton.is_ready, one)) for one in parts]
-        return False in ready or (served is not None and ready[0] is None)
 
     async def changed(self, model: ServedModel) -> ServedModel | None:
         """The model as it is now, if it has changed since; else None. Raises ApiError."""

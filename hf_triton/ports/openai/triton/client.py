@@ -37,7 +37,7 @@ from hf_triton.ports.triton_calls import (
     triton_channel,
 )
 from hf_triton.runtime.request.request_parameters import CACHE_SALT, CALLER, TOKENIZER_QUESTION
-from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY, NOT_FOUND
+from hf_triton.tritonserver.triton_texts import NOT_FOUND
 
 _LENGTHS_GOOD_FOR_S = 10.0
 _TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
@@ -154,18 +154,6 @@ class Triton:
 
     async def config(self, model: str) -> Any:
         """A model's ModelConfig; None where it is gone. Raises ApiError."""
-        found = await self._config(model)
-        return None if isinstance(found, str) else found
-
-    async def is_ready(self, model: str) -> bool | None:
-        """True if a version of it is ready; None if Triton knows no such model."""
-        found = await self._config(model)
-        if isinstance(found, str):
-            return False if NO_VERSION_IS_READY in found else None
-        return True
-
-    async def _config(self, model: str) -> Any:
-        """The ModelConfig, or what Triton says where it has none. Raises ApiError."""
         request = service_pb2.ModelConfigRequest(name=model)
         try:
             with errors_translated():
@@ -173,7 +161,7 @@ class Triton:
         except ApiError as error:
             if error.status == 504 or error.message == UNREACHABLE:
                 raise
-            return error.message
+            return None
         return answer.config
 
     async def generate(
