@@ -111,14 +111,13 @@ class _Builder:
         if self.parser.check_event(yaml.StreamEndEvent):
             return None
         self.parser.get_event()  # document start
-        root = self.node("")
+        root = self.node(self.parser.get_event(), "")
         self.parser.get_event()  # document end
         if not self.parser.check_event(yaml.StreamEndEvent):
             self.stop(self.parser.peek_event(), "", "a second YAML document; one is allowed")
         return None if root.value is None else root
 
-    def node(self, where: str) -> Node:
-        event = self.parser.get_event()
+    def node(self, event: Any, where: str) -> Node:
         self.refuse_references(event, where)
         if isinstance(event, yaml.ScalarEvent):
             return self.scalar(event, where)
@@ -141,17 +140,16 @@ class _Builder:
 
     def sequence(self, where: str) -> list[Node]:
         items: list[Node] = []
-        while not self.parser.check_event(yaml.SequenceEndEvent):
-            items.append(self.node(f"{where}[{len(items)}]"))
-        self.parser.get_event()
+        while not isinstance(event := self.parser.get_event(), yaml.SequenceEndEvent):
+            items.append(self.node(event, f"{where}[{len(items)}]"))
         return items
 
     def mapping(self, where: str) -> dict[Key, Node]:
         entries: dict[Key, Node] = {}
         first_line: dict[str, int] = {}
-        while not self.parser.check_event(yaml.MappingEndEvent):
-            key = self.key(where)
-            node = self.node(key.where)
+        while not isinstance(event := self.parser.get_event(), yaml.MappingEndEvent):
+            key = self.key(event, where)
+            node = self.node(self.parser.get_event(), key.where)
             if key.name in first_line:
                 line = first_line[key.name]
                 twice = f"key given twice, first in line {line}"
@@ -159,15 +157,13 @@ class _Builder:
             else:
                 first_line[key.name] = key.line
                 entries[key] = node
-        self.parser.get_event()
         return entries
 
-    def key(self, where: str) -> Key:
-        event = self.parser.peek_event()
+    def key(self, event: Any, where: str) -> Key:
         self.refuse_references(event, where)
         if not isinstance(event, yaml.ScalarEvent):
             self.stop(event, where, "a map's key must be text, got a list or a map")
-        node = self.node(where)
+        node = self.scalar(event, where)
         if not isinstance(node.value, str):
             self.note(event, where, f"a map's key must be text, got {event.value!r}; quote it")
         name = str(event.value)
