@@ -67,12 +67,12 @@ def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
     if DIGEST_PARAMETER.encode() in config:
         config = _LINE.sub(b"", config)
     config = config.rstrip(b"\n") + b"\n"
-    line = parameter_line(DIGEST_PARAMETER, _digest({**files, CONFIG_FILE: config}))
+    line = parameter_line(DIGEST_PARAMETER, f'"{_digest({**files, CONFIG_FILE: config})}"')
     return {**files, CONFIG_FILE: config + line.encode()}
 
 
-def parameter_line(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+def parameter_line(key: str, quoted: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: {quoted} }} }}\n'
 
 
 def without_fingerprint(config: bytes) -> bytes:

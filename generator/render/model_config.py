@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LACKED_HERE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # by this process: the file may be good
 
 
-@functools.lru_cache(maxsize=4096)
 def check(text: str, name: str) -> None:
     try:
         config: Any = parse(text)

@@ -25,6 +25,7 @@ from hf_triton.runtime.regular_file import read_json
 
 # The files that Triton's own backends load, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+_json_text = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
 
 
 def newest_json(folder: Path, name: str) -> Any:
@@ -49,8 +50,7 @@ def data_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
 
 
 def json_bytes(values: object) -> bytes:
-    written = json.dumps(values, sort_keys=True, allow_nan=False)
-    return (msgspec.json.format(written) + "\n").encode()  # quicker than json's indent
+    return (msgspec.json.format(_json_text(values)) + "\n").encode()  # quicker than json's indent
 
 
 def _values(model: TritonModel, repository: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,6 @@ class EnsembleTensors(NamedTuple):
     computed: Tensor
 
 
-@functools.lru_cache(maxsize=4096)
 def _ensemble_tensors(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
     """``outer`` is the config of the task as a single model, ``output`` the task's OUTPUT."""
     single: Any = model_config.parse(outer)
@@ -114,19 +113,17 @@ _read = operator.attrgetter(*_EntryOfForm._fields[:-2])
 
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
-    parameters = model.parameters
+    (config, module), parameters = _texts(model, task), model.parameters
     if model.runs_python and task.library:  # which code of the library the folder is for
         version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
         parameters[LIBRARY_PARAMETER] = version
     if model.role not in ("front", "ensemble") and (found := fingerprint(model.spec)):
         # By which a local folder that was changed in place is seen.
         parameters[LOCAL_FILES_PARAMETER] = found
-    lines = (parameter_line(name, quote(value)[1:-1]) for name, value in parameters.items())
-    config = "".join([render_config(model, task), *lines])
-    files = {CONFIG_FILE: config.encode(), **data_files(model, repository)}
+    lines = (parameter_line(name, quote(value)) for name, value in parameters.items())
+    files = {CONFIG_FILE: "".join([config, *lines]).encode(), **data_files(model, repository)}
     if model.runs_python:
-        folder = FRONT_FOLDER if model.role == "front" else task.folder.name
-        files[MODEL_FILE] = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model).encode()
+        files[MODEL_FILE] = module
         if model.role != "front" and model.spec.hooks is not None:
             files[HOOKS_FILE] = model.spec.hooks.content
     return dict(sorted(with_digest(files).items()))
@@ -134,38 +131,42 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
 
 def render_config(model: TritonModel, task: Task) -> str:
     """A config.pbtxt but for its parameters. Raises TemplateError unless Triton would load it."""
-    form, name = _config_form(model, task), model.spec.name
+    return _texts(model, task)[0]
+
+
+def _texts(model: TritonModel, task: Task) -> tuple[str, bytes]:
+    """A config.pbtxt but for its parameters, and model.py."""
     try:
-        model_config.check(form, _of_form(model).name)
+        config, module = form_of(_alike(model), task)
     except TemplateError as error:
-        raise TemplateError(str(error).replace(_NAME, name)) from None
-    return form.replace(_NAME, quote(name)[1:-1])
+        raise TemplateError(str(error).replace(_NAME, model.spec.name)) from None
+    return config.replace(_NAME, quote(model.spec.name)[1:-1]), module
 
 
-def _config_form(model: TritonModel, task: Task) -> str:
-    if model.role == "ensemble" or model.is_step:
-        return _part_form(model, task)
-    return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model)
+@functools.lru_cache(maxsize=4096)
+def form_of(model: TritonModel, task: Task) -> tuple[str, bytes]:
+    """The texts of all models that are ``_alike``; no model.py where no Python of ours runs."""
+    config, module = _config(model, task), ""
+    model_config.check(config, model.name)
+    if model.runs_python:
+        folder = FRONT_FOLDER if model.role == "front" else task.folder.name
+        module = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model)
+    return config, module.encode()
 
 
-def _part_form(model: TritonModel, task: Task) -> str:
-    single = TritonModel(model.spec.name, "whole", model.spec)
-    outer = _config_form(single, task)
+def _config(model: TritonModel, task: Task) -> str:
+    if model.role != "ensemble" and not model.is_step:
+        return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model)
+    outer = _config(TritonModel(_NAME, "whole", model.spec), task)
     tensors = _ensemble_tensors(outer, model.spec.ensemble or Ensemble(), task.output)
     return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model, tensors=tensors)
 
 
-def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> str:
-    return _form(template_environment(task.folder.parent), name, model=_of_form(model), **values)
+def _rendered(task: Task, name: str, model: TritonModel, **values: object) -> str:
+    return rendered(template_environment(task.folder.parent), name, model=model, **values)
 
 
-@functools.lru_cache(maxsize=4096)
-def _form(environment: jinja2.Environment, name: str, **values: Hashable) -> str:
-    """A template's text. All its values are part of the cache's key."""
-    return rendered(environment, name, **values)
-
-
-def _of_form(model: TritonModel) -> TritonModel:
+def _alike(model: TritonModel) -> TritonModel:
     """A model as templates see it: equal for all that are alike."""
     spec, suffix = model.spec, model.name[len(model.spec.name) :]
     entry: Any = _EntryOfForm._make((*_read(spec), spec.options.get("pipeline"), _NAME))
@@ -180,7 +181,7 @@ def quote(text: str) -> Markup:
         plain = 0x20 <= byte < 0x7F and byte not in b'"\\'
         return chr(byte) if plain else f"\\{byte:03o}"
 
-    return Markup('"{}"').format(Markup("".join(map(escape, text.encode()))))  # noqa: S704
+    return Markup(f'"{"".join(map(escape, text.encode()))}"')  # noqa: S704
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,7 +34,8 @@ def add_to_model(work: Path, line: str) -> str:
     """Ends the task's model.py with one more line; returns its text."""
     model = work.parent / "templates/fake_task/model.py.j2"
     model.write_text(f"{model.read_text()}{line}\n")
-    model_folder.template_environment.cache_clear()  # a process reads a template once
+    model_folder.form_of.cache_clear()  # a process reads a template once
+    model_folder.template_environment.cache_clear()
     return model.read_text()
 
 

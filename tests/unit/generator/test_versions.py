@@ -73,7 +73,8 @@ def test_routing_that_is_read_while_serving_is_not_in_the_digest() -> None:
 
 def test_adapters_that_are_read_while_serving_are_not_in_the_digest() -> None:
     def digest_of(names: str, adapters: str = "1/adapters.json") -> str:
-        config = RENDERED["config.pbtxt"] + b"\n" + line("hf_triton_adapters", names).encode()
+        added = line("hf_triton_adapters", f'"{names}"').encode()
+        config = RENDERED["config.pbtxt"] + b"\n" + added
         files = {**RENDERED, "config.pbtxt": config, adapters: names.encode()}
         return digest_in(with_digest(files)["config.pbtxt"])
 
