@@ -108,6 +108,9 @@ def compare(
     blocked = _not_a_folder(folder)
     if blocked:
         return ModelPlan(folder, (), {}, False, blocked, force_helps=False)
+    if not os.path.lexists(folder):
+        new = tuple(Change(path, Action.CREATE, None, file) for path, file in files.items())
+        return ModelPlan(folder, new, {}, False, keeps_edits=keep_edits)
     with readable_errors():
         known, blocked, interrupted = _read_manifest(folder, files)
     version = versions.current_version(known)

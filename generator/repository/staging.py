@@ -47,19 +47,17 @@ def write(path: str, content: bytes) -> None:
 
 
 def create(path: str, content: bytes) -> None:
-    """Writes a file where none is, its folder too; a script can be run."""
-    mode = 0o777 if is_script(content) else 0o666
+    """Writes a file where none is; a script can be run."""
+    descriptor = _created(path, 0o777 if is_script(content) else 0o666)
     try:
-        descriptor = _created(path, mode)
-    except FileNotFoundError:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _created(path, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
     except OSError as error:
         error.filename = error.filename or path  # a full disk names none
         raise
+    finally:
+        os.close(descriptor)
 
 
 def _created(path: str, mode: int) -> int:
@@ -113,22 +111,24 @@ def install(
     is_new = not os.path.lexists(folder)
     stage = folder.with_name(f".{folder.name}{TEMPORARY_SUFFIX}") if is_new else folder / STAGE
     with readable_errors():
-        if os.path.lexists(folder / STAGE):
-            finish(folder)
-        old = _manifest(folder)
-        remove_tree(stage)
+        if os.path.lexists(stage):
+            (remove_tree if is_new else finish)(stage if is_new else folder)
         try:
+            for parent in sorted({"", *parents(new)}, key=len):
+                os.mkdir(f"{stage}/{parent}")  # noqa: PTH102
             for path, content in new.items():
                 create(f"{stage}/{path}", content)
+            if is_new:
+                create(f"{stage}/{MANIFEST_FILE}", manifest.to_bytes(files))
+                stage.rename(folder)
+                return
+            old = _manifest(folder)
             _carry_on(folder, stage, new, files, old, carried)
             write(f"{stage}/{MANIFEST_FILE}", manifest.to_bytes(files))
         except BaseException:
             remove_tree(stage)
             raise
-        if is_new:
-            stage.rename(folder)
-        else:
-            _place(folder, stage, old, files)
+        _place(folder, stage, old, files)
 
 
 def finish(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from generator.render import manifest, model_folder
 from generator.render.manifest import MANIFEST_FILE
 from generator.repository import writing
+from tests.support.full_disk import files_of_at_most
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL, snapshot
 
@@ -323,15 +324,19 @@ def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.Monk
     assert run("generate") == (130, "", "hf-triton: interrupted\n")
 
 
-def test_a_full_disk_is_a_message(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: str, target: str) -> None:
-        raise OSError(28, "No space left on device", source)
-
-    (work / "models.yaml").write_text(ONE_MODEL)
-    monkeypatch.setattr(os, "replace", full)
-    code, _, err = run("generate")
+@pytest.mark.parametrize("name", ["demo", "other"])  # one that is there, and a new one
+def test_a_full_disk_is_a_message_and_leaves_the_old(
+    name: str, made: Path, work: Path, run: Run
+) -> None:
+    before = snapshot(made)
+    text = ONE_MODEL.replace("demo", name).replace("org/name", "org/new")
+    (work / "models.yaml").write_text(text)
+    with files_of_at_most(10):
+        code, _, err = run("generate")
     assert code == 1
-    assert "No space left on device" in err
+    assert "File too large" in err
+    assert snapshot(made) == before
+    assert [path.name for path in made.iterdir()] == ["demo"]
 
 
 def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> None:
