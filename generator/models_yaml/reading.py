@@ -205,7 +205,8 @@ class _Loader:
             self.report.add(given["task"], f"unknown task {schema.show(given['task'])}{hint}")
         options = self.options(given.get("options"), task, node) if task else {}
         if "streaming" not in given or "streaming" in wrong:
-            found = dataclasses.replace(found, streaming=task is not None and task.streams)
+            streams = task is not None and task.streams
+            object.__setattr__(found, "streaming", streams)  # a tenth of what `replace` takes
         entry = Entry(given, node, found, wrong, task, options)
         self.entries.append(entry)
         for place, message in broken_rules(entry):
@@ -225,7 +226,7 @@ class _Loader:
         for name, message in getattr(options, "problems", list)():
             place = node.get(name) if node is not None else None
             self.refuse(place or model, message if place else f"options.{name}: {message}", model)
-        return {name: getattr(options, name) for name in task.options}
+        return dict(vars(options))
 
     def refuse(self, place: Node, message: str, model: Node) -> None:
         """Notes a problem of one model, which it names where the value comes from the defaults."""

@@ -213,7 +213,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _checked(kind: Any, value: object, base: Path | None) -> Any:
-    from pydantic import ValidationError
+    from pydantic_core import ValidationError
 
     try:
         return _adapter(kind).validate_python(value, context=base)
@@ -225,7 +225,7 @@ def _joined(
     found: list[Mistake], made: Callable[[], T], rules: Callable[[T], Iterable[Mistake]]
 ) -> T:
     """Raises Refused with the mistakes ``found`` before, of making it, and of its ``rules``."""
-    from pydantic import ValidationError
+    from pydantic_core import ValidationError
 
     try:
         value = made()
