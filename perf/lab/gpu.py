@@ -3,9 +3,9 @@
 
 ``check``: greedy tokens of each kind of decoder beside the CPU's ``generate``, decodes captured and
 eager, over pages full of NaN, and after a step that failed. ``time``: tokens/s of two Llamas
-beside what the card's bandwidth allows. On a CPU both run with tiny models, whose times mean
-nothing. BAD is wrong; what is logged says which attention and graphs were taken, and why not
-others. Exit code 1: something is wrong or failed.
+beside what the card's bandwidth allows, and with torch.compile on their layers. On a CPU both run
+with tiny models, whose times mean nothing. BAD is wrong; what is logged says which attention and
+graphs were taken, and why not others. Exit code 1: something is wrong or failed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engines.in_flight import in_flight_engine as in_flight
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.forward.paged import page_runner
+from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -117,7 +119,9 @@ def answers(engine: InFlightEngine, asked: Items[tuple[list[int], int]]) -> list
 
 
 @contextmanager
-def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFlightEngine]:
+def engine_on(
+    model: Any, device: torch.device, *, prepare: Any = lambda _: None, **options: Any
+) -> Iterator[InFlightEngine]:
     """Makes the engine as the product does; pages are on for a CPU too."""
     setup = EngineSetup(
         model=model,
@@ -126,7 +130,7 @@ def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFl
         eos_token_ids=frozenset(),
         num_threads=1,
         free_bytes=free_bytes,
-        prepare=lambda _: None,
+        prepare=prepare,
         compiled=False,
     )
     engine = InFlightEngine(setup)
@@ -182,8 +186,8 @@ def check(device: torch.device, only: str | re.Pattern[str]) -> bool:
 def measure(device: torch.device, only: str | re.Pattern[str]) -> bool:
     print(f"a copy: {_bytes_per_s(device) / 1e9:,.0f} GB/s read and written", flush=True)
     shapes = [one for one in SHAPES if (one == "tiny") == (device.type == "cpu")]
-    cases = [one for one in shapes if re.search(only, one)]
-    return sum(_report_case(_measure, device, one) for one in cases) == len(cases)
+    cases = [(one, way) for one in shapes if re.search(only, one) for way in ("plain", "compiled")]
+    return sum(_report_case(_measure, device, *case) for case in cases) == len(cases)
 
 
 def _report_case(run: Any, device: torch.device, *case: str) -> bool:
@@ -243,14 +247,17 @@ def _bytes_per_s(device: torch.device) -> float:
     return 2 * num_bytes / best_s
 
 
-def _measure(device: torch.device, shape: str) -> tuple[str, str]:
-    copied_s, found = _bytes_per_s(device), []
+def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
+    compiled, copied_s, found = way == "compiled", _bytes_per_s(device), []
     on_gpu, on_cpu = (torch.bfloat16, _NUM_SEQS), (torch.float32, _NUM_SEQS[:1])
     dtype, counts = on_gpu if device.type == "cuda" else on_cpu
     model = random_model("llama", shape, device, dtype)
     weights = sum(one.nbytes for one in model.parameters())
     weights -= model.get_input_embeddings().weight.nbytes
-    with engine_on(model, device, max_num_seqs=max(counts), max_model_len=512) as engine:
+    more: dict[str, Any] = {"prepare": _compile_layers} if compiled else {}
+    apart = patch.object(page_runner, "row_attention", torch.compiler.disable(row_attention))
+    served = engine_on(model, device, max_num_seqs=max(counts), max_model_len=512, **more)
+    with apart if compiled else nullcontext(), served as engine:
         per_token = sum(one.bytes_per_token for one in engine.runner.cache.shapes)
         for count in counts:
             draw = random.Random(count)
@@ -262,6 +269,17 @@ def _measure(device: torch.device, shape: str) -> tuple[str, str]:
             of = f"{tokens_s / bound:.0%} of what reading allows"
             found.append(f"{count} sequences {tokens_s:,.0f} tokens/s, {of}")
         return f"{'; '.join(found)}; run by {engine.runner.name}", ""
+
+
+def _compile_layers(model: Any) -> None:
+    """Compiles what a layer computes beside attention over pages. Runs on the engine's thread,
+    whose settings count, after the trials at load, whose caches would take many variants.
+    """
+    from torch._dynamo import config
+
+    config.fail_on_recompile_limit_hit = True  # else the rest runs as it is
+    for layer in model.model.layers:
+        layer.compile(dynamic=True, backend="inductor" if model.device.type == "cuda" else "eager")
 
 
 def _took_s(engine: InFlightEngine, prompts: Items[list[int]], num_tokens: int) -> float:

@@ -49,10 +49,11 @@ def test_answers_that_differ_from_generates_are_bad(
 
 def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.measure(CPU, "tiny")
-    copied, timed = capsys.readouterr().out.splitlines()
+    copied, plain, compiled = capsys.readouterr().out.splitlines()
     assert copied.startswith("a copy: ")
-    assert timed.startswith("tiny: 1 sequences ")
-    assert "% of what reading allows; run by packed" in timed
+    assert plain.startswith("tiny, plain: 1 sequences ")
+    assert "% of what reading allows; run by packed" in plain
+    assert compiled.startswith("tiny, compiled: 1 sequences ")
 
 
 @pytest.mark.parametrize(
