@@ -40,14 +40,12 @@ def first_agreeing(
     taken: str = "run by",
     told: str = "logits differ by {:.2g} of their range",
     names_first: bool = False,
-    unfit: type[Exception] | tuple[type[Exception], ...] = (),
     give_back: Callable[[], object] = lambda: None,
 ) -> tuple[C | None, str]:
     """The first candidate, of pairs with a name, whose numbers differ from the reference by at most
     ``tolerance``. One log line says which is ``taken`` and why none before it; where it is the
     first of all, only with ``names_first``. Where none agrees: None, and why, candidate by
-    candidate. One that raises ``unfit`` (the model is not of its kind) is not mentioned.
-    ``give_back`` is called for each rejected one. Raises LoadErrors of candidates.
+    candidate. ``give_back`` is called for each rejected one. Raises LoadErrors of candidates.
     """
     names: dict[str, dict[str, None]] = {}  # by the reason
     for name, candidate in candidates:
@@ -56,8 +54,6 @@ def first_agreeing(
             found = difference(candidate)
         except LoadError:
             raise
-        except unfit:
-            pass
         except Exception as failure:
             # Any exception rejects the candidate: it does not support this architecture.
             why = f"{type(failure).__name__}: {reason(failure, 120)}"

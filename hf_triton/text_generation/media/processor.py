@@ -18,7 +18,7 @@ from .digests import ContentNumbers, digests_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
 _STEADY = {"sample": False}  # VibeVoice adds noise to a sound, and no answer would come again
 _NOT_INPUTS = ("input_ids", "attention_mask")
 _TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
@@ -48,7 +48,7 @@ class MediaProcessor:
         self.sampling_rate = int(getattr(sounds, "sampling_rate", 0) or 0)
         self._accepted = set(accepted)
         owners = (processor, config)
-        ids = {getattr(owner, name, None) for owner in owners for name in _PLACEHOLDERS}
+        ids = {getattr(owner, name, None) for owner in owners for name in PLACEHOLDERS}
         for name in ("image_token_ids", "audio_token_ids"):
             ids.update(getattr(processor, name, None) or ())
         # The tokens at whose places features go.

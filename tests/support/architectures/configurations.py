@@ -97,6 +97,7 @@ _DOTS3: dict[str, Any] = {
 _GRANITE_SPEECH: dict[str, Any] = {
     "encoder_config": {"hidden_dim": HIDDEN},
     "projector_config": {"encoder_hidden_size": HIDDEN},
+    "text_config": {"embedding_multiplier": 12.0},
 }
 _COMPASS = {"rope_parameters": {_FULL: _MROPE, _SLIDING: _MROPE}}
 _QWEN_VL: dict[str, Any] = {

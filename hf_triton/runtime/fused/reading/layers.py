@@ -86,7 +86,8 @@ def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embed
     if positions is not None and len(positions) < num_positions:
         raise UnsupportedLayersError(f"it has {len(positions)} positions, not {num_positions}")
     leaves = [leaf for call in calls for leaf in ([] if call.inner else call.leaves())]
-    for scale in dict.fromkeys((1.0, float(getattr(model.config, "embedding_multiplier", 1.0)))):
+    config = model.config.get_text_config()
+    for scale in dict.fromkeys((1.0, float(getattr(config, "embedding_multiplier", 1.0)))):
         total = sum(added, made if scale == 1 else made * scale)
         found = _after_embedding(total, leaves, first.input)
         if found is not None:

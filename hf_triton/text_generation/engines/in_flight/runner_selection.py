@@ -19,7 +19,6 @@ import torch
 from hf_triton.runtime import log
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
-from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import narrowed
 from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend, plain_attention
@@ -104,7 +103,7 @@ def select_runner(
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         candidates = _candidates(model, shapes, device, compiled=compiled)
-        found, refusals = trial.select(expected, candidates, shapes, unfit=UnsupportedLayersError)
+        found, refusals = trial.select(expected, candidates, shapes)
     if found is None:
         why = "no runner's logits in flight match its own generate's"
         raise UnsupportedModelError(f"{why} ({refusals})")

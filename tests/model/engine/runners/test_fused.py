@@ -14,6 +14,7 @@ import numba
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import AutoModelForSeq2SeqLM
 
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.disk_cache import is_made_private
@@ -29,8 +30,16 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
 )
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import generate_all, running, setup
-from tests.support.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
+from tests.support.tiny_models import (
+    Asked,
+    mixed_load,
+    random_model,
+    reference,
+    tiny_model,
+    with_large_weights,
+)
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -231,6 +240,16 @@ def test_families_are_held_in_bfloat16(name: str) -> None:
     assert chosen is runner_selection.FUSED
 
 
+def test_the_decoder_of_a_model_of_sounds_is_held() -> None:
+    """It scales its embeddings, and for a sound's placeholder takes another token's."""
+    config = tiny_config("granite_speech")
+    assert config.audio_token_id < config.text_config.vocab_size
+    model = with_large_weights(AutoModelForSeq2SeqLM.from_config(config))
+    use_attention_interface(model)
+    chosen = runner_selection.select_runner(model, layer_shapes(model, CPU), CPU, compiled=True)
+    assert chosen is runner_selection.FUSED
+
+
 @pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
 def test_what_calls_no_attention_function_is_named(name: str) -> None:
     with pytest.raises(UnsupportedLayersError, match="computes attention in its own way"):
@@ -256,10 +275,14 @@ def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("max_model_len, name", [(64, "fused"), (65, "packed")])
-def test_layers_are_tried_at_the_positions_that_are_served(max_model_len: int, name: str) -> None:
+def test_layers_are_tried_at_the_positions_that_are_served(
+    max_model_len: int, name: str, log_lines: list[str]
+) -> None:
     engine = InFlightEngine(setup(ministral(), max_num_seqs=2, max_model_len=max_model_len))
     with running(engine):
         assert engine.runner.name == name
+    why = [line for line in log_lines if "not fused: UnsupportedLayersError: its queries" in line]
+    assert len(why) == (name == "packed")
 
 
 def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
