@@ -52,7 +52,8 @@ type as `model_type`; [engines](engines.md#in_flight) explains the runners.
 Every type of transformers {version} that generates text was built as a tiny model with random \
 weights and served: prompts of mixed lengths, some joining later or beginning alike, with images \
 where the type takes them. A type is wrong if its greedy tokens differ from those of \
-transformers' own `generate`, other than by ties within rounding.
+transformers' own `generate`, other than by ties within rounding, between tokens or, in bfloat16, \
+between a mixture's experts.
 
 {totals}
 
