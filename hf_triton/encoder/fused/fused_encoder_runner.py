@@ -127,12 +127,12 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
     for layer in encoder.layers:
         attention = layer.attention
         if attention.softcap or attention.sinks is not None or attention.is_interleaved:
-            raise UnsupportedLayersError("its attention changes scores, or is interleaved")
+            raise UnsupportedLayersError("its attention has soft caps, sinks or interleaved heads")
         bias = attention.bias
         if bias is not None and bias.shape != (attention.num_heads, 2 * length - 1):
-            raise UnsupportedLayersError(f"a position bias of {tuple(bias.shape)}")
+            raise UnsupportedLayersError(f"a position bias of shape {tuple(bias.shape)}")
         for table in relative_tables(attention):
             width = 2 * (length - 1 + COLUMNS) + 1
             wanted = attention.num_heads, encoder.dim, width
             if table is not None and (table.shape != wanted or not table.is_contiguous()):
-                raise UnsupportedLayersError(f"relative positions of {tuple(table.shape)}")
+                raise UnsupportedLayersError(f"relative positions of shape {tuple(table.shape)}")

@@ -89,7 +89,7 @@ def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None
         if hasattr(call.module, _DISENTANGLED):
             leaves = call.leaves()
             if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
-                raise UnsupportedLayersError(f"{call.kind} projects something else")
+                raise UnsupportedLayersError(f"not all projections of {call.kind} take its input")
             call.inner = leaves[:3]
             attended = _attended(call, leaves[3:], _rows_by_distance(model, call, max_length))
             if error_of(attended, _added(attended), call.output) > _TOLERANCE_OF_SUMS:

@@ -82,7 +82,7 @@ class Graphs:
         if failures:
             what = f"{len(failures)} of {len(found)} sizes" if self._captured else "all batches"
             kind, why = type(failures[0]).__name__, reason(failures[0])
-            warn(f"without CUDA graphs run {what}: {kind}: {why}")
+            warn(f"{what} run without CUDA graphs: {kind}: {why}")
 
     @torch.inference_mode()
     def _record(self, capture: Capture, bucket: Bucket) -> Replay:

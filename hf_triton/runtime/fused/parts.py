@@ -148,7 +148,7 @@ def check_body(body: Body, sizes: tuple[int, int, int], dtype: torch.dtype) -> N
     hidden = _rows_of(embedding.tokens, torch.zeros(_ROWS, dtype=torch.int64), dtype)
     for table in (embedding.positions, embedding.types):
         if table is not None and (table.dtype != dtype or table.shape[1] != hidden.shape[1]):
-            raise UnsupportedLayersError(f"a table of {tuple(table.shape)} in {table.dtype}")
+            raise UnsupportedLayersError(f"an embedding {tuple(table.shape)} in {table.dtype}")
     _check_norms(hidden.shape[1], embedding.norm)
     if embedding.projection is not None:
         hidden = _rows_of(embedding.projection, hidden, dtype)
@@ -175,9 +175,9 @@ def _check_attention(
     _rows_of(attention.qkv, hidden, dtype, (heads + 2 * kv_heads) * dim)
     _rows_of(attention.output, hidden.new_zeros(_ROWS, heads * dim), dtype, hidden.shape[1])
     if rotary is not None and (2 * rotary.cos.shape[1] > dim or len(rotary.cos) != length):
-        raise UnsupportedLayersError(f"its rotary embedding is {tuple(rotary.cos.shape)}")
+        raise UnsupportedLayersError(f"its rotary embedding has shape {tuple(rotary.cos.shape)}")
     if attention.sinks is not None and attention.sinks.shape != (heads,):
-        raise UnsupportedLayersError(f"sinks of {tuple(attention.sinks.shape)} for {heads} heads")
+        raise UnsupportedLayersError(f"its sinks have shape {tuple(attention.sinks.shape)}")
     for norm, count in ((attention.query_norm, heads), (attention.key_norm, kv_heads)):
         if attention.norms_whole and norm is not None:
             if norm.weight.numel() != count * dim:

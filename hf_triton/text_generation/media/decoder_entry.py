@@ -186,7 +186,7 @@ def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
         if isinstance(value, torch.Tensor) and value.shape[:2] == (1, num_tokens):
             extras[name] = value[0]
         elif isinstance(value, torch.Tensor) and value.shape[:1] == (num_tokens,):
-            raise UnsupportedInputsError(f"its decoder takes {name} by token without rows")
+            raise UnsupportedInputsError(f"its decoder takes {name} without a batch dimension")
         else:
             later[name] = value
     masks = [
@@ -198,7 +198,7 @@ def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
         rows = list(rows) if isinstance(rows, list | tuple) else None
         mask = next((m for m in masks if rows and _fits(rows, int(m.sum()))), None)
         if rows is None or mask is None:
-            raise UnsupportedInputsError(f"its decoder takes {name}, which no step holds")
+            raise UnsupportedInputsError(f"its decoder takes {name}, which a step can't hold")
         extras[name] = MarkedRows(mask, rows, keys)
     blocks = _blocks(given.get("attention_mask"), num_tokens)
     return Encoded(num_tokens, embeds[0], positions, deltas, extras, blocks)
@@ -237,7 +237,7 @@ def _blocks(mask: Any, num_tokens: int) -> list[tuple[int, int]]:
         if not isinstance(one, torch.Tensor) or one.dim() != 4:
             continue
         if one.shape[-2:] != (num_tokens, num_tokens):
-            raise UnsupportedInputsError(f"its mask is {tuple(one.shape)}")
+            raise UnsupportedInputsError(f"its mask has shape {tuple(one.shape)}")
         visible = one[0, 0] if one.dtype == torch.bool else one[0, 0] >= 0
         found = max(found, _blocks_of(visible), key=len)
     return found

@@ -188,7 +188,7 @@ def test_deberta_attends_by_distances(changes: dict[str, Any], dtype: torch.dtyp
     "name, changes, why",
     [
         ("deberta", {"relative_attention": True}, "computes attention in its own way"),
-        ("deberta-v2", {"conv_kernel_size": 3}, "its layers do not follow one another"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "a layer does not take its predecessor's output"),
     ],
 )
 def test_other_debertas_run_as_they_are(name: str, changes: dict[str, Any], why: str) -> None:

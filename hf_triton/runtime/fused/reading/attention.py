@@ -172,7 +172,7 @@ def _split(raw: torch.Tensor, attended: Attended) -> tuple[bool, torch.Tensor, t
     groups = raw.view(len(raw), kv_heads, -1, dim)
     if same(groups[:, :, -1], value):
         return True, groups[:, :, :-2].flatten(1), groups[:, :, -2].flatten(1)
-    raise UnsupportedLayersError("its values are not as one product gives them")
+    raise UnsupportedLayersError("its projection of queries, keys and values has another layout")
 
 
 def _normed(
@@ -223,7 +223,7 @@ def _rotation(
         for factor in (1.0, dim**-0.5):
             if _is_near(query * factor, attended.query) and _is_near(key, attended.key):
                 return rotary, factor
-    raise UnsupportedLayersError(f"its queries or keys of {heads} heads are more than rotated")
+    raise UnsupportedLayersError(f"more than rotation changes its queries or keys ({heads} heads)")
 
 
 def _turned(rotary: Rotary | None, states: torch.Tensor, shape: torch.Size) -> torch.Tensor:

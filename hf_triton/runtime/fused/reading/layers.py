@@ -62,7 +62,7 @@ def _layer_calls(model: Any, root: Call) -> list[Call]:
         raise UnsupportedLayersError(f"{root.kind} computes attention in its own way")
     for before, after in itertools.pairwise(found):
         if not same(before.output, after.input):
-            raise UnsupportedLayersError("its layers do not follow one another")
+            raise UnsupportedLayersError("a layer does not take its predecessor's output")
     return found
 
 
@@ -92,7 +92,7 @@ def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embed
         found = _after_embedding(total, leaves, first.input)
         if found is not None:
             return Embedding(own[0].module, positions, types, *found, scale)
-    raise UnsupportedLayersError(f"{first.kind} is given more than embeddings")
+    raise UnsupportedLayersError(f"{first.kind} takes more than embeddings")
 
 
 def _positions(call: Call, position_ids: torch.Tensor) -> torch.Tensor | None:
@@ -197,7 +197,7 @@ def _read_normed_sums(call: Call, rotations: Rotations, join: Join) -> Layer:
         and near(_sum(call.input, leaves[number - 1].output), leaves[number].input)
     ]
     if len(between) != 1:
-        raise UnsupportedLayersError(f"{call.kind} has {len(between) + 1} norms of sums")
+        raise UnsupportedLayersError(f"{call.kind} normalizes {len(between) + 1} sums, not 2")
     (middle,), last = between, leaves[-1]
     given, made = leaves[middle].output, leaves[-2].output
     mlp = _dense(leaves[middle + 1 : -1], given, made, join)
@@ -222,7 +222,7 @@ def _take_norm(norms: Norms, hidden: torch.Tensor, given: torch.Tensor) -> Norm 
             del norms[place]
             return norm
     if not same(given, hidden):
-        raise UnsupportedLayersError("a layer's part does not get its norm's output")
+        raise UnsupportedLayersError("a layer's attention or MLP does not take its norm's output")
     return None
 
 
@@ -247,7 +247,7 @@ def _mlp(calls: list[Call], join: Join) -> Mlp | Linear:
     if mlp is not None:
         return mlp
     if len(calls) > 1:
-        raise UnsupportedLayersError("a layer's own linear layers are no MLP")
+        raise UnsupportedLayersError("a layer's own linear layers are not an MLP")
     module = calls[0].module
 
     def over_rows(x: torch.Tensor) -> torch.Tensor:

@@ -64,7 +64,7 @@ def _logits(config: Any, root: Call, head: Call) -> tuple[float, float]:
             logits = finished(head.output.clone(), float(scale), float(softcap))
             if any(near(logits, made) for made in wanted if made.numel() == logits.numel()):
                 return float(scale), float(softcap)
-    raise UnsupportedLayersError(f"{root.kind} does more to its logits")
+    raise UnsupportedLayersError(f"{root.kind} changes its logits after the head")
 
 
 def finished(logits: torch.Tensor, scale: float, softcap: float) -> torch.Tensor:

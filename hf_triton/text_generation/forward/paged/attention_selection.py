@@ -85,7 +85,7 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
         names_first=True,
     )
     if found is None:
-        log.warn(f"attention by gathered pages, slowly, without CUDA graphs; {refusals}")
+        log.warn(f"attention gathers pages, slowly and without CUDA graphs; {refusals}")
         return plain_attention
     return loaded(found)
 
@@ -128,7 +128,7 @@ def _from_kernels(repo: str, device: torch.device) -> Attend:
     if find_spec("kernels") is None:
         raise ImportError("the package kernels is not installed")
     if torch.cuda.get_device_capability(device) < (8, 0):
-        raise RuntimeError("for cards from sm_80 on")
+        raise RuntimeError("it needs a GPU of compute capability 8.0 or more")
     from transformers.integrations.hub_kernels import get_kernel
     from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_VERSIONS
 

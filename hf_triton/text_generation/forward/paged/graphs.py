@@ -74,7 +74,7 @@ class GraphedRunner(Runner):
             num_without = len(self._sizes) - self.num_graphs
             what = f"{num_without} of {len(self._sizes)} sizes" if self._graphs else "all steps"
             kind, why = type(failures[0]).__name__, reason(failures[0])
-            warn(f"without CUDA graphs run {what}: {kind}: {why}")
+            warn(f"{what} run without CUDA graphs: {kind}: {why}")
         self._sizes = sorted(self._graphs)
 
     @torch.inference_mode()

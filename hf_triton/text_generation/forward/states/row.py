@@ -87,7 +87,7 @@ class RowFunctions:
     def end(self) -> None:
         """Raises UnsupportedStatesError where a state was not updated by these functions."""
         if self._unused:
-            raise UnsupportedStatesError(f"{len(self._unused)} states go on in another way")
+            raise UnsupportedStatesError(f"{len(self._unused)} states are updated elsewhere")
 
     def expect(self, kind: str, layer: int, index: int) -> None:
         """Names the state of the next call for one of this ``kind``."""
@@ -101,7 +101,7 @@ class RowFunctions:
     def _state(self, kind: str) -> torch.Tensor:
         key = self._due.pop(kind, None)
         if key not in self._unused:
-            raise UnsupportedStatesError(f"a {kind} state goes on twice in a step, or unasked")
+            raise UnsupportedStatesError(f"a {kind} state is updated twice, or out of turn")
         self._unused.remove(key)
         return self._states[key]
 

@@ -181,7 +181,7 @@ def test_varlen_attn_is_tried_first_and_gathered_pages_take_what_nothing_does(
     taken, gathered = log_lines
     assert taken == "I attention by varlen_attn"
     assert gathered == (
-        "W attention by gathered pages, slowly, without CUDA graphs; "
+        "W attention gathers pages, slowly and without CUDA graphs; "
         "varlen_attn: NotImplementedError: it takes no soft caps, no chunks and no sinks; "
         "FlashAttention 3 and FlashAttention 2: ImportError: the package kernels is not installed"
     )

@@ -270,7 +270,7 @@ def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.1)
     fused(model, 64)
-    with pytest.raises(UnsupportedLayersError, match="more than rotated"):
+    with pytest.raises(UnsupportedLayersError, match="more than rotation"):
         fused(model, 65)
 
 

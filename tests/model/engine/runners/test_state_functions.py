@@ -98,12 +98,12 @@ def test_a_gated_delta_rule_goes_on(of_channels: bool, dtype: torch.dtype) -> No
     assert_close(stored.view(NUM_SLOTS, heads, dim, size).transpose(2, 3), states)
 
 
-def test_a_state_that_goes_on_in_another_way_is_found() -> None:
+def test_a_state_that_is_updated_elsewhere_is_found() -> None:
     made, _ = functions("conv", (6, 4), torch.float32)
     x, weight = torch.zeros(1, 6, TOKENS), torch.zeros(6, 4)
-    with pytest.raises(UnsupportedStatesError, match="1 states go on in another way"):
+    with pytest.raises(UnsupportedStatesError, match="1 states are updated elsewhere"):
         made.end()
     made.causal_conv1d_fn(x, weight)
     made.end()
-    with pytest.raises(UnsupportedStatesError, match="twice in a step, or unasked"):
+    with pytest.raises(UnsupportedStatesError, match="twice, or out of turn"):
         made.causal_conv1d_fn(x, weight)
