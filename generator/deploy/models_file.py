@@ -59,7 +59,7 @@ def files_of(server: Server) -> dict[str, str]:
         return {name: content.decode() for name, content in sorted(files.items())}
     except UnicodeDecodeError as error:
         shown = error.object[:40]
-        raise UsageError(f"a file that begins with {shown!r} is not UTF-8: save it so") from None
+        raise UsageError(f"a file that begins with {shown!r} is not UTF-8; convert it") from None
 
 
 def _changes(server: Server) -> Iterator[tuple[Place, Any]]:

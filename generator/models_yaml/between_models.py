@@ -146,7 +146,7 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     if other.canary is not None:
         yield (
             f"'{other.name}' has a canary of its own, and a routed request is not routed again; "
-            "name the model that is meant, or take it away there"
+            "name the model that is meant, or remove it there"
         )
     if other.ensemble is not None:
         yield f"'{other.name}' is an ensemble, which only Triton itself can ask; set layout: single"

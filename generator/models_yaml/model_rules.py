@@ -60,7 +60,7 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     given, keys, task = entry.given, entry.keys, entry.task
     yield from _sources(entry)
     if keys.streaming and task is not None and not task.streams:
-        message = f"got true, expected false: {task.tag} answers a request at once, in whole"
+        message = f"got true, expected false: {task.tag} answers a request in one piece"
         yield given["streaming"], message
     yield from _batching(entry)
     if keys.instance_group and keys.device_map is not None:

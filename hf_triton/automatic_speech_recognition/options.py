@@ -31,7 +31,7 @@ class Options:
     instruction: str | None = option(
         None,
         "what an audio-text model is told to do with the sound; default: to transcribe "
-        "it; a request's prompt stands in its place",
+        "it; a request's prompt replaces it",
     )
     max_audio_s: float = option(1800.0, "longest sound", unit="seconds", above=0)
     max_input_mib: float = option(64.0, "largest request", unit="MiB", above=0)

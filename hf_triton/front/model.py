@@ -31,7 +31,7 @@ class FrontModel:
         try:
             engine = json.loads(path.read_text(encoding="utf-8"))["engine"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            text = f"{name}: {path.name}: {error}; write it anew with `hf-triton generate`"
+            text = f"{name}: {path.name}: {error}; run `hf-triton generate` again"
             raise pb_utils.TritonModelException(text) from None
         self.engines = EnginePool(engine)
         self.heartbeat = Heartbeat(self.is_ready)

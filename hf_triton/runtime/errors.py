@@ -67,7 +67,7 @@ class LoadError(RuntimeModelError):
 
 def not_as_generated(file: str, wrong: object) -> LoadError:
     """Returns the error of a generated file that can't be read or is of another release."""
-    return LoadError(f"{file}: {wrong}; write it anew with `hf-triton generate`")
+    return LoadError(f"{file}: {wrong}; run `hf-triton generate` again")
 
 
 def reason(error: BaseException, limit: int = 400) -> str:

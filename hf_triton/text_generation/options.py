@@ -100,13 +100,13 @@ class Options:
     )
     speculative_method: Literal["off", "ngram"] = option(
         "off",
-        "how tokens are drafted that a step verifies, where that is faster; ngram: by "
-        "looking the last tokens up in prompt and output; what is generated stays the same",
+        "how to draft tokens, which one step then verifies, where that is faster; ngram: look "
+        "the last tokens up in prompt and output; what is generated stays the same",
         engines=("in_flight",),
     )
     num_speculative_tokens: int = option(
         8,
-        "most tokens drafted for a sequence in a step; fewer where fewer pay",
+        "most tokens drafted for a sequence in a step; fewer where that is faster",
         unit="tokens",
         least=1,
         most=64,

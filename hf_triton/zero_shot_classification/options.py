@@ -39,7 +39,7 @@ def template_problem(template: str) -> str | None:
     try:
         fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]
     except ValueError:
-        return "with a brace alone; {{ and }} are braces of the text"
+        return "with a single brace; write {{ or }} for one in the text"
     if any(any(field) for field in fields):
         return "with more between braces than {}, which is where the label goes"
     return None if fields else "without {}, which is where the label goes"

@@ -16,7 +16,7 @@ from perf.report.schema import Results, Run
 
 _RARE = ("load_average",)  # fields of the hardware that differ in every run
 NOT_JUDGED = (
-    "With one measurement of a load there is no telling noise from a difference: measure both with "
+    "One measurement of a load can't tell a difference from noise: measure both with "
     "`repeats: 3` or more in the scenario."
 )
 RULE = (

@@ -124,7 +124,7 @@ def plot(points: Sequence[Point]) -> Markup | None:
         limits = {"xlim": (0, None), "ylim": (0, 1.15 * highest)}  # room for the numbers
         axes.set(xlabel=rate.heading, ylabel=latency.heading, **limits)
         left_out = f"; {len(kept) - MAX_LINES} more are left out" if len(kept) > MAX_LINES else ""
-        title = f"numbers: requests at once, or a second{left_out}"
+        title = f"numbers: concurrent requests, or requests/s{left_out}"
         # Matplotlib's search for the best place warns where it takes a second.
         axes.legend(loc="upper left", fontsize=8, title=title)
         written = io.StringIO()

@@ -140,7 +140,7 @@ def _judged(search: Search) -> tuple[Settings | None, list[str]]:
             continue
         found = compared(*again, goal)
         said = f"{found.metric.label}, over the current settings': {found}" if found else ""
-        few = "" if found and found.verdict else "too few repeats to tell noise (--repeats 3)"
+        few = "" if found and found.verdict else "too few repeats to rule out noise (--repeats 3)"
         lines += [text, "; ".join(filter(None, (said, few)))]
         if not goal.is_met(now):
             return settings, [*lines, "the current settings miss the bounds"]

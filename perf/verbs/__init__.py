@@ -17,7 +17,7 @@ from hf_triton.version import pip_install
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
 # Verbs of earlier releases, each with what to use instead.
 _GONE = {
-    "report": "whatever measures writes run.html and run.md at its end; `perf tune --max-p99-ms` "
+    "report": "each measuring verb writes run.html and run.md at its end; `perf tune --max-p99-ms` "
     "looks for the best within a bound",
     "roofline": "`perf sweep` measures a server; `perf gpu time` shows the share of what a GPU's "
     "bandwidth allows",
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         module.add_arguments(verb)
     others = [verbs.add_parser(name, prefix_chars="\0", add_help=False) for name in _GONE]
     if "gpu" not in _GONE:
-        about = "on a GPU: is all of it right, how fast"
+        about = "on a GPU: check the results and time them"
         others.append(verbs.add_parser("gpu", help=about, prefix_chars="\0", add_help=False))
     for other in others:  # takes all arguments
         other.add_argument("rest", nargs="*")

@@ -8,7 +8,7 @@ from pathlib import Path
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from perf.verbs.arguments import share
 
-HELP = "two runs side by side, with ratios, and what of them is noise"
+HELP = "two runs side by side, with ratios, and which of them are noise"
 DESCRIPTION = """\
 Compare two runs load by load: ratios B/A of throughput, latencies, time to first token and
 tokens/s, each with what the repeats say of noise (measure with `repeats: 3` or more).

@@ -96,7 +96,7 @@ class OnnxFiles:
                 if not self.path.is_file():
                     log.warn(
                         f"{self._served.public_name}: {self.home} can't be written "
-                        f"({error.strerror}): the model is exported anew at every load"
+                        f"({error.strerror}): the model is exported again at every load"
                     )
                     self.home = Path(tempfile.mkdtemp(prefix="hf-triton-onnx-"))
                     self.folder = self.home / self.folder.name

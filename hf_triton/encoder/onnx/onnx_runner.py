@@ -53,7 +53,7 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
                 way = " with quantization: int8" if options.quantization == "int8" else ""
                 line = f"engine: onnxruntime{way} can't serve it: {reason(error)}; {USE_TORCH}"
                 raise LoadError(line) from error
-            log.warn(f"{served.public_name}: the ONNX file is made anew: {reason(error)}")
+            log.warn(f"{served.public_name}: the ONNX file is exported again: {reason(error)}")
 
 
 def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:

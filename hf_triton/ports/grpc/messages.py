@@ -99,7 +99,7 @@ def _without_data(message: bytes) -> service_pb2.ModelInferRequest:
             rest.append(message[start:end])
     size = sum(map(len, (*rest, *heads)))
     if size > MAX_HEAD_BYTES:
-        text = f"got {size} bytes beside tensors' data, allowed: {MAX_HEAD_BYTES}"
+        text = f"got {size} bytes besides the tensors' data, allowed: {MAX_HEAD_BYTES}"
         raise RefusedError(400, text)
     request = service_pb2.ModelInferRequest.FromString(b"".join(rest))
     for head in heads:

@@ -81,14 +81,14 @@ _BODIES = (
 # Texts; or each text's vector, similarity or labels.
 OfOneModel = list[tgi.Generated | float | list[float | texts.Prediction]]
 _ANY = Operation(
-    *("What the model does, as TGI, TEI and the Hub", OfOneModel, _BODIES),
+    *("The model's task, as TGI, TEI and the Hub", OfOneModel, _BODIES),
     also=(EVENTS,),
     error=HubError,
 )
 _INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
 MODEL = f"{OF_MODEL}{{model:.+}}"
 _OF_MODEL = Operation(
-    "A path of one model, such as /models/NAME/v1/chat/completions; alone as POST /", error=HubError
+    "Any path for one model, such as /models/NAME/v1/rerank; without one, POST /", error=HubError
 )
 
 
@@ -119,7 +119,7 @@ class About:
             Route("/health", self._health, healthy),
             Route("/ping", self._health, healthy),
             Route("/version", _version, Operation("hf-triton's version", Version)),
-            Route("/metrics", self._metrics, Operation("Triton's and the models'", also=(TEXT,))),
+            Route("/metrics", self._metrics, Operation("Metrics, of models too", also=(TEXT,))),
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, Operation("One model", Model)),
         ]

@@ -68,7 +68,7 @@ class AdapterChanges:
 
     def routes(self, read_body: ReadBody) -> list[Route]:
         load = Operation("Loads a LoRA adapter; needs the admin key", None, LoadRequest, (TEXT,))
-        unload = Operation("Unloads a LoRA adapter; needs it too", None, UnloadRequest, (TEXT,))
+        unload = Operation("Unloads an adapter; needs the admin key", None, UnloadRequest, (TEXT,))
         return [
             Route("/v1/load_lora_adapter", partial(self._load, read_body), load),
             Route("/v1/unload_lora_adapter", partial(self._unload, read_body), unload),

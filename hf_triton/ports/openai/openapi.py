@@ -89,7 +89,7 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
         ],
         "responses": {
             "200": {"description": "The answer", "content": answers},
-            "default": {"description": "An error, which names its place", "content": failed},
+            "default": {"description": "An error, which names the field", "content": failed},
         },
     }
     if operation.body:

@@ -69,7 +69,7 @@ class Intake:
             both = f"model.py has {' and '.join(methods)}, and models.yaml names {served.hooks}"
             raise LoadError(f"hooks: {both}: keep one of the two")
         if methods and served.role != "whole":
-            raise LoadError(f"hooks: the step {served.role} of an ensemble has none")
+            raise LoadError(f"hooks: a step of an ensemble ({served.role}) can't have any")
         path = served.folder / version / (HOOKS_FILE if served.hooks else "model.py")
         code = getattr(next(iter(methods.values()), None), "__code__", None)
         path = Path(code.co_filename) if code else path

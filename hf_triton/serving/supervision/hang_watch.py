@@ -235,7 +235,7 @@ class HangWatch:
             if way == "no process":
                 hung = model
             elif way == "unnoticed":
-                self._say(f"model '{model}' has loaded, unnoticed by Triton: its process is ended")
+                self._say(f"Triton missed that model '{model}' has loaded: its process is ended")
                 self._loader.kill(model, processes[model, version])
             elif model_config.engine_of(repository / model / CONFIG_FILE) is None:
                 # Never a front: it waits for its engine.

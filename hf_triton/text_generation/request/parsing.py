@@ -367,7 +367,7 @@ def check_logprobs(sequences: Iterable[Sequence]) -> None:
     )
     if num > MAX_LOGPROBS_TOGETHER:
         raise RequestError(
-            f"logprobs: got {num}, of n x max_tokens and the prompt, with their alternatives; "
+            f"logprobs: got {num} for n x max_tokens and the prompt, alternatives included; "
             f"allowed: at most {MAX_LOGPROBS_TOGETHER} in one request"
         )
 

@@ -112,7 +112,7 @@ def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
         raise RequestError(f"{first}: {found}{where}, a text is required{instead}")
     for name in ("tools", "chat_template_kwargs"):
         if row.get(name) and not row["messages"]:
-            raise RequestError(f"{name}: given{where} without messages, which it is part of")
+            raise RequestError(f"{name}: given{where} without messages, which it needs")
 
 
 def _check_lists(row: Mapping[str, Any]) -> None:

@@ -277,7 +277,7 @@ class Sequence:
         self.ended_by_token = stops
         if stops and not may_end and self.finish_reason != "error":
             kind = params.constraint.kind if params.constraint else "grammar"
-            text = f"{kind}: token {token_id} ended it too early, allowed: ends that complete it"
+            text = f"{kind}: token {token_id} ended it early, allowed: after a complete text"
             self.end("error", RequestError(text))
         if params.stop_words and not self.hides_end:
             try:

@@ -177,7 +177,7 @@ def regex_of(constraint: Constraint) -> str:
 def refusal_reason(stop_reason: str, error: str) -> str:
     """Says why a token was refused. llguidance reports InternalError at limits of its own too."""
     if error.startswith(_DEAD_END):
-        return "nothing can follow what was written; allowed: one that can always be completed"
+        return "the text so far can't be continued; allowed: one that can always be completed"
     fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
     if not fits_nothing:
         return "too complex to follow any further, allowed: a simpler one"

@@ -86,7 +86,7 @@ def compare(plan: Plan, output: Path, environments: Path) -> int:
 
 
 def begin(output: Path, plan: Plan) -> Run:
-    title = "Useful tokens/s of ours and of what people use instead"
+    title = "Useful tokens/s of hf-triton and of other servers"
     run = Run(kind="baselines", title=title, scenario=plan.scenario(), **run_context(plan.command))
     return continued_or_new(output, run)
 

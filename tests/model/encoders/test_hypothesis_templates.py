@@ -18,8 +18,8 @@ def test_braces_are_formatted_as_python_does(template: str) -> None:
     [
         ("It is {{}}.", "without {}"),
         ("nothing", "without {}"),
-        ("It is { {}.", "brace alone"),
-        ("It is {}}.", "brace alone"),
+        ("It is { {}.", "single brace"),
+        ("It is {}}.", "single brace"),
         ("{} of {label}", "with more between braces"),
         ("{0.__class__} {}", "with more between braces"),
         ("{!r}", "with more between braces"),

@@ -35,7 +35,7 @@ def test_a_pair_for_a_model_of_one_token_type_is_computed(tmp_path: Path) -> Non
 
 def test_a_folder_of_another_release_whose_engine_is_unknown_is_refused() -> None:
     engine, nothing = cast("Any", "torch-compile"), cast("Any", None)
-    with pytest.raises(LoadError, match="engine torch-compile is unknown; write it anew with"):
+    with pytest.raises(LoadError, match="engine torch-compile is unknown; run `hf-triton"):
         ready_runner(nothing, nothing, EncoderOptions(engine=engine))
 
 

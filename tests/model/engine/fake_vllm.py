@@ -64,7 +64,7 @@ class FakeVllm:
             await asyncio.sleep(0.01)
         names = [one.adapter.name for one in wanted]
         if "bad" in names:
-            raise LoadError("adapter bad: vLLM can't take it")
+            raise LoadError("adapter bad: vLLM refuses it")
         return {name: self.adapter_keys.get(name) or next(self._numbers) for name in names}
 
     def name_adapters(self, keys: dict[str, int]) -> None:

@@ -144,7 +144,7 @@ def test_a_setting_that_the_generate_engine_does_not_follow_is_told(
     folder = make("bart", tmp_path, exponential_decay_length_penalty=(5, 1.1))
     with loaded(folder, num_beams=2):
         setting = "exponential_decay_length_penalty"
-        assert lines == [f"generation_config.json: the generate engine does not follow {setting}"]
+        assert lines == [f"generation_config.json: the generate engine ignores {setting}"]
 
 
 def test_bad_words_are_spelt_by_marians_tokenizer_of_outputs(folders: Folders) -> None:

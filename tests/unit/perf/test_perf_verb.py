@@ -58,7 +58,7 @@ def test_without_the_package_the_verb_is_refused(
         (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` measures"),
         (
             ["report", "a", "--p99-ms", "5"],
-            "perf report is gone: whatever measures writes run.html",
+            "perf report is gone: each measuring verb writes run.html",
         ),
     ],
 )

@@ -349,7 +349,7 @@ def test_each_row_of_a_batch_is_a_chat_or_a_text() -> None:
         ),
         (
             {"text_input": [b"a"], "tools": [b"[]"]},
-            "tools: given without messages, which it is part of",
+            "tools: given without messages, which it needs",
         ),
         ({"messages": [b"{}"]}, "messages: got an object, allowed: a JSON list"),
         (

@@ -268,7 +268,7 @@ def test_processes_that_have_loaded_unnoticed_are_ended(
     beat(15, 7, 8)
     assert ward.models.killed == []
     beat(1, 7, 8)
-    assert ward.said == ["model 'two' has loaded, unnoticed by Triton: its process is ended"]
+    assert ward.said == ["Triton missed that model 'two' has loaded: its process is ended"]
     assert ward.models.killed == [("two", frozenset({7, 8}))], "not those of the version before"
     assert ward.models.ended == []
 

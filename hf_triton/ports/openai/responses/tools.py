@@ -66,7 +66,7 @@ class ResponseTools:
         if isinstance(choice, dict) and _is_hosted(kind):
             raise _hosted(str(kind))
         if isinstance(choice, dict) and kind == "allowed_tools":
-            raise bad_field("tool_choice", "allowed_tools", "a choice among all; send those alone")
+            raise bad_field("tool_choice", "allowed_tools", "another choice; send only these tools")
         if isinstance(choice, dict) and kind == "function":
             name = self.name_of(choice.get("namespace"), choice.get("name"))
             choice = {"type": "function", "function": {"name": name}}
@@ -106,7 +106,7 @@ def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
         return []
     if kind != "function":
         got = short(kind) if isinstance(kind, str) else kind_of(kind)
-        allowed = "function (for a custom tool one of one text), namespace or a hosted tool's"
+        allowed = "function (for a custom tool one that takes a text), namespace or a hosted tool's"
         raise bad_field(f"{where}.type", got, allowed)
     convert(str, tool.get("name"), f"{where}.name")
     return [(where, "", tool)]

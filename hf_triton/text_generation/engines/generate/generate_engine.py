@@ -56,7 +56,7 @@ class GenerateEngine(Engine):
         config = self._rules.config
         if config.exponential_decay_length_penalty is not None:
             name = "exponential_decay_length_penalty"
-            log.warn(f"generation_config.json: the generate engine does not follow {name}")
+            log.warn(f"generation_config.json: the generate engine ignores {name}")
             config.exponential_decay_length_penalty = None
         pad = config.pad_token_id
         eos = min(self.setup.eos_token_ids, default=0)

@@ -131,7 +131,7 @@ def _decoder_size(setup: EngineSetup, shapes: list[LayerShape]) -> PagedSize:
     if stable and size.max_model_len > stable:
         raise UnsupportedModelError(
             f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
-            f"with max_model_len {stable} or less it can"
+            f"lower max_model_len to {stable} for engine in_flight"
         )
     return size
 
@@ -151,7 +151,7 @@ def settle_rotary(model: Any, max_model_len: int) -> None:
         if max_model_len > longest:
             raise UnsupportedModelError(
                 f"one sequence of more than {longest} tokens changes the dynamic rotary embedding "
-                f"of all; with max_model_len {longest} or less it can"
+                f"of all; lower max_model_len to {longest} for engine in_flight"
             )
         kinds = {one: "default" if "dynamic" in str(kind) else kind for one, kind in kinds.items()}
         module.rope_type = kinds if isinstance(own, dict) else kinds[""]

@@ -136,7 +136,7 @@ class AsyncVllm:
             # Anybody may have written the files, so a worker may raise any error.
             del self._requests[key]
             name = one.adapter.name
-            raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error
+            raise LoadError(f"adapter {name}: vLLM refuses it: {reason(error)}") from error
         return key
 
     def generate(
@@ -180,7 +180,7 @@ async def _refusing(
                 yield output
         except refusal as error:
             why = reason(error)
-            raise RequestError(f"{constraint.kind}: vLLM can't take it: {why}") from error
+            raise RequestError(f"{constraint.kind}: vLLM refuses it: {why}") from error
 
 
 def prompt_maker() -> Callable[[list[int], str | None], Any]:

@@ -27,7 +27,7 @@ from .sampling import require_known, token_logprobs
 
 LOOK_EVERY_S = 1.0
 _CLOSING_S = 1.0
-_CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
+_CANNOT_HOLD = "vLLM can't enforce it, allowed: a simpler one"
 
 
 # Awaits an AsyncVllm, or what stands for one in tests.

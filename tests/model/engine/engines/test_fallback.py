@@ -163,7 +163,7 @@ def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
     assert engine.name == "generate"
     why = "one sequence of more than 64 tokens changes the rotary embedding of all"
     assert log_lines == [
-        f"I tiny: engine generate, because {why}; with max_model_len 64 or less it can"
+        f"I tiny: engine generate, because {why}; lower max_model_len to 64 for engine in_flight"
     ]
 
 

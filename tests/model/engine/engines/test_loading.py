@@ -240,4 +240,4 @@ def test_a_model_json_of_another_kind_says_how_to_write_it_anew(
         read_served_model(tmp_path, "1")
     assert str(raised.value).startswith("model.json: ")
     assert expected in str(raised.value)
-    assert str(raised.value).endswith("; write it anew with `hf-triton generate`")
+    assert str(raised.value).endswith("; run `hf-triton generate` again")

@@ -132,7 +132,7 @@ def test_vllm_knows_an_adapter_that_takes_anothers_name_as_another(vllm: client.
 def test_where_vllm_refuses_an_adapter_those_before_stay(vllm: client.AsyncVllm) -> None:
     async def run() -> None:
         await vllm.load_adapters(files(a="/a"))
-        with pytest.raises(LoadError, match=r"^adapter c: vLLM can't take it: no LoRA"):
+        with pytest.raises(LoadError, match=r"^adapter c: vLLM refuses it: no LoRA"):
             await vllm.read(files(b="/b", c="/bad"))
         assert vllm.adapter_keys == {"a": 1}
         assert vllm.removed_adapters == {2}

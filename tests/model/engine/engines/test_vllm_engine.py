@@ -178,7 +178,7 @@ def test_a_request_that_vllm_fails_on_is_its_own_error(
 def test_a_grammar_that_vllm_refuses_is_its_callers_mistake(
     engine: Engine, vllm: FakeVllm, log_lines: list[str]
 ) -> None:
-    vllm.error, answers = RequestError("regex: vLLM can't take it: no NUL"), Answers()
+    vllm.error, answers = RequestError("regex: vLLM refuses it: no NUL"), Answers()
     submit(engine, answers, 0, constraint=Constraint("regex", ("a",)))
     refused = answers.wait(1)[0]
     assert refused is vllm.error
@@ -192,7 +192,7 @@ def test_a_held_output_that_vllm_gives_up_names_the_option(engine: Engine, vllm:
     submit(engine, answers, 1)
     found = answers.wait(2)
     assert isinstance(found[0], RequestError)
-    assert str(found[0]).startswith("choice: vLLM can't hold the output to it")
+    assert str(found[0]).startswith("choice: vLLM can't enforce it")
     assert str(found[1]) == "generating failed: vLLM ended it (error)"
 
 
@@ -203,7 +203,7 @@ def test_an_end_that_the_grammar_does_not_allow_yet_is_an_error(engine: Engine) 
     engine.submit([sequence])
     result = answers.wait(1)[0]
     assert isinstance(result, RequestError)
-    assert str(result) == "regex: token 8 ended it too early, allowed: ends that complete it"
+    assert str(result) == "regex: token 8 ended it early, allowed: after a complete text"
 
 
 class MayNotEnd:

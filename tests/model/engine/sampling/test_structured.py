@@ -228,7 +228,7 @@ def test_what_can_not_be_completed_is_an_error_and_no_stop(
     generate(held, tokenizer.eos_token_id, len(tokenizer) + PADDING)
     assert {text_of(one) for one in held if one.finish_reason == "stop"} == {"b"}
     assert {str(one.error) for one in held if one.finish_reason == "error"} == {
-        "grammar: nothing can follow what was written; allowed: one that can always be completed"
+        "grammar: the text so far can't be continued; allowed: one that can always be completed"
     }
 
 

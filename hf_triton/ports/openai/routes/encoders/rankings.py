@@ -288,7 +288,7 @@ RERANK = encoder(
 )
 SCORE = encoder(
     *(("/score", "/v1/score"), _TASKS, "score-"),
-    Operation("How well pairs of texts fit", Scores, ScoreRequest),
+    Operation("Scores of pairs of texts", Scores, ScoreRequest),
 )
 RANKING = encoder(
     *(("/v1/ranking",), _TASKS, "rank-"),
@@ -296,13 +296,13 @@ RANKING = encoder(
 )
 SIMILARITY = encoder(
     *(("/similarity",), EMBEDDING_TASKS, "embd-"),
-    Operation("How alike sentences are, as TEI", list[float], SimilarityRequest, error=HubError),
+    Operation("Similarities of sentences, as TEI", list[float], SimilarityRequest, error=HubError),
 )
 # As TEI where there are texts, else as Cohere.
 EITHER_RERANK = encoder(
     *(("/rerank",), _TASKS, "rerank-"),
     Operation(
-        *("The same, or as TEI", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
+        *("Documents, or TEI texts", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
     ),
     fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
 )
