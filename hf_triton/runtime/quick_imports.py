@@ -16,7 +16,7 @@ import marshal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -41,7 +41,6 @@ _ASKING = (
     *("adapters", "adapters_file", "is_adapter", "quantization", "gguf_file"),
     *("trust_remote_code", "device_map", "hooks"),
 )
-_WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only describe others
 
 
 class Deferred(ModuleType):
@@ -184,6 +183,14 @@ def leave_out(version_folder: Path) -> None:
             sys.modules.setdefault(package, None)  # type: ignore[arg-type]
 
 
+def without_weights() -> AbstractContextManager[Any]:
+    """Modules are built in it on the meta device, or with data that nothing touches."""
+    import torch
+    from transformers.initialization import no_init_weights
+
+    return no_init_weights() if _is_left_out(_WITHOUT_DATA) else torch.device("meta")
+
+
 def _is_left_out(name: str) -> bool:
     module = sys.modules.get(name)
     return isinstance(module, Deferred) and not module.has_begun
@@ -191,7 +198,7 @@ def _is_left_out(name: str) -> bool:
 
 def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
     """True if the model is sure to need no package that only some models need."""
-    if any(served.get(key) for key in _ASKING) or served.get("role") not in _WITH_WEIGHTS:
+    if any(served.get(key) for key in _ASKING):
         return False
     if served["local"]:
         configs = [folder / served["model"] / "config.json"]

@@ -22,7 +22,7 @@ from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.runtime.weights.untrusted_files import within_files
-from hf_triton.runtime.weights.weight_loading import load_on_meta_device
+from hf_triton.runtime.weights.weight_loading import load_without_weights
 
 from ..encoder_loading import LoadedEncoder, load_encoder, make_task, read_files
 from ..engine.encoder_engine import EncoderEngine
@@ -147,7 +147,7 @@ def load_role(
         return load(ModelStep)
     saved, config, auto_class = read_files(served, task_class)
     with within_files(saved.folder):  # these steps need no weights
-        model = load_on_meta_device(served, auto_class, config)
+        model = load_without_weights(served, auto_class, config)
     task = make_task(served, options, task_class, saved, model)
     description = f"{served.source}, {served.role}"
     if served.role == "tokenizer":

@@ -16,6 +16,7 @@ from typing import Any
 from ..devices.device import Placement, choose_attention_kernels, fastest_dtype, slowness
 from ..errors import LoadError
 from ..log import info, warn
+from ..quick_imports import without_weights
 from .hub_files import error_line
 from .quantization import is_of_a_package, quantization_config, repair_quantized_model
 from .served_model import ServedModel
@@ -148,11 +149,9 @@ def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[s
     return {"quantization_config": quantization, **({"dtype": torch.bfloat16} if int4 else {})}
 
 
-def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> Any:
-    """The torch module on the meta device, without weights. Raises LoadError as ``load_model``."""
-    import torch
-
-    with _failing_in_one_line(served), torch.device("meta"):
+def load_without_weights(served: ServedModel, auto_class: Any, config: Any) -> Any:
+    """The torch module; raises LoadError as ``load_model``."""
+    with _failing_in_one_line(served), without_weights():
         return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
 
 

@@ -20,7 +20,7 @@ from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_triton.runtime.weights.model_files import adapter_folder, adapters_at_load
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
-from hf_triton.runtime.weights.weight_loading import load_on_meta_device
+from hf_triton.runtime.weights.weight_loading import load_without_weights
 
 from .linear import Adapter, Adapters, LowRank
 
@@ -55,7 +55,7 @@ class AdapterReader:
         from transformers import AutoModelForCausalLM
 
         self._served = served
-        self._modules = load_on_meta_device(served, AutoModelForCausalLM, config).to(dtype)
+        self._modules = load_without_weights(served, AutoModelForCausalLM, config).to(dtype)
         self._loaded: list[tuple[ServedAdapter, Adapter]] = []
 
     def adapters(self) -> Adapters:

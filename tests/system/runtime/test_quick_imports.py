@@ -75,6 +75,22 @@ print(torch.arange(3, device="meta").device)
 
 
 @NO_GPU
+def test_a_step_of_an_ensemble_knows_its_model_without_what_weights_need(
+    tmp_path: Path, weights: Path
+) -> None:
+    asks = """
+from hf_triton.runtime.quick_imports import without_weights
+with without_weights():
+    built = AutoModelForCausalLM.from_config(model.config)
+print(built.lm_head.weight.shape == model.lm_head.weight.shape)
+print([name for name in names if sys.modules.get(name)])
+print(sys.modules["torch._meta_registrations"].has_begun)
+"""
+    folder = version_folder(tmp_path, weights, role="tokenizer")
+    assert run(folder, weights, asks)[2:] == ["True", "[]", "False"]
+
+
+@NO_GPU
 def test_an_engine_that_uses_the_compiler_gets_all(tmp_path: Path, weights: Path) -> None:
     folder = version_folder(tmp_path, weights, options={"engine": "onnxruntime"})
     assert "torch._dynamo.eval_frame" in run(folder, weights)[1]
