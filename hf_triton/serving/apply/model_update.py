@@ -64,10 +64,6 @@ class Outcome:
     def is_change(self) -> bool:
         return bool(self.loaded or self.unloaded)
 
-    @property
-    def is_gone(self) -> bool:
-        return self.is_removal and not self.failure
-
 
 def update_model(
     plans: Sequence[ModelPlan],
@@ -166,23 +162,18 @@ class _Update:
 
     def _load_each(self, group: GroupChange) -> None:
         try:
-            for folder in group.updates:  # a front is not written before its engine is there
-                self._write(group, folder)
-                self._load(folder, folder.number)
-                self.outcome.loaded[folder.name] = folder.number
+            for folders in group.loads:  # a front is not written before its engine is there
+                for folder in folders:
+                    write_folder(folder)
+                self.settings.place(group.name)
+                *steps, (name, number) = ((folder.name, folder.number) for folder in folders)
+                failure = self.target.load(name, number, *steps)
+                if failure is not None:
+                    part = "" if name == group.name else f"{name}: "
+                    raise ServerError(f"{part}{failure}")
         except (GeneratorError, OSError):
             self._restore(group)
             raise
-
-    def _write(self, group: GroupChange, folder: FolderChange) -> None:
-        write_folder(folder)
-        self.settings.place(group.name)
-
-    def _load(self, folder: FolderChange, version: int) -> None:
-        failure = self.target.load(folder.name, version)
-        if failure is not None:
-            part = "" if folder.name == self.outcome.model else f"{folder.name}: "
-            raise ServerError(f"{part}{failure}")
 
     def _load_before(self, group: GroupChange) -> str:
         """Loads the versions before a gap, which are on disk again; why one fails, or empty."""
@@ -210,7 +201,6 @@ class _Update:
     def _restore(self, group: GroupChange) -> None:
         """Restores disk and server, as far as possible."""
         for folder in reversed(group.updates):
-            self.outcome.loaded.pop(folder.name, None)
             # A server that went away loads what is on disk when it is back; after a full disk the
             # next apply repairs the rest.
             with contextlib.suppress(GeneratorError):

@@ -100,6 +100,13 @@ class GroupChange:
         return [folder for folder in ordered if folder.is_load]
 
     @property
+    def loads(self) -> list[list[FolderChange]]:
+        """The folders of each load, the named one last: an ensemble loads its steps at once."""
+        if _ENSEMBLE in self.folders[0].config and self.folders[0].is_load:
+            return [self.updates]
+        return [[folder] for folder in self.updates]
+
+    @property
     def needs_gap(self) -> bool:
         """True if several folders change and no request may meet both old and new ones: steps of
         an ensemble, which take different times to load, or a front and an engine that speak

@@ -151,7 +151,8 @@ class Session:
                 removed = plan.removed.values()
                 self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
         finally:
-            self._record(plan, [one.model for one in self._outcomes if one.is_gone])
+            gone = [one.model for one in self._outcomes if one.is_removal and not one.failure]
+            self._record(plan, gone)
 
     def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under

@@ -73,9 +73,9 @@ class Target:
         """The folders with a version that answers, is loading, or still has requests."""
         return sorted(folder for folder, found in self._folders().items() if found.active)
 
-    def load(self, folder: str, version: int) -> str | None:
-        """Loads a folder; returns None, or the reason in one line if ``version`` is not ready
-        afterwards. That is asked because Triton reports success for an ensemble whose step failed.
+    def load(self, folder: str, version: int, *steps: tuple[str, int]) -> str | None:
+        """Loads a folder; returns None, or the reason in one line why ``version`` or a step of it
+        is not ready afterwards: Triton reports success for an ensemble whose step failed.
         """
         try:
             failure = self.api.load(folder)
@@ -83,11 +83,13 @@ class Target:
             raise ServerError(f"the server stopped while it loaded {folder}") from error
         if failure is not None:
             return failure.removeprefix(f"{folder}: ")
-        if self._ask(lambda: self.api.is_model_ready(folder, str(version))):
-            return None
-        reason = self._folders().get(folder, _UNKNOWN).reasons.get(version, "")
-        said = one_line(reason).removeprefix(f"{folder}: ") if reason else ""
-        return said or f"version {version} was loaded, but is not ready"
+        for name, number in (*steps, (folder, version)):
+            if not self._ask(partial(self.api.is_model_ready, name, str(number))):
+                reason = self._folders().get(name, _UNKNOWN).reasons.get(number, "")
+                said = one_line(reason).removeprefix(f"{name}: ") if reason else ""
+                said = said or f"version {number} was loaded, but is not ready"
+                return said if name == folder else f"{name}: {said}"
+        return None
 
     def unload(self, folder: str) -> str | None:
         """Starts to unload a folder; returns None, or the reason in one line if it is refused."""

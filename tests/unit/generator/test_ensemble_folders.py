@@ -11,6 +11,8 @@ import pytest
 
 from generator.render import model_config
 from generator.render.sample_requests import curl_lines
+from tests.support.apply_bench import tell_state
+from tests.support.fake_control import FakeTriton, listening
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 
@@ -88,6 +90,33 @@ def test_all_folders_come_and_go_together(work: Path, run: Run) -> None:
     run("generate")
     assert len(run("prune")[1].splitlines()) == len(FOLDERS)
     assert not [path for path in repository.iterdir() if path.name.startswith("demo")]
+
+
+def test_apply_loads_all_steps_by_one_load_of_the_ensemble(work: Path, run: Run) -> None:
+    repository = work / "model_repository"
+    configs(ENSEMBLE, work, run)
+    with listening(FakeTriton(repository)) as fake:
+        tell_state(fake.port, metrics_port=fake.port)
+        fake.load("demo")
+        fake.events.clear()
+        (work / "models.yaml").write_text(ENSEMBLE + "    max_batch_size: 8\n")
+        assert run("apply")[0] == 0
+        assert (fake.events[0], fake.events[-1]) == ("unload demo", "load demo")
+        assert sorted(fake.events[1:-1]) == [f"unload {name}" for name in FOLDERS[1:]]
+        assert [fake.ready(name) for name in FOLDERS] == [{2}] * len(FOLDERS)
+
+        load, step = fake.load, repository / "demo_model/3"
+
+        def break_a_step(name: str) -> None:
+            if step.exists():
+                (step / "model.json").write_text('{"options": {"fail": "no weights"}}')
+            load(name)
+
+        fake.load = break_a_step  # type: ignore[method-assign]
+        (work / "models.yaml").write_text(ENSEMBLE)
+        why = "demo_model: RuntimeError: no weights; version 2 is loaded again"
+        assert f"model 'demo' failed: {why}" in run("apply")[2]
+        assert [fake.ready(name) for name in FOLDERS] == [{2}] * len(FOLDERS)
 
 
 def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, run: Run) -> None:
