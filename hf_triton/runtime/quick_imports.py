@@ -26,7 +26,6 @@ from typing import Any
 
 from . import disk_cache
 from .regular_file import MOST_JSON_BYTES, read_regular
-from .weights.hub_files import ADAPTER_CONFIG
 
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
 _COMPILER = "torch._dynamo"
@@ -205,7 +204,7 @@ def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
     else:
         cache = folder.parent / served["public_name"] / "hf_cache"
         configs = [*cache.glob("models--*/snapshots/*/config.json")]
-    if any(path.with_name(ADAPTER_CONFIG).exists() for path in configs):
+    if any(path.with_name("adapter_config.json").exists() for path in configs):
         return False
     texts = [read_regular(path, MOST_JSON_BYTES) for path in configs]
     return bool(texts) and not any(b"quantization_config" in text for text in texts)

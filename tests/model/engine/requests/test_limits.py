@@ -180,7 +180,7 @@ def test_log_probabilities_of_all_sequences_are_bounded_together(n: int, is_refu
     first = SamplingParams(max_tokens=1000, num_logprobs=20, num_prompt_logprobs=5)
     sequences: Any = [SimpleNamespace(params=params, num_prompt_tokens=100) for _ in range(n - 1)]
     sequences.append(SimpleNamespace(params=first, num_prompt_tokens=100))
-    said = f"^logprobs: got {n * 21_000 + 600}, of n x max_tokens .* at most 4194304 in one request"
+    said = f"^logprobs: got {n * 21_000 + 600} for n x max_tokens .* at most 4194304 in one request"
     with pytest.raises(RequestError, match=said) if is_refused else contextlib.nullcontext():
         check_logprobs(sequences)
 

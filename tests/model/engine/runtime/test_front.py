@@ -392,7 +392,7 @@ def test_the_model_reads_its_folder_and_serves(
 @pytest.mark.usefixtures("log_lines")  # which keep the model's name to themselves
 def test_a_folder_that_was_not_generated_fails_to_load_in_one_line(tmp_path: Path) -> None:
     arguments = _written(tmp_path, {"name": "m"})
-    with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; write"):
+    with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; run"):
         FrontModel().initialize(arguments)
 
 
