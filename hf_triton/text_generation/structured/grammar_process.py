@@ -23,8 +23,8 @@ from .llguidance_grammars import make_matcher, refusal_reason
 GOES_ON, IS_COMPLETE, MAY_END = b"\0", b"\1", b"\2"  # what a token has led to
 OUTPUT = struct.Struct("<Ii")  # its number; the token that it goes on with
 _STACK_BYTES = 64 * 2**20
-# Of CPU time; most grammars take a few milliseconds.
-_TURN_S, _LONG_S = 0.1, 0.5
+_LONG_S = 0.5  # of CPU time; most grammars take a few milliseconds
+_LOOK_S = 0.1
 _NICENESS = 10
 
 
@@ -70,29 +70,24 @@ def read_tokenizer(content: bytes) -> None:
 def make(asked: bytes) -> bytes:
     """Makes the grammar of a constraint; returns the state and mask before the first token. A
     thread of its own does so, which gets a low priority if it takes long: on Linux each thread has
-    a niceness of its own. Raises RequestError; BlockingIOError where another one takes long too.
+    a niceness of its own. Not before, or a busy machine would not let it show how long it takes.
+    Raises RequestError; BlockingIOError where another one takes long too.
     """
     threading.stack_size(_STACK_BYTES)
     thread = threading.Thread(target=_OWN.make, args=(decode(asked, type=Constraint),))
     thread.start()
-    _join(thread, _TURN_S)
-    if thread.is_alive():
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
-        _join(thread, _LONG_S)
+    # However busy the machine, the time that it has computed says whether it takes long.
+    while thread.is_alive() and time.process_time() < _LONG_S:
+        thread.join(_LOOK_S)
     if thread.is_alive():
         fcntl.lockf(_OWN.slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
         thread.join()
         fcntl.lockf(_OWN.slot, fcntl.LOCK_UN)
     if _OWN.problem is not None:
         raise _OWN.problem
     return _state(_OWN.first) + _OWN.first_mask
-
-
-def _join(thread: threading.Thread, cpu_s: float) -> None:
-    """Waits for a thread until this process has had so much CPU time, however busy the machine."""
-    while thread.is_alive() and time.process_time() < cpu_s:
-        thread.join(_TURN_S)
 
 
 def follow(order: bytes) -> bytes:
