@@ -106,108 +106,69 @@ def _unit(x, at, size, scale, is_normalised, out):
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _delta_rule(a, at):
-    """The gated delta rule, https://arxiv.org/abs/2412.06464; with a gate for each channel that of
-    https://arxiv.org/abs/2510.26692.
+def _recurrence(a, at):
+    """A state of each head, which decays, takes in a token's values times its key, and is read by
+    its query: Mamba's selective scan (https://arxiv.org/abs/2312.00752, whose B are keys and C
+    queries), Mamba 2's (https://arxiv.org/abs/2405.21060), where a head's numbers decay alike, and
+    the gated delta rule (https://arxiv.org/abs/2412.06464; https://arxiv.org/abs/2510.26692 with a
+    gate for each channel), which takes in values less what the state gave for the key.
 
-    2 runs, 3 their count, 4 key heads, 5 value heads, 6 key dim, 7 value dim, 8 q and 9 k (tokens,
-    key heads, key dim), 10 v (tokens, value heads, value dim), 11 to 13 their strides, 14 g
-    (tokens, value heads) or (tokens, value heads, key dim) float32, 15 whether for each channel, 16
-    beta (tokens, value heads), 17 states (slots, value heads, value dim, key dim) float32, 18 out
-    like v, 19 whether q and k are normalised, 20 scale of q, 21 scratch (threads, 4 key dim).
+    2 runs, 3 their count, 4 heads, 5 value dim, 6 key dim, 7 heads that share a key, 8 heads of a
+    task, 9 values (tokens, heads, value dim), 10 keys and 11 queries (tokens, groups, key dim), 12
+    to 14 their strides, 15 whether both are normalised, 16 scale of queries, 17 rates (tokens,
+    heads), 18 gates (heads,) or (heads, key dim), 19 whether for each channel, 20 whether the delta
+    rule, with gates of each token, which otherwise are times the rates; 21 states (slots, heads,
+    value dim, key dim), 22 D (heads,) or 0, these float32, 23 out like values, float32 where there
+    is no 24 z, like values, or 0; 25 its stride, 26 scratch (threads, 4 key dim).
     """
-    q, k, v, beta, out = at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18])
-    runs, num_runs, heads, size, dim = integers_at(a[2]), a[3], a[5], a[6], a[7]
-    group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[20])
-    scratch = own(a, a[21], 16 * size)
+    v, k, q, z, out, wide = at(a[9]), at(a[10]), at(a[11]), at(a[24]), at(a[23]), float32_at(a[23])
+    runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[5], a[6]
+    rates, gates, skips = float32_at(a[17]), float32_at(a[18]), float32_at(a[22])
+    scratch, blocks, scale = own(a, a[26], 16 * size), (heads + a[8] - 1) // a[8], float_of(a[16])
     key, query = float32_at(scratch), float32_at(scratch + 4 * size)
     decays, seen = float32_at(scratch + 8 * size), float32_at(scratch + 12 * size)
-    for task in tasks(a, num_runs * heads):
-        run, head = task // heads * _COLUMNS, task % heads
-        first = runs[run]
-        state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
-        if runs[run + 3] != 0:
-            _clear(state, 0, dim * size)
-        for token in range(first, first + runs[run + 1]):
-            place, key_at = token * heads + head, head // group * size
-            _unit(k, token * a[12] + key_at, size, _ONE, a[19], key)
-            _unit(q, token * a[11] + key_at, size, scale, a[19], query)
-            if a[15] != 0:
-                for i in range(size):
-                    store(decays, i, exp(load(g, place * size + i)))
-            else:
-                decay = exp(load(g, place))
-                for i in range(size):
-                    store(decays, i, decay)
-            for i in range(size):
-                store(seen, i, load(key, i) * load(decays, i))
-            rate, value_at = load(beta, place), token * a[13] + head * dim
-            for j in range(dim):
-                row, held, total = j * size, _ZERO, _ZERO
-                for i in range(size):
-                    held += load(state, row + i) * load(seen, i)
-                delta = (load(v, value_at + j) - held) * rate
-                for i in range(size):
-                    now = load(state, row + i) * load(decays, i) + load(key, i) * delta
-                    store(state, row + i, now)
-                    total += now * load(query, i)
-                store(out, place * dim + j, total)
-            if token + 1 == first + runs[run + 4]:
-                kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
-                _copy(state, 0, dim * size, kept)
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _scan(a, at):
-    """Mamba's selective scan, https://arxiv.org/abs/2312.00752; and Mamba 2's recurrence,
-    https://arxiv.org/abs/2405.21060, where the channels of a head decay alike.
-
-    2 runs, 3 their count, 4 heads, 5 channels of each, 6 state size, 7 heads that share b and c, 8
-    heads of a task, 9 x (tokens, heads, channels), 10 b and 11 c (tokens, groups, state size), 12
-    to 14 their strides, 15 dt (tokens, heads), 16 A (heads, state size) or (heads,), 17 whether for
-    each state, 18 D (heads,), 19 states (slots, heads, channels, state size), these float32, 20 out
-    like x, float32 where there is no 21 z, like x, or 0; 22 its stride, 23 scratch (threads, 3
-    state size).
-    """
-    x, b, c, z, out, wide = at(a[9]), at(a[10]), at(a[11]), at(a[21]), at(a[20]), float32_at(a[20])
-    runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[5], a[6]
-    dt, rates, skips = float32_at(a[15]), float32_at(a[16]), float32_at(a[18])
-    scratch = own(a, a[23], 12 * size)
-    into, out_of = float32_at(scratch), float32_at(scratch + 4 * size)
-    decays, blocks = float32_at(scratch + 8 * size), (heads + a[8] - 1) // a[8]
-    is_for_each = a[17] != 0
+    is_for_each, is_delta = a[19] != 0, a[20] != 0
     for task in tasks(a, num_runs * blocks):
         run, begin = task // blocks * _COLUMNS, task % blocks * a[8]
         end, first, group = min(begin + a[8], heads), runs[run], begin // a[7] * size
-        state = float32_at(a[19] + 4 * runs[run + 2] * heads * dim * size)
+        state = float32_at(a[21] + 4 * runs[run + 2] * heads * dim * size)
         if runs[run + 3] != 0:
             _clear(state, begin * dim * size, end * dim * size)
         for token in range(first, first + runs[run + 1]):
-            for n in range(size):
-                store(into, n, load(b, token * a[13] + group + n))
-                store(out_of, n, load(c, token * a[14] + group + n))
+            _unit(k, token * a[13] + group, size, _ONE, a[15], key)
+            _unit(q, token * a[14] + group, size, scale, a[15], query)
             for head in range(begin, end):
-                step, decay = load(dt, token * heads + head), _ZERO
+                rate, gate = load(rates, token * heads + head), head
+                step, decay, skip = rate, _ZERO, load(skips, head) if a[22] != 0 else _ZERO
+                if is_delta:
+                    step, gate = _ONE, token * heads + head
                 if is_for_each:
                     for n in range(size):
-                        store(decays, n, exp(load(rates, head * size + n) * step))
+                        store(decays, n, exp(load(gates, gate * size + n) * step))
                 else:
-                    decay = exp(load(rates, head) * step)
-                for i in range(head * dim, (head + 1) * dim):
-                    value = load(x, token * a[12] + i)
-                    more, total, row = value * step, _ZERO, i * size
+                    decay = exp(load(gates, gate) * step)
+                if is_delta:
                     for n in range(size):
                         kept = load(decays, n) if is_for_each else decay
-                        now = load(state, row + n) * kept + more * load(into, n)
+                        store(seen, n, load(key, n) * kept)
+                for i in range(head * dim, (head + 1) * dim):
+                    value, given, total, row = load(v, token * a[12] + i), _ZERO, _ZERO, i * size
+                    if is_delta:
+                        for n in range(size):
+                            given += load(state, row + n) * load(seen, n)
+                    more = (value - given) * rate
+                    for n in range(size):
+                        kept = load(decays, n) if is_for_each else decay
+                        now = load(state, row + n) * kept + more * load(key, n)
                         store(state, row + n, now)
-                        total += now * load(out_of, n)
-                    skipped, to = value * load(skips, head), token * heads * dim + i
-                    if a[21] == 0:
+                        total += now * load(query, n)
+                    skipped, to = value * skip, token * heads * dim + i
+                    if a[24] == 0:
                         store(wide, to, total + skipped)
                     else:
-                        gate = load(z, token * a[22] + i)
-                        gate = rounded(out, gate / (_ONE + exp(-gate)))
-                        store(out, to, (rounded(out, total) + skipped) * gate)
+                        by = load(z, token * a[25] + i)
+                        by = rounded(out, by / (_ONE + exp(-by)))
+                        store(out, to, (rounded(out, total) + skipped) * by)
             if token + 1 == first + runs[run + 4]:
-                copied = float32_at(a[19] + 4 * runs[run + 5] * heads * dim * size)
+                copied = float32_at(a[21] + 4 * runs[run + 5] * heads * dim * size)
                 _copy(state, begin * dim * size, end * dim * size, copied)

@@ -92,17 +92,18 @@ class CompiledFunctions(RowFunctions):
         (tokens, key_heads, size), (heads, dim) = k.shape, v.shape[1:]
         stored = self._sized("recurrent", heads, size, dim)
         q, k = q.to(v.dtype), k.to(v.dtype)
-        decay, rate = g[0].float().contiguous(), beta[0].to(v.dtype).contiguous()
+        gates, rates = g[0].float().contiguous(), beta[0].to(v.dtype).float().contiguous()
         _check_dtype(torch.float32, stored)
-        out = v.new_empty(tokens, heads, dim)
+        out = torch.empty(tokens, heads, dim)
         self._run(
-            "delta_rule",
+            "recurrence",
             v.dtype,
-            *(key_heads, heads, size, dim, q.data_ptr(), k.data_ptr(), v.data_ptr()),
-            *(q.stride(0), k.stride(0), v.stride(0), decay.data_ptr(), decay.dim() == 3),
-            *(rate.data_ptr(), stored.data_ptr(), out.data_ptr(), use_qk_l2norm_in_kernel),
-            *(bits_of(size**-0.5), self._scratch_at(4 * size)),
+            *(heads, dim, size, heads // key_heads, 1, v.data_ptr(), k.data_ptr(), q.data_ptr()),
+            *(v.stride(0), k.stride(0), q.stride(0), use_qk_l2norm_in_kernel, bits_of(size**-0.5)),
+            *(rates.data_ptr(), gates.data_ptr(), gates.dim() == 3, True, stored.data_ptr()),
+            *(0, out.data_ptr(), 0, 0, self._scratch_at(4 * size)),
         )
+        out = out.to(v.dtype)
         return out.unsqueeze(0), out
 
     chunk_kimi_delta_attention = torch_chunk_gated_delta_rule
@@ -133,12 +134,12 @@ class CompiledFunctions(RowFunctions):
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = torch.empty(tokens, heads, dim)
         self._run(
-            "scan",
+            "recurrence",
             x.dtype,
             *(heads, dim, size, heads // groups, 1, x.data_ptr(), b.data_ptr(), c.data_ptr()),
-            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr(), 0),
-            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), 0, 0),
-            self._scratch_at(3 * size),
+            *(x.stride(0), b.stride(0), c.stride(0), False, bits_of(1), steps.data_ptr()),
+            *(decays.data_ptr(), False, False, stored.data_ptr(), skips.data_ptr()),
+            *(out.data_ptr(), 0, 0, self._scratch_at(4 * size)),
         )
         return out.unsqueeze(0), out
 
@@ -165,12 +166,12 @@ class CompiledFunctions(RowFunctions):
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = x.new_empty(tokens, channels)
         self._run(
-            "scan",
+            "recurrence",
             x.dtype,
             *(channels, 1, size, channels, CHANNELS, x.data_ptr(), b.data_ptr(), c.data_ptr()),
-            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr(), 1),
-            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), gate.data_ptr()),
-            *(gate.stride(0), self._scratch_at(3 * size)),
+            *(x.stride(0), b.stride(0), c.stride(0), False, bits_of(1), steps.data_ptr()),
+            *(decays.data_ptr(), True, False, stored.data_ptr(), skips.data_ptr()),
+            *(out.data_ptr(), gate.data_ptr(), gate.stride(0), self._scratch_at(4 * size)),
         )
         return out.t().unsqueeze(0), out
 
