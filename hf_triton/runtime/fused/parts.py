@@ -18,9 +18,9 @@ class UnsupportedLayersError(Exception):
 
 @dataclass(frozen=True)
 class Norm:
-    """``weight * x / rms(x)``, in the model's dtype, rounded before the weight as Llama's is. Where
-    it ``is_wide`` it is computed in float32 with a float32 weight and a ``bias`` or none, rounded
-    once; ``has_mean`` says whether the mean is taken off first, as LayerNorm does.
+    """``weight * x / rms(x) + bias``, in float32, as weight and bias are; the quotient is rounded
+    to the model's dtype, as Llama's is, unless the norm ``is_wide``. ``has_mean`` says whether the
+    mean is taken off first, as LayerNorm does.
     """
 
     weight: torch.Tensor

@@ -65,7 +65,7 @@ class RowLoops:
             *(norm.weight.data_ptr(), 0 if norm.bias is None else norm.bias.data_ptr()),
             *(out.data_ptr(), size if norm.weight.numel() > size else 0),
             *(int(norm.has_mean), bits_of(norm.eps), x.stride(1) if parts > 1 else 0),
-            int(not norm.is_wide),
+            int(norm.is_wide),
             numbers=rows * parts * size if rows * parts > 1 else 0,
         )
 

@@ -39,8 +39,13 @@ _I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 def built(signature, build):
-    """An intrinsic's return value: it computes what ``build(builder, *values)`` makes."""
-    return signature, lambda context, builder, signature, args: build(builder, *args)
+    """An intrinsic's return value: it computes what ``build(builder, *values)`` makes, if any."""
+
+    def generate(context, builder, signature, args):
+        made = build(builder, *args)
+        return context.get_dummy_value() if signature.return_type == types.void else made
+
+    return signature, generate
 
 
 def _at(element):
@@ -90,15 +95,12 @@ def load(typing_context, pointer, index):
 @intrinsic
 def store(typing_context, pointer, index, value):
     """``pointer[index] = value``; bfloat16 is rounded to the nearest, ties to even."""
-    signature = types.void(pointer, types.int64, types.float32)
 
-    def generate(context, builder, signature, args):
-        at, index, value = args
+    def build(builder, at, index, value):
         value = _rounded(builder, value) if pointer.dtype == types.uint16 else value
         builder.store(value, builder.gep(at, [index]))
-        return context.get_dummy_value()
 
-    return signature, generate
+    return built(types.void(pointer, types.int64, types.float32), build)
 
 
 @intrinsic
@@ -112,21 +114,18 @@ def rounded(typing_context, pointer, value):
     return built(types.float32(pointer, types.float32), build)
 
 
-@intrinsic
-def size_bits(typing_context, value):
+@njit
+def size_bits(value):
     """``abs(value)`` as an int32 of the same order, the largest of which LLVM finds 16 at a time.
     NaN is above all.
     """
-    return built(
-        types.int32(types.float32),
-        lambda builder, value: builder.and_(builder.bitcast(value, _I32), _I32(_NO_SIGN)),
-    )
+    return np.int32(np.float32(value).view(np.int32) & _NO_SIGN)
 
 
-@intrinsic
-def of_bits(typing_context, bits):
+@njit
+def of_bits(bits):
     """The float32 that has these bits."""
-    return built(types.float32(types.int32), lambda builder, bits: builder.bitcast(bits, _FLOAT))
+    return np.int32(bits).view(np.float32)
 
 
 @intrinsic
@@ -135,12 +134,11 @@ def take_wide_vectors(typing_context):
     left to itself it takes 256, for early ones that had to run slower. In each function itself.
     """
 
-    def generate(context, builder, signature, args):
+    def build(builder):
         # a set of names that it knows, which this is not one of
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return context.get_dummy_value()
 
-    return types.void(), generate
+    return built(types.void(), build)
 
 
 @intrinsic
@@ -169,24 +167,10 @@ def own(a, address, num_bytes):
     return address + num_bytes * _take(a, 1)
 
 
-@intrinsic
-def float_of(typing_context, bits):
+@njit
+def float_of(bits):
     """The float32 nearest to the float64 that has these bits."""
-    return built(
-        types.float32(types.int64),
-        lambda builder, bits: builder.fptrunc(builder.bitcast(bits, ir.DoubleType()), _FLOAT),
-    )
-
-
-@intrinsic
-def _power_of_two(typing_context, shifted):
-    """2 to the integer that lies in the low bits of ``_TO_INTEGER`` + n, n from -126 to 127."""
-
-    def build(builder, shifted):
-        biased = builder.add(builder.bitcast(shifted, _I32), _I32(127 - _TO_INTEGER_BITS))
-        return builder.bitcast(builder.shl(biased, _I32(23)), _FLOAT)
-
-    return built(types.float32(types.float32), build)
+    return np.float32(np.int64(bits).view(np.float64))
 
 
 @intrinsic
@@ -235,7 +219,8 @@ def exp(x):
     y = y * x + _P4
     y = y * x + _P5
     y = y * (x * x) + x + _ONE
-    return y * _power_of_two(shifted)
+    biased = np.float32(shifted).view(np.int32) + (127 - _TO_INTEGER_BITS)
+    return y * of_bits(biased << 23)  # 2 to the integer in the low bits
 
 
 _ROW_BLOCK = 4
@@ -252,15 +237,23 @@ _SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _normalised(x, at, size, weight, eps, out, to):
-    """RMSNorm of ``x[at : at+size]``; https://arxiv.org/abs/1910.07467."""
-    total = _ZERO
+def _normalised(x, at, size, weight, bias, eps, has_mean, is_wide, out, to):
+    """RMSNorm of ``x[at : at+size]``, https://arxiv.org/abs/1910.07467; LayerNorm where it
+    ``has_mean``. Addresses of the weight, and of the bias or 0, float32.
+    """
+    weights, biases, mean, total = float32_at(weight), float32_at(bias), _ZERO, _ZERO
+    if has_mean != 0:
+        for i in range(size):
+            mean += load(x, at + i)
+        mean /= np.float32(size)
     for i in range(size):
-        value = load(x, at + i)
+        value = load(x, at + i) - mean
         total += value * value
     scale = _ONE / np.sqrt(total / np.float32(size) + eps)
     for i in range(size):
-        store(out, to + i, load(weight, i) * rounded(out, load(x, at + i) * scale))
+        value = (load(x, at + i) - mean) * scale
+        value = (value if is_wide != 0 else rounded(out, value)) * load(weights, i)
+        store(out, to + i, value + load(biases, i) if bias != 0 else value)
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -268,46 +261,22 @@ def _norm(a, at):
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
-    from one part to the next, 15 whether it is Llama's, of whole rows, with a weight in their
-    dtype: x += delta; out = norm(x) * weight + bias, part by part.
+    from one part to the next, 15 whether Llama's rounding before the weight is left out: x +=
+    delta; out = norm(x) * weight + bias, part by part.
     """
-    x, delta, out = at(a[6]), at(a[7]), at(a[10])
+    take_wide_vectors()
+    x, delta, out, eps = at(a[6]), at(a[7]), at(a[10]), float_of(a[13])
     num_parts = a[2] * a[3]
     for block in tasks(a, (num_parts + _NORMED_TOGETHER - 1) // _NORMED_TOGETHER):
         first = block * _NORMED_TOGETHER
         for number in range(first, min(first + _NORMED_TOGETHER, num_parts)):
-            begin = number // a[3] * a[5] + number % a[3] * a[14]
+            part = number % a[3]
+            begin, skipped = number // a[3] * a[5] + part * a[14], 4 * part * a[11]
             if a[7] != 0:
                 for i in range(begin, begin + a[4]):
                     store(x, i, load(x, i) + load(delta, i))
-            if a[15] != 0:
-                _normalised(x, begin, a[4], at(a[8]), float_of(a[13]), out, begin)
-            else:
-                _wide_norm(a, x, begin, number % a[3] * a[11], out)
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _wide_norm(a, x, at, first, out):
-    take_wide_vectors()
-    size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
-    mean = _ZERO
-    if a[12] != 0:
-        for i in range(size):
-            mean += load(x, at + i)
-        mean /= np.float32(size)
-    total = _ZERO
-    for i in range(size):
-        value = load(x, at + i) - mean
-        total += value * value
-    scale = _ONE / np.sqrt(total / np.float32(size) + eps)
-    if a[9] != 0:
-        for i in range(size):
-            value = (load(x, at + i) - mean) * scale * load(weight, first + i)
-            store(out, at + i, value + load(bias, first + i))
-    else:
-        for i in range(size):
-            value = (load(x, at + i) - mean) * scale
-            store(out, at + i, value * load(weight, first + i))
+            weight, bias = a[8] + skipped, a[9] + skipped if a[9] != 0 else 0
+            _normalised(x, begin, a[4], weight, bias, eps, a[12], a[15], out, begin)
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
@@ -353,7 +322,7 @@ def _rotate(x, at, cos, sin, angle, half, in_pairs):
 def _turn(a, at, x, here, weight, angle):
     """Normalises a head's numbers, where ``weight`` is not 0, and rotates them, in place."""
     if weight != 0:
-        _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
+        _normalised(x, here, a[of.DIM], weight, 0, float_of(a[of.EPS]), 0, 0, x, here)
     cos, sin = float32_at(a[of.COS]), float32_at(a[of.SIN])
     _rotate(x, here, cos, sin, angle, a[of.ANGLES], a[of.IN_PAIRS])
 

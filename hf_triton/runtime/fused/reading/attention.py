@@ -190,7 +190,7 @@ def _normed(
                     raise UnsupportedLayersError(f"its {call.kind} is not a norm")
                 norms.remove(call)
                 if norm.weight.numel() != dim:
-                    norm = replace(norm, weight=norm.weight.float(), is_wide=True)
+                    norm = replace(norm, is_wide=True)
                 return made.reshape(states.shape), norm
     return states, None
 

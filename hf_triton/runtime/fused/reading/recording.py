@@ -189,7 +189,7 @@ def _forms(module: Any, x: torch.Tensor) -> list[Norm]:
     eps = _DEFAULT_EPS if eps is None else eps
     forms = []
     if bias is None and weight.dtype == x.dtype:
-        forms.append(Norm(weight.contiguous(), eps))
+        forms.append(Norm(weight.float().contiguous(), eps))
     wide_bias = None if bias is None else bias.detach().float().contiguous()
     for offset, has_mean in itertools.product((0, 1), (False, True)):
         wide = (weight.float() + offset).contiguous()
