@@ -63,16 +63,12 @@ class Float16StoredLinear(PrepackedLinear):
         ops, power = torch.ops.quantized, _power_for_float16(weight)
         self._linear, self._power = ops.linear_dynamic_fp16, power
         self._unscale = torch.tensor(1 / power)  # half of what a number costs to multiply by
-        self._bias = None if power == 1 else bias  # else FBGEMM adds it
-        self.packed = ops.linear_prepack_fp16(weight * power, bias if power == 1 else None)
+        bias = None if bias is None else bias * power
+        self.packed = ops.linear_prepack_fp16(weight * power, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self._linear(x, self.packed)
-        if self._power == 1:
-            return y
-        if self._bias is None:
-            return y.mul_(self._unscale)
-        return torch.add(self._bias, y, alpha=1 / self._power, out=y)
+        return y if self._power == 1 else y.mul_(self._unscale)
 
 
 def _power_for_float16(weight: torch.Tensor) -> float:

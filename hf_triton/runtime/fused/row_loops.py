@@ -11,10 +11,8 @@ from hf_triton.runtime.kernels.compiled_loops import ThreadTeam, bits_of, load_k
 from .parts import Attention, Embedding, Layer, Linear, Mlp, Norm
 from .reading.layers import ACTIVATIONS
 
-# The loops that activate and multiply. What only activates, torch does in as little time, in place:
-# where the operating system has to give memory for the result, that takes as long.
+# The loops that activate and multiply. What only activates, torch does in as little time.
 _GATED: dict[object, str] = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
-_IN_PLACE: dict[object, str] = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 class RowLoops:
@@ -141,8 +139,6 @@ class RowLoops:
             out = up.new_empty(len(up), up.shape[1] // 2)
             self._run(_GATED[activation], up, out.data_ptr())
             return mlp.down(out)
-        if not mlp.is_gated and activation in _IN_PLACE:
-            return mlp.down(torch.ops.aten.gelu_(up, approximate=_IN_PLACE[activation]))
         activate = ACTIVATIONS[activation] if isinstance(activation, str) else activation
         if not mlp.is_gated:
             return mlp.down(activate(up))

@@ -1,4 +1,5 @@
-"""Sends each of a model's requests to one of its arms, as ``routing.json`` says at the moment.
+"""Sends each of a model's requests to one of its arms: Triton models that each get a share of the
+requests, as ``routing.json`` in the model's folder says at the moment.
 
 A thread reads the file twice a second. Connections to other arms are made before requests go there,
 and kept until the last one is answered; the model answers for an arm that can't be reached. A file
@@ -7,10 +8,16 @@ that can't be read or parsed changes nothing.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -25,8 +32,9 @@ from ..request.responder import EndingResponder, attempt, status_and_text
 from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
 from ..weights.served_model import ServedModel
-from .routing import REQUEST_ID, ROUTING_FILE, Arm, Routing, parse
 
+ROUTING_FILE = "routing.json"
+REQUEST_ID = "request_id"
 # hf_triton/serving/apply/session.py waits longer than this for a new routing.
 CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
@@ -54,6 +62,89 @@ _DURATION = Metric(
     buckets=SECONDS,
     may_fall=False,
 )
+
+
+@dataclass(frozen=True)
+class Arm:
+    """``engine`` is the Triton model that answers, ``weight`` its share in percent."""
+
+    name: str
+    engine: str
+    weight: Fraction
+
+
+class Routing:
+    """Never changed, only replaced. ``sticky`` is REQUEST_ID, an input or a parameter.
+
+    Of each block of requests, the smallest that the weights divide evenly (10 for 90 % and 10 %,
+    200 for 99.5 % and 0.5 %), each arm gets exactly its part. Within a block the order is random,
+    so that clients that alternate don't always get the same arm.
+    """
+
+    def __init__(self, arms: Sequence[Arm], sticky: str | None) -> None:
+        """Raises ValueError where the weights are no percentages of a whole."""
+        shares = [arm.weight / 100 for arm in arms]
+        total = sum(shares, Fraction(0))
+        if total != 1 or min(shares) < 0:
+            got = f"weights add up to {float(total * 100):g}, not 100, or one is negative"
+            raise ValueError(got)
+        self.arms, self.sticky = tuple(arms), sticky
+        num_in_block = math.lcm(*(share.denominator for share in shares))
+        self._block = [int(share * num_in_block) for share in shares]
+        self._left_in_block = [*self._block]
+        self._lock = threading.Lock()
+
+    def choose(self, salt: str, sticky_value: str | None) -> Arm:
+        """The arm for the next request; always the same one for a sticky value. ``salt`` goes into
+        its hash, so that two models don't put the same users into the same arm.
+
+        Weighted rendezvous hashing (Schindelhauer and Schomaker 2005): each arm draws an
+        exponential time from the hash of its name and the value, with its weight as the rate, and
+        the shortest wins. So an arm that grows only takes values from others, and one that shrinks
+        only gives values away; cut points on a line would also move values between arms that did
+        not change.
+        """
+        if sticky_value is not None:
+            times = {
+                arm: _exponential(salt, arm.name, sticky_value) / arm.weight
+                for arm in self.arms
+                if arm.weight
+            }
+            return min(times, key=times.__getitem__)
+        with self._lock:
+            (number,) = random.choices(range(len(self._left_in_block)), self._left_in_block)
+            self._left_in_block[number] -= 1
+            if not any(self._left_in_block):
+                self._left_in_block = [*self._block]
+        return self.arms[number]
+
+    def arm_of(self, engine: str) -> Arm | None:
+        return next((arm for arm in self.arms if arm.engine == engine), None)
+
+    def weight_of(self, name: str) -> Fraction:
+        """An arm's share in percent; 0 if the routing has it no more."""
+        return next((arm.weight for arm in self.arms if arm.name == name), Fraction(0))
+
+    def __str__(self) -> str:
+        shares = [f"{float(arm.weight):g} % {arm.name}" for arm in self.arms]
+        sticky = f", sticky by {self.sticky}" if self.sticky else ""
+        return f"requests go {', '.join(shares)}{sticky}"
+
+
+def parse(content: bytes) -> Routing:
+    """The file's content, each number exactly as written: 0.1 is a tenth. Raises ValueError."""
+    try:
+        values = json.loads(content, parse_int=Fraction, parse_float=Fraction)
+        return Routing([Arm(**arm) for arm in values["arms"]], values["sticky"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not as the generator writes it: {error}") from error
+
+
+def _exponential(*parts: str) -> float:
+    """An exponentially distributed number, the same for the same texts on every machine."""
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    bits = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 11
+    return -math.log((bits + 0.5) / 2**53)
 
 
 class Router:
@@ -85,7 +176,22 @@ class Router:
         if arm.engine == self._own:
             attempt(counted.responder, answer_locally, counted)
             return
-        fall_back = partial(self._fall_back, routing, arm, request, answer_locally)
+
+        def fall_back(error: RuntimeModelError | None) -> None:
+            """Lets the own arm answer, because the other one is lost and has answered nothing."""
+            self._count(arm.name, "fallback")
+            if arm.name not in self._unreachable:
+                self._unreachable.add(arm.name)
+                gone = f"{arm.engine} is not loaded; this model answers its requests"
+                log.warn(f"arm {arm.name}: {gone}")
+            if self._is_closing:
+                unloaded = OverloadedError("the model is being unloaded: try again")
+                request.responder.fail(error or unloaded)
+                return
+            own = routing.arm_of(self._own)
+            given = self._counted(request, own) if own else request
+            attempt(given.responder, answer_locally, given)
+
         pool = self._pools.get(arm.engine)  # closed and gone where the routing has changed since
         is_taken = False
         with suppress(RequestError):  # too large for the link, but not for the model itself
@@ -111,27 +217,6 @@ class Router:
         self._thread.close()
         for pool in self._pools.values():
             pool.close()
-
-    def _fall_back(
-        self,
-        routing: Routing,
-        arm: Arm,
-        request: Request,
-        answer_locally: AnswerLocally,
-        error: RuntimeModelError | None,
-    ) -> None:
-        """Lets the own arm answer, because the other one is lost and has answered nothing."""
-        self._count(arm.name, "fallback")
-        if arm.name not in self._unreachable:
-            self._unreachable.add(arm.name)
-            log.warn(f"arm {arm.name}: {arm.engine} is not loaded; this model answers its requests")
-        if self._is_closing:
-            gone = error or OverloadedError("the model is being unloaded: try again")
-            request.responder.fail(gone)
-        else:
-            own = routing.arm_of(self._own)
-            request = self._counted(request, own) if own else request
-            attempt(request.responder, answer_locally, request)
 
     def _counted(self, request: Request, arm: Arm) -> Request:
         ended = partial(self._ended, arm.name, time.monotonic())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -257,24 +258,22 @@ def load_processor(served: ServedModel, files: Path) -> Any:
     """The model's processor: of text, and of images or sounds."""
     from transformers import AutoProcessor
 
-    with without_videos():
-        processor = load_part(served, AutoProcessor, files, part="its processor: ")
+    leave_out_videos()
+    processor = load_part(served, AutoProcessor, files, part="its processor: ")
     check_words(served, getattr(processor, "tokenizer", None))
     return processor
 
 
-@contextmanager
-def without_videos() -> Iterator[None]:
-    """Makes processors without their part for videos where torchvision is not installed."""
+@cache
+def leave_out_videos() -> None:
+    """Makes processors have no part for videos from here on, if torchvision is not installed."""
     if find_spec("torchvision") is not None:
-        yield
         return
     from transformers import ProcessorMixin
     from transformers.models.auto.video_processing_auto import AutoVideoProcessor
 
     patched: Any = AutoVideoProcessor
     checked: Any = ProcessorMixin
-    load = patched.from_pretrained
     check = checked.check_argument_for_proper_class
 
     def check_all_but_videos(self: Any, name: str, argument: Any) -> Any:
@@ -283,8 +282,3 @@ def without_videos() -> Iterator[None]:
 
     patched.from_pretrained = lambda *args, **kwargs: None
     checked.check_argument_for_proper_class = check_all_but_videos
-    try:
-        yield
-    finally:
-        patched.from_pretrained = load
-        checked.check_argument_for_proper_class = check

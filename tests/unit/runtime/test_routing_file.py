@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.runtime.routing.routing import Arm, parse
+from hf_triton.runtime.routing.router import Arm, parse
 
 ARMS = [
     {"name": "stable", "engine": "m", "weight": 99.9},

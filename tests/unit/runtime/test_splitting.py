@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from hf_triton.runtime.routing.routing import Arm, Routing
+from hf_triton.runtime.routing.router import Arm, Routing
 
 VALUES = [f"user-{number}" for number in range(4_000)]
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.weights.weight_loading import without_videos
+from hf_triton.runtime.weights.weight_loading import leave_out_videos
 from hf_triton.text_generation.media.digests import ContentNumbers, digests_of
 from hf_triton.text_generation.media.processor import MediaProcessor
 
@@ -109,8 +109,8 @@ def test_images_of_patches_are_told_apart() -> None:
     """A processor with a part for videos, which torchvision alone could load."""
     words = tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     pixels = Qwen2VLImageProcessorPil(patch_size=4, min_pixels=64, max_pixels=1024)
-    with without_videos():
-        processor = Qwen2VLProcessor(pixels, words, None)
+    leave_out_videos()
+    processor = Qwen2VLProcessor(pixels, words, None)
     names = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
     media = MediaProcessor(processor, None, names)
     pad = "<|vision_start|><|image_pad|><|vision_end|>"
