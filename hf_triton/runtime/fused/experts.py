@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
-from hf_triton.runtime.devices.prepacked_linear import packed
+from hf_triton.runtime.devices.prepacked_linear import PrepackedLinear, packed
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _PACKED = "packed_experts"  # of a module: its layers before and after the activation

@@ -228,7 +228,7 @@ _NORMED_TOGETHER = 4  # rows that a thread takes at a time
 _TWO = np.float32(2)
 # 2 sqrt(2 / pi), and that times 0.044715
 _GELU_LINEAR, _GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
-# The ranges of devices/linear_layouts.py. Adding 0.5 makes the cast to int32, which truncates,
+# The ranges of devices/prepacked_linear.py. Adding 0.5 makes the cast to int32, which truncates,
 # round to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
 _TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
@@ -505,7 +505,7 @@ def _weigh(v, at, count, dim, scores, first, to):
 # Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
 @njit(fastmath={"contract"}, error_model="numpy")
 def _digits(a, at):
-    """Quantizes each row to digits of 8 bits, as devices/linear_layouts.py says.
+    """Quantizes each row to digits of 8 bits, as devices/prepacked_linear.py says.
 
     2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
     7 digits, 1 or 2.

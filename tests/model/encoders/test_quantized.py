@@ -17,7 +17,7 @@ from hf_triton.encoder.runners.encoder_runner import (
     reference_forward,
     tolerance_of,
 )
-from hf_triton.runtime.devices import linear_layouts
+from hf_triton.runtime.devices import prepacked_linear
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options
@@ -28,7 +28,7 @@ CPU = Placement("cpu", {"": "cpu"})
 
 
 @pytest.mark.skipif(
-    not linear_layouts.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
+    not prepacked_linear.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 @pytest.mark.parametrize("method", ["int8", "int8_dynamic"])
 def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
-from hf_triton.runtime.devices.prepacked_linear import LinearPart
+from hf_triton.runtime.devices.prepacked_linear import LinearPart, PrepackedLinear
 
 from ..parts import Attention, Linear, Norm, Rotary, UnsupportedLayersError
 from .recording import Attended, Call, read_norm, same

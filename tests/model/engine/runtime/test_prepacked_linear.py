@@ -20,8 +20,12 @@ from transformers import AutoModelForCausalLM
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
-from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
-from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
+from hf_triton.runtime.devices.prepacked_linear import (
+    Float16StoredLinear,
+    LinearPart,
+    PrepackedLinear,
+    prepack,
+)
 from hf_triton.text_generation.engine.own_logits import own_logits
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from tests.support.architectures.configurations import tiny_config
@@ -37,7 +41,7 @@ needs_bfloat16 = pytest.mark.skipif(
 )
 GROWTH = """
 import psutil, torch
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
+from hf_triton.runtime.devices.prepacked_linear import PrepackedLinear
 torch.set_num_threads(1)
 linear, x = PrepackedLinear(torch.randn(256, 128), None), torch.randn(1100, 128)
 with torch.inference_mode():

@@ -20,10 +20,9 @@ from torchao.quantization import (
 )
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from hf_triton.runtime.devices import linear_layouts
+from hf_triton.runtime.devices import prepacked_linear
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.linear_layouts import Int8Linear, digits_of
-from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.devices.prepacked_linear import Int8Linear, digits_of, prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.own_environment import lacks
 from hf_triton.runtime.weights.weight_loading import load_config, load_model
@@ -52,7 +51,7 @@ DIFFERENCES = {
 
 # Without VNNI a CPU saturates products of bytes; layers stay torchao's there, which is tested too.
 needs_exact_products = pytest.mark.skipif(
-    not linear_layouts.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
+    not prepacked_linear.multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 
 
@@ -102,7 +101,7 @@ def test_digits_are_the_nearest_whole_numbers(num_digits: int, dtype: torch.dtyp
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
-    numbers -= linear_layouts.ZERO_POINT[num_digits]
+    numbers -= prepacked_linear.ZERO_POINT[num_digits]
     wide = x[:, 10:90].double()
     assert (numbers - wide / scales.double().unsqueeze(1)).abs().max() <= 0.51
     # The largest of each row is the largest number.
@@ -155,7 +154,7 @@ def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Products that are not exact stay torchao's."""
-    monkeypatch.setattr(linear_layouts, "multiplies_exactly", lambda: is_exact)
+    monkeypatch.setattr(prepacked_linear, "multiplies_exactly", lambda: is_exact)
     model = quantized(weights, method=method)
     mlp = model.model.layers[0].mlp
     assert type(mlp.down_proj.weight).__name__ == "Int8Tensor"
