@@ -49,7 +49,8 @@ def pack(module: Any) -> bool:
     if not hasattr(module, _PACKED):
         names = _names(module)
         weights = [getattr(module, name, None) for name in names]
-        if module.has_post_expert_norm or not all(map(_is_plain, weights)):
+        are_plain = all(type(one) is nn.Parameter and one.dtype in _DTYPES for one in weights)
+        if module.has_post_expert_norm or not are_plain:
             return False
         both = [_layers(module, name) for name in names]
         if not all(itertools.chain(*both)):
@@ -67,10 +68,6 @@ def drop_weights(module: Any) -> None:
 
 def _names(module: Any) -> tuple[str, str]:
     return ("gate_up_proj" if module.has_gate else "up_proj"), "down_proj"
-
-
-def _is_plain(weight: Any) -> bool:
-    return type(weight) is nn.Parameter and weight.dtype in _DTYPES
 
 
 def _layers(module: Any, name: str) -> list[PrepackedLinear | None]:

@@ -21,18 +21,6 @@ _COLUMNS = 6
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
-def _clear(x, begin, end):
-    for i in range(begin, end):
-        store(x, i, _ZERO)
-
-
-@njit(fastmath=FAST, error_model="numpy", inline="always")
-def _copy(x, begin, end, to):
-    for i in range(begin, end):
-        store(to, i, load(x, i))
-
-
-@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _weigh(sums, x, at, weight, weight_at, count):
     for i in range(count):
         store(sums, i, load(sums, i) + load(x, at + i) * load(weight, weight_at + i))
@@ -133,7 +121,8 @@ def _recurrence(a, at):
         end, first, group = min(begin + a[8], heads), runs[run], begin // a[7] * size
         state = float32_at(a[21] + 4 * runs[run + 2] * heads * dim * size)
         if runs[run + 3] != 0:
-            _clear(state, begin * dim * size, end * dim * size)
+            for i in range(begin * dim * size, end * dim * size):
+                store(state, i, _ZERO)
         for token in range(first, first + runs[run + 1]):
             _unit(k, token * a[13] + group, size, _ONE, a[15], key)
             _unit(q, token * a[14] + group, size, scale, a[15], query)
@@ -171,4 +160,5 @@ def _recurrence(a, at):
                         store(out, to, (rounded(out, total) + skipped) * by)
             if token + 1 == first + runs[run + 4]:
                 copied = float32_at(a[21] + 4 * runs[run + 5] * heads * dim * size)
-                _copy(state, begin * dim * size, end * dim * size, copied)
+                for i in range(begin * dim * size, end * dim * size):
+                    store(copied, i, load(state, i))

@@ -25,14 +25,6 @@ DISCOVER_EVERY_S = 1.0
 _UNLOADING = "the model is being unloaded: try again"
 
 
-class EngineAnswerError(RuntimeModelError):
-    """The error that the engine answered with, with the engine's Triton status."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 class PendingRequest:
     """A forwarded request until an engine has answered it: the first to do so, if it is sent again.
 
@@ -94,11 +86,13 @@ class EngineClient(Connection):
                 pending.answer(frame.tensors, final=final)
         elif frame.kind == frames.ERROR and len(frame.texts) == 2:
             if pending := self.pending.pop(frame.number, None):
-                self._fail(pending, EngineAnswerError(*frame.texts), frame.flags)
+                error = RuntimeModelError(frame.texts[1])
+                error.status = frame.texts[0]
+                self._fail(pending, error, frame.flags)
         else:
             raise LinkError("a frame of an unknown kind")
 
-    def _fail(self, pending: PendingRequest, error: EngineAnswerError, flags: int) -> None:
+    def _fail(self, pending: PendingRequest, error: RuntimeModelError, flags: int) -> None:
         if flags & frames.UNLOADING and not pending.has_begun:
             self.is_usable = False
             self._pool.forward_again(pending, error)

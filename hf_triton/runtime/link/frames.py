@@ -211,16 +211,12 @@ class Connection:
         except OSError:
             pass  # the peer has gone
         finally:
-            self._end(fault)
-
-    def _end(self, fault: LinkError | None) -> None:
-        with self._changed:
-            self._hang_up()
-            self._changed.notify()
-        self.on_end(fault)
-        if self._writer is not threading.current_thread():
+            with self._changed:
+                self._hang_up()
+                self._changed.notify()
+            self.on_end(fault)
             self._writer.join()
-        self._socket.close()
+            self._socket.close()
 
     def _write(self) -> None:
         try:

@@ -127,8 +127,6 @@ def _no_sound(file: bytes) -> RequestError:
 
 def resample(samples: Samples, rate: int, new_rate: int) -> Samples:
     """(num_samples,) at ``rate`` Hz -> (ceil(num_samples * new_rate / rate),) at ``new_rate``."""
-    if rate == new_rate:
-        return samples
     return np.concatenate(list(resampled([samples], len(samples), rate, new_rate)))
 
 

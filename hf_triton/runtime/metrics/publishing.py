@@ -141,14 +141,12 @@ class MetricsPublisher:
 def _settled(collect: Callable[[], Iterable[Family]]) -> dict[Key, float]:
     """The counters once they stand still: a request may be answered before it is counted."""
     before: dict[Key, float] | None = None
-    while (now := _counters(collect())) != before:
+    while True:
+        now = {_key(one, s): s.value for one in collect() if one.counter for s in one.samples}
+        if now == before:
+            return now
         before = now
         time.sleep(_STILL_S)
-    return now
-
-
-def _counters(families: Iterable[Family]) -> dict[Key, float]:
-    return {_key(one, s): s.value for one in families if one.counter for s in one.samples}
 
 
 def _key(family: Family, sample: Sample) -> Key:

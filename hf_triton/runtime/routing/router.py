@@ -41,13 +41,8 @@ _DRAIN_STEP_S = 0.02
 
 AnswerLocally = Callable[[Request], None]
 _OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
-_BY_STATUS = {
-    "INVALID_ARG": "refused",
-    "UNSUPPORTED": "refused",
-    "NOT_FOUND": "refused",
-    "UNAVAILABLE": "unavailable",
-    "CANCELLED": "cancelled",
-}
+_BY_STATUS = dict.fromkeys(("INVALID_ARG", "UNSUPPORTED", "NOT_FOUND"), "refused")
+_BY_STATUS |= {"UNAVAILABLE": "unavailable", "CANCELLED": "cancelled"}
 _REQUESTS = Metric(
     name="hf_triton_arm_requests_total",
     type="counter",
@@ -120,10 +115,6 @@ class Routing:
 
     def arm_of(self, engine: str) -> Arm | None:
         return next((arm for arm in self.arms if arm.engine == engine), None)
-
-    def weight_of(self, name: str) -> Fraction:
-        """An arm's share in percent; 0 if the routing has it no more."""
-        return next((arm.weight for arm in self.arms if arm.name == name), Fraction(0))
 
     def __str__(self) -> str:
         shares = [f"{float(arm.weight):g} % {arm.name}" for arm in self.arms]
@@ -289,11 +280,8 @@ class Router:
         log.info(f"{self._own}: {routing}")
 
     def families(self) -> Iterator[Family]:
-        routing = self.routing
-        weights = tuple(
-            Sample({"arm": arm}, float(routing.weight_of(arm) if routing else 0))
-            for arm in list(self._arms)
-        )
+        shares = {arm.name: arm.weight for arm in self.routing.arms} if self.routing else {}
+        weights = tuple(Sample({"arm": arm}, float(shares.get(arm, 0))) for arm in list(self._arms))
         text = "Percent of the requests that an arm gets"
         yield Family("hf_triton_arm_weight", text, False, weights)
         yield from self._metrics.families()

@@ -137,14 +137,9 @@ def _after_embedding(
 
 def _last_norm(root: Call, last: Call, made: torch.Tensor) -> Norm | None:
     """The norm that makes ``made`` of the last layer's output."""
-    if same(made, last.output):
-        return None
-    for call in root.walk():
-        if same(call.input, last.output) and same(call.output, made) and not call.inner:
-            norm = read_norm(call)
-            if norm is not None:
-                return norm
-    raise UnsupportedLayersError("it does more with its last layer's output than a norm")
+    calls = [call for call in root.walk() if not call.inner and same(call.output, made)]
+    norms = [(call, norm) for call in calls if (norm := read_norm(call)) is not None]
+    return _take_norm(norms, last.output, made)
 
 
 def _read_layer(call: Call, rotations: Rotations, join: Join) -> Layer:
@@ -224,7 +219,7 @@ def _take_norm(norms: Norms, hidden: torch.Tensor, given: torch.Tensor) -> Norm 
             del norms[place]
             return norm
     if not same(given, hidden):
-        raise UnsupportedLayersError("a layer's attention or MLP does not take its norm's output")
+        raise UnsupportedLayersError("more than a norm comes before attention, an MLP or the head")
     return None
 
 
