@@ -26,16 +26,26 @@ from generator.repository.staging import write
 from generator.repository.writing import locked
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from hf_triton.runtime.weights.hub_files import is_stored
+from hf_triton.runtime.weights.locked_files import differences
 
 Item = TypeVar("Item")
 
 
 class FetchRun:
-    """Fetches models. A failed model has its ``error`` set; the others continue."""
+    """Fetches models. A failed model has its ``error`` set; the others continue. ``anew``: hashes
+    every cached file again, and names each of the ``num_wrong`` that are not as in models.lock.
+    """
 
     def __init__(
-        self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
+        self,
+        repository: Path,
+        specs: Sequence[ModelSpec],
+        lock: Lock,
+        num_workers: int,
+        *,
+        anew: bool = False,
     ) -> None:
+        self._anew, self.num_wrong = anew, 0
         self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
         self._lock = lock
         self._repository = repository
@@ -102,9 +112,22 @@ class FetchRun:
         title = f"{fetch.spec.title}: checking"
         self._progress.begin(title, fetch.num_bytes)
         try:
+            for path in fetch.files if self._anew else ():
+                fetch.cache.forget(fetch.cache.snapshot(fetch.commit) / path)
             fetch.find_cached(partial(self._progress.add, title), self._stop)
         finally:
             self._progress.end(title)
+        if self._anew:
+            self._name_wrong(fetch)
+
+    def _name_wrong(self, fetch: ModelFetch) -> None:
+        hashes, expected = fetch.cache.hashes, fetch.spec.locked or LockedSnapshot("", {})
+        hashes.save()
+        folder = fetch.cache.snapshot(fetch.commit)
+        for _, difference in differences(folder, expected.files, hashes.sha256):
+            self._progress.say(f"{fetch.spec.title}: {difference}")
+            with self._progress.lock:
+                self.num_wrong += 1
 
     def preview(self) -> None:
         """Prints sizes and free space. Raises FetchError if the download does not fit."""

@@ -7,21 +7,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from generator.errors import FetchError
-from generator.fetch.fetching import FetchRun, run_all, update_lock
-from generator.fetch.model_cache import ModelCache, caches_of
+from generator.fetch.fetching import FetchRun, update_lock
 from generator.fetch.plan import chosen_models, hub_models
-from generator.fetch.progress import Progress
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
-from generator.models_yaml.reading import load, load_unpinned
-from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from hf_triton.runtime.weights.locked_files import differences, hash_file
+from generator.models_yaml.reading import load_unpinned
+from generator.spec.model_spec import ModelSpec
 from hf_triton.serving.python_env import ensure_environments, preview
 
 NUM_WORKERS = 8
@@ -97,10 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where a model can't be fetched, after all others are complete."""
     config = Path(args.config)
-    if args.verify:
-        args.names, args.locked = _wrong_models(config, args), True
-        if not args.names:
-            return 0
+    args.locked |= args.verify
     specs = load_unpinned(config)
     chosen = chosen_models(specs, args.names, config)
     for line in preview(chosen):
@@ -121,8 +113,14 @@ def _fetch(
     config: Path, specs: Sequence[ModelSpec], chosen: Sequence[ModelSpec], args: argparse.Namespace
 ) -> None:
     """Raises GeneratorError where weights can't be fetched, after all others are complete."""
-    lock = _lock_to_follow(config, chosen, args)
-    fetching = FetchRun(Path(args.repository), chosen, lock, args.max_workers)
+    lock = None if args.update else models_lock.read_lock(config)
+    if args.locked:
+        if lock is None:
+            name = models_lock.lock_path(config)
+            raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+        chosen = models_lock.pin(chosen, lock, config)
+    workers = args.max_workers
+    fetching = FetchRun(Path(args.repository), chosen, lock or {}, workers, anew=args.verify)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
             fetching.lock_caches(stack, _wait if args.wait else _refuse)
@@ -140,7 +138,11 @@ def _fetch(
                     named = [models_lock.lock_key(spec) for spec in hub_models(specs)]
                     update_lock(config, named, fetching.locked())
     fetching.refuse_failures()
-    if not args.dry_run:
+    if args.dry_run and (wrong := fetching.num_wrong):
+        files = "1 file is" if wrong == 1 else f"{wrong} files are"
+        name = models_lock.lock_path(config)
+        raise FetchError(f"{files} not as in {name}: run hf-triton fetch --verify")
+    if args.verify or not args.dry_run:
         _report(config, specs, args.locked)
 
 
@@ -154,73 +156,6 @@ def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:
     if others:
         message = f"not in {name} yet, and generate will ask for it"
         print(f"{', '.join(others)}: {message}: run hf-triton fetch", file=sys.stderr)
-
-
-def _lock_to_follow(
-    config: Path, chosen: Sequence[ModelSpec], args: argparse.Namespace
-) -> models_lock.Lock:
-    """The lock entries that determine the commits to fetch."""
-    if args.locked:
-        lock = _required_lock(config)
-        models_lock.pin(chosen, lock, config)
-        return lock
-    return {} if args.update else models_lock.read_lock(config) or {}
-
-
-def _required_lock(config: Path) -> models_lock.Lock:
-    lock = models_lock.read_lock(config)
-    if lock is None:
-        name = models_lock.lock_path(config)
-        raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
-    return lock
-
-
-def _wrong_models(config: Path, args: argparse.Namespace) -> list[str]:
-    """The models that differ from models.lock; prints each file that does, and forgets its hash.
-    Raises FetchError for a dry run where there are any.
-    """
-    _required_lock(config)
-    specs = hub_models(chosen_models(load(config), args.names, config))
-    progress, wrong = Progress(), dict[str, int]()
-
-    def check(part: tuple[ModelSpec, ModelCache]) -> None:
-        if count := _count_wrong(*part, progress):
-            wrong[part[0].name] = wrong.get(part[0].name, 0) + count
-
-    parts = zip(specs, caches_of(Path(args.repository), specs), strict=True)
-    run_all(parts, check, 2, threading.Event())  # one thread reads while the other hashes
-    lock, names = models_lock.lock_path(config), list(dict.fromkeys(spec.name for spec in specs))
-    if not wrong:
-        print(f"{len(names)} model{'s' * (len(names) != 1)} as in {lock}")
-    elif args.dry_run:
-        count = sum(wrong.values())
-        files = "1 file is" if count == 1 else f"{count} files are"
-        again = " ".join(name for name in names if name in wrong)
-        raise FetchError(f"{files} not as in {lock}: run hf-triton fetch --verify {again}")
-    return [name for name in names if name in wrong]
-
-
-def _count_wrong(spec: ModelSpec, cache: ModelCache, progress: Progress) -> int:
-    locked = spec.locked or LockedSnapshot("", {})
-    folder = cache.snapshot(locked.commit)
-
-    def hash_anew(path: Path) -> str:
-        sha256 = hash_file(path, partial(progress.add, spec.title))
-        cache.hashes.add(path, sha256)
-        return sha256
-
-    progress.begin(spec.title, locked.size)
-    try:
-        found = list(differences(folder, locked.files, hash_anew))
-    except OSError as error:
-        raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
-    finally:
-        progress.end(spec.title)
-    for path, difference in found:
-        progress.say(f"{spec.title}: {difference}")
-        cache.forget(folder / path)
-    cache.hashes.save()
-    return len(found)
 
 
 def _wait(busy: str) -> None:
