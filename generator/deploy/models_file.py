@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
 from generator.deploy.server import Server
 from generator.errors import SpecError, UsageError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
 from generator.spec.python_env import PythonEnv
 from generator.yaml_file import nodes
+from generator.yaml_file.editing import dumped
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
@@ -28,7 +27,6 @@ from generator.yaml_file.schema import Report
 _HEADER = (
     "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"
 )
-_PLAIN = re.compile(r"(\./|/)?[A-Za-z][A-Za-z0-9_./-]*")
 _KEY = re.compile(r"(?!models\.(yaml|lock)$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # User and password of an address; git's own user is none. The rest may be a variable of pip's.
 _USER_INFO = re.compile(rb"://(?!git@)(?:[^/\s@:]*:)?([^/\s@]*)@")
@@ -144,18 +142,5 @@ def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str
             yield f"{path.name} has a password, which no ConfigMap may hold: use ${{NAME}}"
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes what our own reader, which is YAML 1.2's, would not read back as text."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    is_plain = _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false")
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
 def yaml_text(tree: Mapping[str, Any]) -> str:
-    dumped = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, width=10_000)
-    return _HEADER + str(dumped)
+    return _HEADER + dumped(dict(tree))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
 from generator.repository.staging import write
 from generator.spec.model_spec import ModelSpec
+from generator.yaml_file.editing import EditError, added, child, composed, replaced
 from generator.yaml_file.keys import plain
 from perf.tune.space import INSTANCES, Settings, current, entry_with, settings_text
-
-
-class EditError(Exception):
-    """The change would touch other parts of the file; the text says where."""
 
 
 def write_settings(config: Path, name: str, wanted: Settings) -> str:
@@ -39,7 +35,7 @@ def write_settings(config: Path, name: str, wanted: Settings) -> str:
             new = set_value(new, name, key, entry)
         if new != old:
             _replace(config, new, before, name, wanted)
-    except (EditError, yaml.YAMLError) as error:
+    except EditError as error:
         raise PerfError(
             f"{config}: {error}; nothing was written, set these yourself: {settings_text(changes)}"
         ) from None
@@ -79,73 +75,26 @@ def _replace(
 
 def set_value(text: str, model: str, key: str, entry: Mapping[str, Any]) -> str:
     """``text`` with the value that ``entry`` has for ``key``, in the entry of ``model``. Raises
-    EditError. Every other character stays: edits go by the positions of PyYAML's nodes, because
-    libraries that write YAML anew lose formatting.
+    EditError.
     """
     path: list[Any] = ["instance_group", 0, "count"] if key == INSTANCES else key.split(".")
     node: yaml.Node = _entry(text, model)
     value: Any = entry
     for step in path:
-        child = _child(node, step)
-        if child is None and isinstance(node, yaml.MappingNode) and isinstance(value, Mapping):
-            return _added(text, node, step, value[step])
-        if child is None or not isinstance(value, Mapping | list):
+        found = child(node, step)
+        if found is None and isinstance(node, yaml.MappingNode) and isinstance(value, Mapping):
+            return added(text, node, step, value[step])
+        if found is None or not isinstance(value, Mapping | list):
             break  # as in `dynamic_batching: true`
-        node, value = child, value[step]
-    return _replaced(text, node, value)
-
-
-def _written(value: object) -> str:
-    """Formats a value on one line."""
-    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf)
-    return str(text).strip()[1:-1]
+        node, value = found, value[step]
+    return replaced(text, node, value)
 
 
 def _entry(text: str, model: str) -> yaml.Node:
-    models = _child(yaml.compose(text, Loader=yaml.SafeLoader), "models")
+    models = child(composed(text), "models")
     for node in models.value if isinstance(models, yaml.SequenceNode) else ():
-        name = _child(node, "name")
+        name = child(node, "name")
         if name is not None and name.value == model:
             found: yaml.Node = node
             return found
     raise EditError(f"has no entry with name: {model}")
-
-
-def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
-    if isinstance(node, yaml.SequenceNode):
-        return next(iter(node.value[step:]), None) if isinstance(step, int) else None
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((value for key, value in pairs if key.value == step), None)
-
-
-def _replaced(text: str, old: yaml.Node, value: object) -> str:
-    begin, end = old.start_mark.index, old.end_mark.index
-    if "\n" in text[begin:end]:
-        raise EditError(f"{_place(old)}: takes several lines")
-    colon = " " if begin == end else ""  # the key had no value
-    return f"{text[:begin]}{colon}{_written(value)}{text[end:]}"
-
-
-def _added(text: str, node: yaml.MappingNode, key: str | int, value: object) -> str:
-    if not node.value:
-        return _replaced(text, node, {key: value})
-    end, said = _end(text, node), f"{key}: {_written(value)}"
-    if node.flow_style:
-        return f"{text[:end]}, {said}{text[end:]}"
-    newline = "\r\n" if "\r\n" in text else "\n"
-    indent = " " * node.value[0][0].start_mark.column
-    end += len(text[end:].split("\n", 1)[0].removesuffix("\r"))  # behind the line's comment
-    return f"{text[:end]}{newline}{indent}{said}{text[end:]}"
-
-
-def _end(text: str, node: yaml.Node) -> int:
-    """Returns the end of a map's last value; PyYAML puts the end of a block at the next token."""
-    last: yaml.Node = node.value[-1][1]
-    while isinstance(last, yaml.CollectionNode) and last.value and not last.flow_style:
-        inner = last.value[-1]
-        last = inner[1] if isinstance(inner, tuple) else inner
-    return len(text[: last.end_mark.index].rstrip())
-
-
-def _place(node: yaml.Node) -> str:
-    return f"{node.start_mark.line + 1}:{node.start_mark.column + 1}"
