@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -67,8 +67,14 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Listing:
+    """What the Hub says of a revision: its word for the task, and what it has read of config.json,
+    are empty where it knows none.
+    """
+
     commit: str
     files: Mapping[str, HubFile]
+    pipeline_tag: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -175,7 +181,8 @@ def list_files(repository: str, revision: str) -> Listing:
     try:
         info = ask(repository, revision=revision)
         files = {one.rfilename: _hub_file(one) for one in info.siblings or []}
-        return Listing(_hexadecimal(info.sha, 40), files)
+        commit = _hexadecimal(info.sha, 40)
+        return Listing(commit, files, str(info.pipeline_tag or ""), info.config or {})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise WrongContentError(
             f"{endpoint()} does not answer as a Hub does: check HF_ENDPOINT, and whether the "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_names import task_hint
 from generator.yaml_file import keys, nodes, schema
 from generator.yaml_file.keys import Keys, key_names, listed
 from generator.yaml_file.nodes import Node, scalars
@@ -31,26 +31,6 @@ from generator.yaml_file.schema import Report
 _REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
 _EXPECTED = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
-# Other names that people have for tasks: the Hub's tags, and pipelines of transformers.
-_OTHER_NAMES = {
-    "sentence-similarity": "feature-extraction",
-    "embeddings": "feature-extraction",
-    "sentiment-analysis": "text-classification",
-    "text-ranking": "text-classification",
-    "reranking": "text-classification",
-    "ner": "token-classification",
-    "conversational": "text-generation",
-    **dict.fromkeys(("image-to-text", "visual-question-answering", "vqa"), "image-text-to-text"),
-    "asr": "automatic-speech-recognition",
-    "speech-to-text": "automatic-speech-recognition",
-}
-# Former names of transformers' pipelines: one model had several.
-_TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
-_PIPELINES = re.compile(
-    r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"
-    r"|text-to-(audio|speech)|any-to-any"
-    r"|(document|table)-question-answering"
-)
 
 
 @dataclass(frozen=True)
@@ -244,15 +224,3 @@ def _spec(found: ModelKeys, options: Mapping[str, object], places: Mapping[str, 
         "gguf_file": source.folder.name if source.folder and is_file else found.gguf_file,
     }
     return ModelSpec(**values, places=places)
-
-
-def task_hint(tag: str, tasks: Collection[str]) -> str:
-    """``; did you mean ...`` for another name of one of ``tasks``; empty where it is none."""
-    other = _OTHER_NAMES.get(tag)
-    if _TEXT_TO_TEXT.fullmatch(tag):
-        other = "text2text-generation"
-    if other in tasks:
-        return f"; did you mean '{other}'?"
-    if "pipeline" in tasks and _PIPELINES.fullmatch(tag):
-        return f"; did you mean 'pipeline', with options: {{pipeline: {tag}}}?"
-    return ""

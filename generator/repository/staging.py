@@ -46,6 +46,15 @@ def write(path: str, content: bytes) -> None:
         raise
 
 
+def write_through(path: Path, content: bytes) -> None:
+    """Writes a file of the user's, through links; it keeps its mode."""
+    target = path.resolve()
+    mode = target.stat().st_mode if target.exists() else None
+    write(str(target), content)
+    if mode is not None:
+        target.chmod(mode)
+
+
 def create(path: str, content: bytes) -> None:
     """Writes a file where none is; a script can be run."""
     descriptor = _created(path, 0o777 if is_script(content) else 0o666)

@@ -166,9 +166,9 @@ def read_rest(
     return _checked(kind, {k: v for k, v in known.items() if k not in wrong}, base), wrong
 
 
-def problem(kind: Any, value: object) -> str:
+def problem(kind: Any, value: object, base: Path | None = None) -> str:
     report, node = Report(), Node(value, 0, 0, written=str(value))  # type: ignore[arg-type]
-    read(kind, node, report)
+    read(kind, node, report, base)
     return report.problems[0].message if report.problems else ""
 
 

@@ -32,6 +32,7 @@ from hf_triton.version import VERSION
 
 # Each with what --help says of it: here, so that only the verb that runs is imported.
 VERBS = {
+    "add": "write an entry for a model into models.yaml; find out its task",
     "validate": "check models.yaml; report every mistake with its line and column",
     "generate": "write the model repository: only what has changed, and never over your own edits",
     "diff": "show what generate would change; exit 1 when the repository is stale",
@@ -40,7 +41,7 @@ VERBS = {
     "schema": "print the JSON Schema of models.yaml, by which editors complete and check it",
     "fetch": "download the models of models.yaml into their caches, and lock them in models.lock",
     "optimize": "compare a model's engines on this machine: check and time them, recommend one",
-    "serve": "generate, start Triton, wait until every model is ready, and print the curl lines",
+    "serve": "serve models.yaml, or one MODEL: start Triton, and print the curl lines",
     "apply": "make a running server run what models.yaml says; no request is lost",
     "deploy": "write the files to run the models on Docker Compose, Kubernetes or KServe",
     "perf": "measure served models, compare results, find settings",
@@ -103,13 +104,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
 EXAMPLE = """\
-example: a models.yaml with one model
+one model, without a models.yaml:
+
+  hf-triton serve HuggingFaceTB/SmolLM2-135M-Instruct
+
+several, in a models.yaml:
 
   models:
     - name: smollm2
       task: text-generation
       model: HuggingFaceTB/SmolLM2-135M-Instruct
 
+  hf-triton add MODEL           # or let this write the entry; serve MODEL --save does both
   hf-triton validate            # is every key right?
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton fetch               # download the weights ahead, and lock their commits and hashes
@@ -168,12 +174,19 @@ def _discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says of an unknown option what stands in its place, or names the nearest one."""
+    """Says of an unknown option what stands in its place, or names the nearest one. ``passes_on``:
+    what stands behind ``--`` are ``arguments`` for another program.
+    """
+
+    passes_on = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        found, unknown = super().parse_known_args(args, namespace)
+        words = [*(sys.argv[1:] if args is None else args)]
+        cut = words.index("--") if self.passes_on and "--" in words else len(words)
+        found, unknown = super().parse_known_args(words[:cut], namespace)
+        found.arguments = words[cut + 1 :]
         if unknown:
             from generator.yaml_file import schema
 

@@ -11,7 +11,7 @@ import yaml
 
 from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
-from generator.repository.staging import write
+from generator.repository.staging import write_through
 from generator.spec.model_spec import ModelSpec
 from generator.yaml_file.editing import EditError, added, child, composed, replaced
 from generator.yaml_file.keys import plain
@@ -67,10 +67,7 @@ def _replace(
     is_right = current(after[name], wanted) == dict(wanted)
     if not is_right or entries[0] != entries[1] or others[0] != others[1]:
         raise EditError("more than these keys would change")
-    target = config.resolve()
-    mode = target.stat().st_mode
-    write(str(target), new.encode())
-    target.chmod(mode)
+    write_through(config, new.encode())
 
 
 def set_value(text: str, model: str, key: str, entry: Mapping[str, Any]) -> str:

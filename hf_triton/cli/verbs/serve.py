@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
+import json
 import os
 import re
 from pathlib import Path
@@ -18,11 +20,13 @@ from generator.flag_values import port, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.access import Tls
-from hf_triton.cli.places import CONFIG
+from hf_triton.cli.places import CONFIG, REPOSITORY
+from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
 from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
+from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
@@ -32,6 +36,10 @@ from hf_triton.tritonserver.restrictions import refuse_clashes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "hf-triton serve [MODEL] [options] [-- ARGUMENT ...]"
+    parser.epilog = _EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_model(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -50,12 +58,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show tritonserver's whole log",
     )
-    parser.add_argument(
-        "arguments",
-        nargs="*",
-        metavar="-- ARGUMENT",
-        help="arguments for tritonserver itself, which starts in /: -- --log-verbose=1",
+    parser.passes_on = True  # type: ignore[attr-defined]  # the command line's own parser
+
+
+_EXAMPLE = """\
+  hf-triton serve                           # the models of models.yaml
+  hf-triton serve org/model                 # one model of the Hub, without a models.yaml
+  hf-triton serve ./folder --openai-port 9000
+  hf-triton serve ./chat-Q4_K_M.gguf --save # keep it in models.yaml, for generate and all others
+  hf-triton serve -- --log-verbose=1        # arguments for tritonserver itself, which starts in /
+"""
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "one model",
+        "MODEL is served alone, without a models.yaml. Its repository and downloaded weights stay "
+        "in ~/.cache/hf-triton/serve ($XDG_CACHE_HOME), or in --repository FOLDER.",
     )
+    about = "a Hub id, a folder or a .gguf file (default: the models of models.yaml)"
+    group.add_argument("model", nargs="?", metavar="MODEL", help=about)
+    add_name_and_task(group)
+    about = "add MODEL to models.yaml, as hf-triton add does, and serve all of that file"
+    group.add_argument("--save", action="store_true", help=about)
 
 
 def _add_callers(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +190,8 @@ def run(args: argparse.Namespace) -> int:
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
+    if args.model is None and (args.name or args.task or args.save):
+        raise UsageError("--name, --task and --save are for serve MODEL: name a model")
     if args.openai_media_hosts and args.openai_port is None:
         raise UsageError("--openai-media-hosts needs --openai-port")
     # Imported here: --help needs no processes.
@@ -183,9 +210,14 @@ def run(args: argparse.Namespace) -> int:
     numbers = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
     listen = Listen(args.host, *numbers, health_port=args.health_port)
     listen.check()  # before files are written
+    if args.model is not None and args.save:
+        say(f"added {add(config, args.model, args.name, args.task)}")
+    elif args.model is not None:
+        config = _of_one_model(args)
+        repository = Path(args.given_repository or config.with_name(REPOSITORY))
     outcome = generate(config, repository)
     settings = load_settings(config)
-    _report(outcome, args.repository)
+    _report(outcome, repository)
     refuse_conflicts(outcome)
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
@@ -219,6 +251,27 @@ def run(args: argparse.Namespace) -> int:
         return serve(server, [spec.name for spec in outcome.plan.specs], options, ports)
 
 
+def _of_one_model(args: argparse.Namespace) -> Path:
+    """The models.yaml of MODEL alone, in the user's cache. Raises GeneratorError."""
+    if args.given_config:
+        raise UsageError(
+            "--config: MODEL needs none; leave it out, or add --save to keep MODEL there"
+        )
+    if is_stored(args.model):
+        raise UsageError(f"{args.model}: hf-triton add it, then run hf-triton fetch and serve")
+    place = Path(args.model).expanduser()
+    is_here = place.exists()
+    asked = [str(place.resolve()) if is_here else args.model, args.name, args.task]
+    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = f"{name_of(place.resolve() if is_here else place)}-{key}"
+    config = Path(cache, "hf-triton", "serve", folder, CONFIG).absolute()
+    if is_here or not config.exists():  # else as before: the Hub need not be asked
+        config.unlink(missing_ok=True)
+        say(add(config, *asked))
+    return config
+
+
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
     """The access rules of the public ports. Raises ServerError for unusable TLS files."""
     from hf_triton.ports.port import tls_context
@@ -235,7 +288,7 @@ def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path)
     )
 
 
-def _report(outcome: Outcome, repository: str) -> None:
+def _report(outcome: Outcome, repository: Path) -> None:
     if outcome.written:
         names = ", ".join(model.name for model in outcome.written)
         say(f"generated in {repository}: {names}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.models_yaml.reading import task_hint
 from generator.spec.task_folders import find_tasks
+from generator.spec.task_names import task_hint
 
 
 @pytest.mark.parametrize(
