@@ -104,7 +104,7 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     HEALTH_PORT=8003
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
 # `tritonserver` as NVIDIA's container has it; the arguments are the server's own.
-RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -I -m hf_triton.tritonserver "$@"\n' \
+RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -I -m hf_triton.tritonserver.binary "$@"\n' \
         >/usr/local/bin/tritonserver \
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \

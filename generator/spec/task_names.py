@@ -34,6 +34,7 @@ _PIPELINES = re.compile(
 _HEADS = {
     "ForCausalLM": ("text-generation",),
     "LMHeadModel": ("text-generation",),
+    "WithLMHeadModel": ("fill-mask",),
     "ForConditionalGeneration": ("text2text-generation",),
     "EncoderDecoderModel": ("text2text-generation",),
     "MTModel": ("text2text-generation",),
@@ -46,7 +47,7 @@ _HEADS = {
     "Model": ("feature-extraction",),
 }
 _WRITES = ("ForConditionalGeneration", "EncoderDecoderModel", "ForCausalLM")
-_OF_TEXTS_ALONE = ("text2text-generation", "feature-extraction")
+_OF_TEXTS_ALONE = {"text2text-generation", "feature-extraction", "text-classification"}
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 CONFIG, _MODULES = "config.json", "modules.json"
 
@@ -100,12 +101,14 @@ def _tags_of(architecture: str, config: Mapping[str, Any], processors: str) -> I
             has_text = "text_config" in config or "audio_config" in config
             yield "audio-text-to-text" if has_text else "automatic-speech-recognition"
     head = max((one for one in _HEADS if architecture.endswith(one)), key=len, default="")
-    for tag in _HEADS.get(head, ()):
-        is_inference = "entail" in json.dumps(config.get("id2label", {})).lower()
-        if not ((sees or hears) and tag in _OF_TEXTS_ALONE) and (
-            is_inference or tag != "zero-shot-classification"
-        ):
-            yield tag
-    if not head:  # ViTForImageClassification
+    found = set(_HEADS.get(head, ()))
+    if sees or hears:
+        found -= _OF_TEXTS_ALONE
+    if "entail" not in json.dumps(config.get("id2label", {})).lower():
+        found.discard("zero-shot-classification")
+    yield from (tag for tag in _HEADS.get(head, ()) if tag in found)
+    if hears and head == "ForSequenceClassification":
+        yield "audio-classification"
+    if not head and "For" in architecture:  # ViTForImageClassification
         words = re.findall("[A-Z][a-z]+", architecture.rpartition("For")[2])
         yield "-".join(words).lower()

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from generator.errors import (
@@ -48,58 +49,6 @@ VERBS = {
 }
 # Verbs of another package, which need not be installed.
 OTHERS = {"perf": "perf.verbs"}
-_OVERLAY = "set it by a kustomization of your own over the folder"
-_OVERRIDE = "set it in a compose.override.yaml beside compose.yaml"
-_WHERE_IT_RUNS = "run apply where the server runs, as by docker exec CONTAINER hf-triton apply"
-_TRIALS = "--trials bounds a search, and Ctrl-C keeps what it found"
-# Verbs and options of earlier releases, each with what to use instead.
-_GONE = {
-    "apply --admin-key-file": _WHERE_IT_RUNS,
-    "apply --grpc-port": _WHERE_IT_RUNS,
-    "apply --prune": "run hf-triton prune after the apply",
-    "apply --rollback": "change models.yaml back, as by git revert, and apply that",
-    "apply --url": _WHERE_IT_RUNS,
-    "deploy --gpus-per-node": "a pod that no node has GPUs for stays pending, and Kubernetes says "
-    "so",
-    "deploy --grafana-image": _OVERRIDE,
-    "deploy --image-pull-secret": _OVERLAY,
-    "deploy --ingress-class": _OVERLAY,
-    "deploy --load-minutes": _OVERLAY,
-    "deploy --local-claim": _OVERLAY,
-    "deploy --network-policy": _OVERLAY,
-    "deploy --node-selector": _OVERLAY,
-    "deploy --open-target": _OVERLAY,
-    "deploy --per-model": "give each model a models.yaml, as by --config chat.yaml --name chat "
-    "--output deploy/chat",
-    "deploy --prometheus-image": _OVERRIDE,
-    "deploy --rollout": _OVERLAY,
-    "deploy --shm-size": f"{_OVERLAY}, or {_OVERRIDE.removeprefix('set it ')}",
-    "deploy --waiting-target": _OVERLAY,
-    "perf baselines --quick": "use --clients 1,8 --requests 24 --rounds 1",
-    "perf baselines --streams": "hf-triton perf sweep measures streams over gRPC, AIPerf over HTTP",
-    "perf compare --html": "the Markdown has all of it, and each run its run.html",
-    "perf compare --output": "the Markdown goes to stdout, as in `> compare.md`",
-    "perf sweep --fresh": "remove the folder, or choose another --output",
-    "perf sweep --perf-analyzer": "put its folder first on PATH",
-    "perf sweep --sdk-image": "--dry-run prints the commands to run in a container",
-    "perf tune --endpoint": "a model that streams is asked for streams; `streaming: false` is "
-    "tuned without",
-    "perf tune --fix": "write it into models.yaml, which is what trials begin with",
-    "perf tune --min-throughput": "--goal throughput with --max-p99-ms looks for the highest",
-    "perf tune --minutes": _TRIALS,
-    "perf tune --model-analyzer": "leave it out to search here; AIPerf, GuideLLM and perf_analyzer "
-    "measure a server",
-    "perf tune --patience": _TRIALS,
-    "serve --load-timeout-s": "set load: manual for models that may take longer than others wait",
-    "serve --log-format": "let the collector of your logs parse lines, as Fluent Bit does",
-    "serve --openai-cors": "use cors in the server: block of models.yaml",
-    "serve --openai-key-file": "use --api-keys-file, whose keys every port takes",
-    "serve --triton-url": "run serve --openai-port where that Triton runs, or a gateway before it",
-    "serve --watch": "run hf-triton apply --wait when the file changes, as by entr",
-    "tasks --json": "use hf-triton schema",
-    "verify": "use hf-triton fetch --verify, with --dry-run to change nothing",
-}
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
@@ -139,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # written files are run, so others may not change them
-        if words and (instead := _GONE.get(words[0])):
+        if words and words[0] not in VERBS and (instead := _instead_of(words[0])):
             raise UsageError(f"hf-triton {words[0]} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())
         code: int = _module(args.verb).run(args)
@@ -165,6 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("hf-triton: this is a bug in hf-triton; please report it", file=sys.stderr)
         return EXIT_BUG
+
+
+def _instead_of(words: str) -> str | None:
+    """What to use instead of a verb or an option of an earlier release."""
+    import yaml
+
+    found = yaml.safe_load((Path(__file__).parent / "gone.yaml").read_text(encoding="utf-8"))
+    return found.get(words)  # type: ignore[no-any-return]
 
 
 def _discard_output() -> None:
@@ -194,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
             # All targets of deploy have the options of `deploy`.
             for verb in accumulate(self.prog.split()[1:], "{} {}".format):
-                if instead := _GONE.get(f"{verb} {given}"):
+                if instead := _instead_of(f"{verb} {given}"):
                     self.error(f"{given} is gone: {instead}")
             near = schema.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""

@@ -1,4 +1,5 @@
-"""Finds the tritonserver to run: the one on PATH, else the one inside the nvidia-pytriton wheel.
+"""Finds the tritonserver to run: the one on PATH, else the one inside the nvidia-pytriton wheel. Run
+as a module with a server's arguments, it becomes that of the wheel, as in a container.
 
 NVIDIA's containers have it on PATH. The wheel carries the same program without its surroundings:
 what it needs to serve a plain model repository (a backend folder, library paths) is put together
@@ -22,6 +23,7 @@ from pathlib import Path
 from generator.errors import ServerError
 from hf_triton.python_env.find_environment import NUMPY_VARIABLE
 from hf_triton.runtime.disk_cache import is_made_private
+from hf_triton.tritonserver.guard import give_deep_stacks
 from hf_triton.version import pip_install
 
 # 24.10 only: no later release of the wheel, or another, carries a server.
@@ -155,3 +157,13 @@ def link_all(files: Mapping[str, Path], folder: Path) -> None:
         fresh = folder / f".{name}.{os.getpid()}"
         fresh.symlink_to(file)
         fresh.replace(link)
+
+
+if __name__ == "__main__":
+    try:
+        found = embedded()
+    except ServerError as error:
+        sys.exit(f"tritonserver: {error}")
+    give_deep_stacks()
+    command = [*found.command, *sys.argv[1:]]
+    os.execve(command[0], command, found.full_environment())  # noqa: S606

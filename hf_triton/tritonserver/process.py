@@ -13,21 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as LateError
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, cast
 
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
-from generator.render import model_config
 from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
 from hf_triton.tritonserver import restrictions
-from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi, patiently
+from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
 from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
 from hf_triton.tritonserver.system_calls import signal_name, start_thread
@@ -165,32 +161,6 @@ class TritonServer:
             if time.monotonic() > deadline:
                 raise ServerError(self.exit_message("tritonserver does not answer"))
             time.sleep(0.02)
-
-    def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
-        """Loads models, several at once, and returns when all answer. Raises ServerError when one
-        does not.
-        """
-        files = {model: self.repository / model / "config.pbtxt" for model in models}
-        engines = {model: model_config.engine_of(file) for model, file in files.items()}
-        steps = {step for file in files.values() for step in model_config.steps_of(file)}
-
-        def load(model: str) -> None:
-            for part in filter(None, (engines[model], model)):
-                if failure := self.api.load(part):
-                    reason = failure.removeprefix(f"{part}: ")
-                    raise ServerError(f"model '{model}' failed to load: {reason}")
-            if not patiently(partial(self.api.is_model_ready, model)):
-                raise ServerError(f"model '{model}' is loaded, but not ready")
-
-        pool = ThreadPoolExecutor(NUM_LOADERS)
-        try:
-            list(pool.map(load, files.keys() - {*engines.values(), *steps}, timeout=timeout_s))
-        except LateError:
-            raise ServerError(f"still loading after {timeout_s:.0f} s") from None
-        except OSError:
-            raise ServerError(self.exit_message("tritonserver died")) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def exit_code(self) -> int | None:
         """Negative for a signal; None where it still runs."""

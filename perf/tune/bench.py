@@ -100,7 +100,7 @@ class Bench:
             self._prompt = asked.prompt
             sent = [Sent(body) for body in asked.bodies(target)]
             with TritonServer(self.scratch, free_listen(), write_log=lambda _: None) as server:
-                server.wait_ready([name])
+                self._load_folders(server)
 
                 def send(policy: Policy) -> list[Record]:
                     level = Level(self.request.concurrency, policy, sent)
@@ -135,6 +135,17 @@ class Bench:
                 yield measure
         except GeneratorError as error:
             raise TrialError(_one_line(error)) from error
+
+    def _load_folders(self, server: TritonServer) -> None:
+        """Raises TrialError."""
+        name = self.spec.name
+        for folder in (engine_name(name), name) if self.spec.streaming else (name,):
+            try:
+                failure = server.api.load(folder)
+            except OSError:
+                failure = server.exit_message("tritonserver died")
+            if failure:
+                raise TrialError(_one_line(f"model '{name}' failed to load: {failure}"))
 
     def load(self, settings: Settings) -> Load:
         output = self.inputs.output_tokens

@@ -17,7 +17,7 @@ from hf_triton.ports.settings import Access
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.process import TritonServer
-from tests.support.triton import free_ports
+from tests.support.triton import free_ports, load_models
 
 METHODS = "/inference.GRPCInferenceService/"
 _CONFIG = """\
@@ -110,7 +110,7 @@ def door(folder: Path, access: Access | None = None) -> Iterator[Door]:
         log: list[str] = []
         server = TritonServer(repository, listen, verbose=True, write_log=log.append)
         with server:
-            server.wait_ready(["text", "number", "stream"])
+            load_models(server, ["text", "number", "stream"])
             with _proxy(server, access or Access()) as proxy, _channel(listen) as channel:
                 yield Door(server, proxy, channel, folder)
             assert server.exit_code() is None, server.exit_message("the server died")

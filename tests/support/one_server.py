@@ -18,7 +18,7 @@ import pytest
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
 from tests.support.tiny_whisper import tiny_whisper
-from tests.support.triton import DEMO_MODEL, Triton, running
+from tests.support.triton import DEMO_MODEL, Triton, load_models, running
 
 LONGEST_TEXT = 30_000  # tokens that the model ``tight`` writes where it is not stopped
 _MORE_MODELS = """\
@@ -68,7 +68,7 @@ class OneServer:
     def with_models(self, *names: str) -> Triton:
         """The server, with these models ready."""
         new = set(names) - self._loaded
-        self._triton.server.wait_ready(sorted(new), 900.0)
+        load_models(self._triton.server, sorted(new), 900.0)
         self._loaded |= new
         return self._triton
 

@@ -10,12 +10,16 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generator.errors import ServerError
+from generator.render import model_config
 from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.http_api import NUM_LOADERS, patiently
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
 
@@ -141,6 +145,28 @@ class Triton:
         return post(self.url(model, "infer"), {"inputs": inputs, **body})
 
 
+def load_models(server: TritonServer, models: Iterable[str], timeout_s: float = 600.0) -> None:
+    """Loads models, several at once, and returns when all answer. Raises ServerError."""
+    files = {model: server.repository / model / "config.pbtxt" for model in models}
+    engines = {model: model_config.engine_of(file) for model, file in files.items()}
+    steps = {step for file in files.values() for step in model_config.steps_of(file)}
+
+    def load(model: str) -> None:
+        for part in filter(None, (engines[model], model)):
+            if failure := server.api.load(part):
+                raise ServerError(f"model '{model}' failed to load: {failure}")
+        if not patiently(lambda: server.api.is_model_ready(model)):
+            raise ServerError(f"model '{model}' is loaded, but not ready")
+
+    pool = ThreadPoolExecutor(NUM_LOADERS)
+    try:
+        list(pool.map(load, files.keys() - {*engines.values(), *steps}, timeout=timeout_s))
+    except OSError:
+        raise ServerError(server.exit_message("tritonserver died")) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 @contextlib.contextmanager
 def serving(
     models_yaml: str,
@@ -157,7 +183,7 @@ def serving(
     outcome = generate(config, repository)
     prepare(repository)
     with running(repository) as triton:
-        triton.server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
+        load_models(triton.server, [model.name for model in outcome.plan.models], timeout_s)
         yield triton
 
 

@@ -97,9 +97,7 @@ def _refuse_again(node: nodes.Node, entry: dict[str, object], config: Path) -> N
     given = keys.plain(node) if isinstance(node.value, dict) else {}
     name, model, file = given.get("name"), given.get("model"), given.get("gguf_file")
     base = config.absolute().parent
-    places = {
-        os.path.abspath(base / Path(str(one)).expanduser()) for one in (model, entry["model"])
-    }
+    places = {(base / Path(str(one)).expanduser()).resolve() for one in (model, entry["model"])}
     if len(places) == 1 and file == entry.get("gguf_file"):
         raise ModelError(f"{config}:{node.line}: {model} stands there already, as '{name}'")
     if str(name).lower() == str(entry["name"]).lower():
@@ -157,11 +155,11 @@ def _fit(source: Source, model: str, task: str | None) -> tuple[Fit, str]:
     """The task, and how it was found. Raises GeneratorError."""
     tasks = find_tasks()
     say_task = f"say it with --task, one of {', '.join(tasks)}"
-    if task is not None:
-        fit = Fit(task) if task in tasks else fit_of(task, tasks)
-        if fit is None:
-            raise UsageError(f"--task: unknown task '{task}'{did_you_mean(task, tasks, 'tasks')}")
-        return fit, ""
+    asked = None if task is None else Fit(task) if task in tasks else fit_of(task, tasks)
+    if task is not None and asked is None:
+        raise UsageError(f"--task: unknown task '{task}'{did_you_mean(task, tasks, 'tasks')}")
+    if asked and not source.is_local:  # then nobody need be asked
+        return asked, ""
     if is_stored(source.text):
         raise UsageError(f"{model}: its task can't be found out: {say_task}")
     try:
@@ -171,6 +169,8 @@ def _fit(source: Source, model: str, task: str | None) -> tuple[Fit, str]:
         if not has_config(names):
             missing = f"has no {CONFIG}: name the folder of a model as transformers saves it"
             raise ModelError(f"{model} {other_kind(names) or missing}")
+        if asked:
+            return asked, ""
         fits, made_of = fits_of_files(names, read, tasks)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{model}: its files can't be read ({error}): {say_task}") from None

@@ -217,7 +217,7 @@ def test_a_tritonserver_on_path_comes_first_and_its_failure_is_told(tmp_path: Pa
 
 def test_as_a_module_it_is_the_wheels_own_tritonserver() -> None:
     pytest.importorskip("pytriton", reason="needs the embedded server")
-    command = [sys.executable, "-m", "hf_triton.tritonserver", "--model-repository=/nowhere"]
+    command = [sys.executable, "-m", "hf_triton.tritonserver.binary", "--model-repository=/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert "failed to stat file /nowhere" in done.stdout + done.stderr
     assert done.returncode == 1
