@@ -1,4 +1,4 @@
-"""Finds the tritonserver to run: the one on PATH, else the one inside the nvidia-pytriton wheel. Run
+"""Finds the tritonserver to run: the one on PATH, else that inside the nvidia-pytriton wheel. Run
 as a module with a server's arguments, it becomes that of the wheel, as in a container.
 
 NVIDIA's containers have it on PATH. The wheel carries the same program without its surroundings:
