@@ -61,15 +61,14 @@ def with_item(text: str, key: str, item: Mapping[str, object]) -> str:
     items = child(root, key)
     said = [f"{name}: {_written(value)}" for name, value in item.items()]
     lines = [f"- {said[0]}", *(f"  {line}" for line in said[1:])]
-    if isinstance(root, yaml.MappingNode) and (root.flow_style or not root.value):
-        return replaced(text, items, [item]) if items else added(text, root, key, [item])
+    if items is None and isinstance(root, yaml.MappingNode) and root.flow_style:
+        return added(text, root, key, [item])
     if items is None:
         return _with_lines(text, len(text.rstrip()), 0, [f"{key}:", *(f"  {one}" for one in lines)])
     if not isinstance(items, yaml.SequenceNode):
         return replaced(text, items, [item])
-    end = items.end_mark.index - 1
     if items.flow_style:
-        end = len(text[:end].rstrip())
+        end = len(text[: items.end_mark.index - 1].rstrip())
         return f"{text[:end]}{', ' * bool(items.value)}{_written(item)}{text[end:]}"
     column, end = items.start_mark.column, _end(text, items)
     # Comments that are indented like the last item's keys, or deeper, are the item's.

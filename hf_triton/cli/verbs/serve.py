@@ -263,7 +263,7 @@ def _of_one_model(args: argparse.Namespace) -> Path:
     is_here = place.exists()
     asked = [str(place.resolve()) if is_here else args.model, args.name, args.task]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     folder = f"{name_of(place.resolve() if is_here else place)}-{key}"
     config = Path(cache, "hf-triton", "serve", folder, CONFIG).absolute()
     if is_here or not config.exists():  # else as before: the Hub need not be asked
