@@ -81,10 +81,12 @@ def fits_of_files(
     """The tasks that fit a model of these files, the likeliest first, and its architectures;
     ``read`` parses JSON.
     """
-    tags = ["feature-extraction"] if _MODULES in names else []
     config = read(CONFIG) if CONFIG in names else {}
     processors = json.dumps([read(name) for name in _PROCESSORS if name in names])
     architectures = [str(one) for one in config.get("architectures") or ()]
+    tags = ["feature-extraction"] if _MODULES in names else []
+    if any(one.endswith("ForSequenceClassification") for one in architectures):
+        tags = []  # a cross-encoder
     for architecture in architectures:
         tags += _tags_of(architecture, config, processors)
     fits = [fit for tag in dict.fromkeys(tags) if (fit := fit_of(tag, tasks))]

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def add(config: Path, model: str, name: str | None, task: str | None) -> str:
     """Adds a model, and returns a line that says so. Raises GeneratorError."""
     base, shown = config.absolute().parent, str(config)
-    entry, why = _entry(model, name, task, base)
+    entry, why = entry_of(model, name, task, base)
     with readable_errors():
         old = config.read_bytes() if config.exists() else _NEW_FILE
     try:
@@ -111,7 +111,7 @@ def name_of(path: Path) -> str:
     return plain[: MAX_NAME - len(ENGINE_SUFFIX)].strip("_.-") or "model"
 
 
-def _entry(
+def entry_of(
     model: str, name: str | None, task: str | None, base: Path
 ) -> tuple[dict[str, object], str]:
     """The entry of a model, whose paths start from ``base``, and how its task was found."""
