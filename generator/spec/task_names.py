@@ -31,7 +31,7 @@ _PIPELINES = re.compile(
     r"|(document|table)-question-answering"
 )
 # The ends of the names of transformers' classes, and the tasks of each, the likeliest first.
-_HEADS = {
+HEADS = {
     "ForCausalLM": ("text-generation",),
     "LMHeadModel": ("text-generation",),
     "WithLMHeadModel": ("fill-mask",),
@@ -102,13 +102,13 @@ def _tags_of(architecture: str, config: Mapping[str, Any], processors: str) -> I
         if hears:
             has_text = "text_config" in config or "audio_config" in config
             yield "audio-text-to-text" if has_text else "automatic-speech-recognition"
-    head = max((one for one in _HEADS if architecture.endswith(one)), key=len, default="")
-    found = set(_HEADS.get(head, ()))
+    head = max((one for one in HEADS if architecture.endswith(one)), key=len, default="")
+    found = set(HEADS.get(head, ()))
     if sees or hears:
         found -= _OF_TEXTS_ALONE
     if "entail" not in json.dumps(config.get("id2label", {})).lower():
         found.discard("zero-shot-classification")
-    yield from (tag for tag in _HEADS.get(head, ()) if tag in found)
+    yield from (tag for tag in HEADS.get(head, ()) if tag in found)
     if hears and head == "ForSequenceClassification":
         yield "audio-classification"
     if not head and "For" in architecture:  # ViTForImageClassification

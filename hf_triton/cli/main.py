@@ -64,8 +64,8 @@ several, in a models.yaml:
       task: text-generation
       model: HuggingFaceTB/SmolLM2-135M-Instruct
 
-  hf-triton add MODEL           # or let this write the entry; serve MODEL --save does both
   hf-triton validate            # is every key right?
+  hf-triton add MODEL           # write such an entry, and find out its task
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton fetch               # download the weights ahead, and lock their commits and hashes
   hf-triton serve               # do both, start Triton, print a curl line that works
@@ -88,8 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # written files are run, so others may not change them
-        if words and words[0] not in VERBS and (instead := _instead_of(words[0])):
-            raise UsageError(f"hf-triton {words[0]} is gone: {instead}")
+        verb = words[0] if words else "-"
+        if verb[:1] != "-" and verb not in VERBS and (instead := _instead_of(verb)):
+            raise UsageError(f"hf-triton {verb} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())
         code: int = _module(args.verb).run(args)
         if sys.stdout is not None:  # None where it was closed before we started

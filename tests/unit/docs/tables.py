@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
+from generator.spec.task_names import HEADS
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.schema.body import fields_of
 from hf_triton.ports.openai.schema.request import Chat
@@ -94,11 +95,24 @@ def _health_rows() -> str:
     return _metric_rows((name, kind, told, []) for name, (kind, told) in health.METRICS.items())
 
 
+def _architectures() -> str:
+    """The tasks by the ends of architectures' names."""
+    ends: dict[tuple[str, ...], list[str]] = {}
+    for end, tasks in HEADS.items():
+        ends.setdefault(tasks, []).append(f"`{end}`")
+    rows = (
+        f"| {', '.join(names)} | {', else '.join(f'`{task}`' for task in tasks)} |\n"
+        for tasks, names in ends.items()
+    )
+    return f"| ends in | task |\n|---|---|\n{''.join(rows)}"
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "openai-api.md": {
         "fields of a chat": lambda: _fields(Chat),
         "parameters of TGI": lambda: _fields(tgi.Parameters),
     },
+    "models-yaml.md": {"architectures": _architectures},
     "observability.md": {
         "metrics of text generation": lambda: _metrics(_engine_families()),
         "metrics of encoders": lambda: _metrics(encoder_families(WorkMetrics(), 0)),
