@@ -22,13 +22,14 @@ from generator.spec.task_folders import find_tasks
 from generator.spec.task_names import CONFIG, Fit, fit_of, fits_of_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file import keys, nodes
-from generator.yaml_file.editing import EditError, composed, with_item
+from generator.yaml_file.editing import EditError, with_item
 from generator.yaml_file.schema import did_you_mean
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import has_config, is_stored, other_kind
 from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.state_file import running_servers
 
+_HUB_FILE = re.compile(rf"(\w[^/]*/[^/]+)/(.+\{GGUF_SUFFIX})")
 _NEW_FILE = b"""\
 # yaml-language-server: $schema=models.schema.json
 # `hf-triton schema > models.schema.json` makes that file, by which editors complete and check keys.
@@ -73,16 +74,20 @@ def add(config: Path, model: str, name: str | None, task: str | None) -> str:
     entry, why = entry_of(model, name, task, base)
     with readable_errors():
         old = config.read_bytes() if config.exists() else _NEW_FILE
+    is_blank = all(line.lstrip()[:1] in (b"", b"#") for line in old.splitlines())
+    root = nodes.Node({}, 1, 1) if is_blank else nodes.parse(old, shown)
+    models = root.get("models") or nodes.Node(None, 1, 1)
+    if not isinstance(root.value, dict) or not isinstance(models.value, list | type(None)):
+        load_unpinned(config, old)  # says what is wrong
+    for node in models.items:
+        _refuse_again(node, entry, config)
     try:
-        root = nodes.parse(old, shown) if composed(old.decode()) else nodes.Node({}, 1, 1)
-        before, models = keys.plain(root), root.get("models")
-        for node in models.items if models else ():
-            _refuse_again(node, entry, config)
         new = with_item(old.decode(), "models", entry).encode()
         changed = nodes.parse(new, shown)
-        if keys.plain(changed) != {**before, "models": [*(before.get("models") or ()), entry]}:
+        after = {**keys.plain(root), "models": [*map(keys.plain, models.items), entry]}
+        if keys.plain(changed) != after:
             raise EditError("more than the new entry would change")
-    except (EditError, UnicodeDecodeError) as error:
+    except EditError as error:
         raise ModelError(f"{config}: {error}; nothing was written: add {model} by hand") from None
     load_unpinned(config, new)
     with readable_errors():
@@ -115,17 +120,16 @@ def entry_of(
     model: str, name: str | None, task: str | None, base: Path
 ) -> tuple[dict[str, object], str]:
     """The entry of a model, whose paths start from ``base``, and how its task was found."""
-    repository, _, file = model.rpartition("/")
-    is_hub_file = model.endswith(GGUF_SUFFIX) and "/" in repository and not Path(model).exists()
-    source = _source(repository if is_hub_file else model)
-    is_gguf = is_hub_file or (source.folder is not None and source.folder.is_file())
+    hub_file = _HUB_FILE.fullmatch(model) if not Path(model).exists() else None
+    source = _source(hub_file[1] if hub_file else model)
+    is_gguf = hub_file or (source.folder is not None and source.folder.is_file())
     fit, why = (Fit("text-generation"), "") if is_gguf and not task else _fit(source, model, task)
     entry: dict[str, object] = {"name": name or name_of(Path(source.folder or model))}
     if why_not := keys.problem(Annotated[str, keys.plain_name(MAX_NAME)], entry["name"]):
         raise UsageError(f"--name: {why_not}")
     entry |= {"task": fit.task, "model": _written(source, base)}
-    if is_hub_file:
-        entry["gguf_file"] = file
+    if hub_file:
+        entry["gguf_file"] = hub_file[2]
     if fit.pipeline:
         entry["options"] = {"pipeline": fit.pipeline}
     return entry, why

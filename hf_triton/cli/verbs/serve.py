@@ -19,6 +19,7 @@ from generator.errors import UsageError
 from generator.flag_values import port, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import ServerSettings
+from generator.repository.compare import readable_errors
 from generator.spec.access import Tls
 from hf_triton.cli.places import CONFIG, REPOSITORY
 from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
@@ -259,16 +260,19 @@ def _of_one_model(args: argparse.Namespace) -> Path:
         )
     if is_stored(args.model):
         raise UsageError(f"{args.model}: hf-triton add it, then run hf-triton fetch and serve")
-    place = Path(args.model).expanduser()
+    place = Path(os.path.expanduser(args.model))  # noqa: PTH111, it never raises
     is_here = place.exists()
     asked = [str(place.resolve()) if is_here else args.model, args.name, args.task]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     folder = f"{name_of(place.resolve() if is_here else place)}-{key}"
     config = Path(cache, "hf-triton", "serve", folder, CONFIG).absolute()
-    if is_here or not config.exists():  # else as before: the Hub need not be asked
+    if not is_here and config.exists():
+        say(f"{config}: as before")  # the Hub need not be asked
+        return config
+    with readable_errors():
         config.unlink(missing_ok=True)
-        say(add(config, *asked))
+    say(add(config, *asked))
     return config
 
 

@@ -16,6 +16,7 @@ from generator.models_yaml.reading import load
 from generator.spec.task_folders import find_tasks
 from generator.spec.task_names import Fit, fits_of_files
 from hf_triton.cli import main as cli
+from tests.support.triton import free_ports
 from tests.unit.generator.conftest import Run
 
 ENTRY = "- name: tiny\n    task: fill-mask\n    model: ./tiny\n"
@@ -110,7 +111,7 @@ def test_a_missing_file_is_made_and_names_its_schema(home: Path, run: Run) -> No
         ("./a b..c (é)", "a-b-c"),
         ("./模型", "model"),
         (f"./{'x' * 200}", "x" * 121),
-        ("org/chat-GGUF/chat.Q4_K_M.gguf", "chat.Q4_K_M"),
+        ("org/chat-GGUF/Q4/chat.Q4_K_M.gguf", "chat.Q4_K_M"),
     ],
 )
 def test_the_name_is_made_from_the_models(model: str, name: str, home: Path, run: Run) -> None:
@@ -121,7 +122,7 @@ def test_the_name_is_made_from_the_models(model: str, name: str, home: Path, run
     assert spec.name == name
     is_file = model.endswith(".gguf")
     assert (spec.gguf_file, spec.model.text) == (
-        ("chat.Q4_K_M.gguf", "org/chat-GGUF") if is_file else (None, spec.model.text)
+        ("Q4/chat.Q4_K_M.gguf", "org/chat-GGUF") if is_file else (None, spec.model.text)
     )
 
 
@@ -136,6 +137,7 @@ REFUSED = {
     "weights.bin": "weights.bin is a file: name its folder, or a .gguf file",
     "no.gguf": "no.gguf is not a GGUF file: it does not begin with 'GGUF'",
     "s3://bucket/model": "s3://bucket/model: its task can't be found out: say it with --task, one",
+    "./no/such.gguf": "got './no/such.gguf', a local file, but {home}/no/such.gguf can't be",
     "./tiny": "models.yaml:2: ./tiny stands there already, as 'tiny'",
     "./tiny/../tiny/": "models.yaml:2: ./tiny stands there already, as 'tiny'",
     "./other/Tiny": "models.yaml:2: 'tiny' is a model's name already: choose another with --name",
@@ -165,12 +167,20 @@ def test_what_can_not_be_added_is_told_and_nothing_is_written(
     assert (home / "models.yaml").read_text() == HEAD
 
 
-def test_mistakes_of_the_file_come_first(home: Path, run: Run) -> None:
-    text = f"{HEAD}    dtype: fp61\n"
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (f"{HEAD}    dtype: fp61\n", ":5:12: models[0].dtype: got 'fp61', expected one of"),
+        ("models: 3\n", ":1:9: models: got 3, expected a list with an entry for every model"),
+        ("- name: tiny\n", ":1:1: got a list, expected a map with 'models:'"),
+        ("models: [\n", ":2:1: not valid YAML: while parsing a flow"),
+        ("models: &a []\nserver: *a\n", ":2:9: server: aliases (*a) are not supported"),
+    ],
+)
+def test_mistakes_of_the_file_come_first(text: str, told: str, home: Path, run: Run) -> None:
     (home / "models.yaml").write_text(text)
     code, _, err = run("add", "org/chat", "--task=text-generation")
-    assert code == 1
-    assert "models.yaml:5:12: models[0].dtype: got 'fp61', expected one of" in err
+    assert (code, f"models.yaml{told}" in err) == (1, True), err
     assert (home / "models.yaml").read_text() == text
 
 
@@ -257,6 +267,18 @@ def test_without_files_nothing_fits() -> None:
         "",
     )
     assert fits_of_files((), dict[str, Any]().__getitem__, find_tasks()) == ([], "")
+
+
+def test_serve_without_a_place_to_keep_a_model_says_so(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "tiny/config.json"))
+    ports = free_ports()
+    flags = (
+        f"--{kind}-port={getattr(ports, f'{kind}_port')}" for kind in ("http", "grpc", "metrics")
+    )
+    code, _, err = run("serve", "./tiny", "--health-port=0", *flags)
+    assert (code, err.count("Not a directory")) == (1, 1), err
 
 
 def test_options_of_serve_for_one_model_need_one(capsys: pytest.CaptureFixture[str]) -> None:
