@@ -19,7 +19,7 @@ setup: ## make .venv and install all that is needed (TORCH=cpu: no CUDA)
 
 serve: ## install what serving needs, generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@tools/setup serve
-	@exec $(PY) -m generator serve $(ARGS)
+	@exec $(PY) -m hf_triton.cli serve $(ARGS)
 
 # Unset, as images of Python set it: tests start hundreds of processes.
 test test-all test-release: export PYTHONDONTWRITEBYTECODE :=

@@ -11,19 +11,14 @@ from typing import Any, NamedTuple
 
 # Other names that people have for tasks: the Hub's tags, and pipelines of transformers.
 _OTHER_NAMES = {
-    "sentence-similarity": "feature-extraction",
-    "embeddings": "feature-extraction",
-    "sentiment-analysis": "text-classification",
-    "text-ranking": "text-classification",
-    "reranking": "text-classification",
-    "ner": "token-classification",
-    "conversational": "text-generation",
-    **dict.fromkeys(("image-to-text", "visual-question-answering", "vqa"), "image-text-to-text"),
-    "asr": "automatic-speech-recognition",
-    "speech-to-text": "automatic-speech-recognition",
-    # Former names of transformers' pipelines: one model had several.
-    "summarization": "text2text-generation",
-    "translation": "text2text-generation",
+    "feature-extraction": ("sentence-similarity", "embeddings"),
+    "text-classification": ("sentiment-analysis", "text-ranking", "reranking"),
+    "token-classification": ("ner",),
+    "text-generation": ("conversational",),
+    "image-text-to-text": ("image-to-text", "visual-question-answering", "vqa"),
+    "automatic-speech-recognition": ("asr", "speech-to-text"),
+    # Former names of transformers' pipelines: one model had several, as translation_en_to_de.
+    "text2text-generation": ("summarization", "translation"),
 }
 _PIPELINES = re.compile(
     r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"
@@ -61,7 +56,8 @@ class Fit(NamedTuple):
 
 def fit_of(tag: str, tasks: Collection[str]) -> Fit | None:
     """The task of this name, or another name of one of ``tasks``."""
-    for name in (tag, _OTHER_NAMES.get(tag), _OTHER_NAMES.get(tag.partition("_")[0])):
+    others = [task for task, names in _OTHER_NAMES.items() if tag.partition("_")[0] in names]
+    for name in (tag, *others):
         if name in tasks and name != "pipeline":
             return Fit(name)
     is_pipeline = "pipeline" in tasks and _PIPELINES.fullmatch(tag)

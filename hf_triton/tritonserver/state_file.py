@@ -1,7 +1,9 @@
-"""The state file of a running ``serve``, in the repository: where it is reached.
+"""The files by which verbs and servers find each other in the repository.
 
-``.hf-triton-server-<http port>.json``. Written once the server answers, removed at its end; one
-whose process is gone, or that was copied from another repository, counts for nothing.
+``.hf-triton-server-<http port>.json`` says where a running ``serve`` is reached. Written once the
+server answers, removed at its end; one whose process is gone, or that was copied from another
+repository, counts for nothing. ``.hf-triton-served.json`` has the models that ``serve`` and
+``apply`` last loaded: a restarted tritonserver loads these.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from generator.repository.staging import write as write_file
 from hf_triton.runtime.regular_file import read_json
 
 STATE_PREFIX = ".hf-triton-server-"
+SERVED_FILE = ".hf-triton-served.json"
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,7 @@ class ServerState:
 
 def write_state(state: ServerState) -> None:
     """Raises RepositoryError where the file can't be written."""
-    text = json.dumps(dataclasses.asdict(state), indent=2, sort_keys=True)
-    with readable_errors():
-        write_file(str(_path(Path(state.repository), state.http_port)), text.encode())
+    _write(_path(Path(state.repository), state.http_port), dataclasses.asdict(state))
 
 
 def remove_state(repository: Path, http_port: int) -> None:
@@ -75,3 +77,22 @@ def running_servers(repository: Path) -> list[ServerState]:
 
 def _path(repository: Path, http_port: int) -> Path:
     return repository / f"{STATE_PREFIX}{http_port}.json"
+
+
+def served_models(repository: Path) -> tuple[str, ...] | None:
+    """The models of the record; None if it is missing or not ours."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        models = read_json(repository / SERVED_FILE)["models"]
+        return tuple(str(name) for name in models)
+    return None
+
+
+def write_served(repository: Path, models: Iterable[str]) -> None:
+    """Raises RepositoryError."""
+    _write(repository / SERVED_FILE, {"models": sorted(models)})
+
+
+def _write(path: Path, values: object) -> None:
+    text = json.dumps(values, indent=2, sort_keys=True)
+    with readable_errors():
+        write_file(str(path), f"{text}\n".encode())

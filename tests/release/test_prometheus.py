@@ -77,7 +77,7 @@ def serving(folder: Path, listen: Listen) -> Iterator[None]:
     ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
     with (folder / "serve.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "generator", "serve", *ports],
+            [sys.executable, "-m", "hf_triton.cli", "serve", *ports],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=log,

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from generator.repository import served_record
 from generator.spec import task_folders
 from hf_triton.cli import main as cli
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.state_file import ServerState, write_state
+from hf_triton.tritonserver.state_file import ServerState, write_served, write_state
 from tests.support.fake_control import FakeTriton, listening
 from tests.support.triton import echo_templates, free_ports
 
@@ -97,7 +96,7 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
         generate(Path("models.yaml"), Bench.repository)
         for name in ("a", "s_stream", "s"):
             assert found.api.load(name) is None
-        served_record.write(Bench.repository, ["a", "s"])
+        write_served(Bench.repository, ["a", "s"])
         if found.fake:
             found.fake.events.clear()
         yield found

@@ -195,7 +195,7 @@ def _look(source: Source) -> tuple[Collection[str], Callable[[str], Any], str]:
     try:
         listing = hub_client.list_files(source.text, DEFAULT_REVISION)
     except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-        told = hub_client.explain(error, source.text)
+        told = f"there is no folder {source.text}, and {hub_client.explain(error, source.text)}"
         raise FetchError(f"{told}; with --task the Hub is not asked") from None
     # The Hub has read config.json.
     return (

@@ -15,7 +15,7 @@ import os
 import re
 from pathlib import Path
 
-from generator.errors import UsageError
+from generator.errors import ModelError, UsageError
 from generator.flag_values import port, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import ServerSettings
@@ -216,6 +216,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.model is not None:
         config = _of_one_model(args)
         repository = Path(args.given_repository or config.with_name(REPOSITORY))
+    elif not config.exists():
+        hint = "hf-triton add MODEL makes one, hf-triton serve MODEL needs none"
+        raise ModelError(f"{config}: no such file; {hint}")
     outcome = generate(config, repository)
     settings = load_settings(config)
     _report(outcome, repository)

@@ -17,7 +17,6 @@ from pathlib import Path
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, NoRoomError
 from generator.models_yaml.reading import load
 from generator.render.manifest import ROUTING_FILE
-from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.native_model import place_models
@@ -31,6 +30,7 @@ from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver import adapters
 from hf_triton.tritonserver.http_api import NUM_LOADERS
 from hf_triton.tritonserver.log import say
+from hf_triton.tritonserver.state_file import served_models, write_served
 from hf_triton.tritonserver.system_calls import start_threads
 
 _Job = Callable[[], Outcome]  # a model's change or removal
@@ -257,8 +257,7 @@ class Session:
     @cached_property
     def _models_before(self) -> set[str]:
         """The models in the record when this apply began."""
-        found = served_record.read(self._repository)
-        return set(found.models if found else ())
+        return set(served_models(self._repository) or ())
 
     def _record(self, plan: ApplyPlan, removed: Collection[str]) -> None:
         """Records the models that are served now, without those that are being or were
@@ -266,7 +265,7 @@ class Session:
         """
         models = self._served_now(plan) - set(removed)
         try:
-            served_record.write(self._repository, models)
+            write_served(self._repository, models)
         except GeneratorError as error:  # such as a full disk
             say(f"the list of served models could not be written: {error}")
 

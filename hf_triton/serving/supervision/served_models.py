@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.render import model_config
-from generator.repository import served_record
-from generator.repository.served_record import ServedRecord
+from hf_triton.tritonserver import state_file
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,19 @@ class ServedModels:
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
-        served_record.write(self.repository, self._names)
+        state_file.write_served(self.repository, self._names)
         self._has_recorded = True
 
     def names(self) -> list[str]:
         """The entries' names: from the record, if this server has written one."""
-        file = self.repository / served_record.RECORD_FILE
+        file = self.repository / state_file.SERVED_FILE
         with contextlib.suppress(OSError):
             if self._has_recorded:
                 found = file.stat()
                 state = found.st_ino, found.st_size, found.st_mtime_ns
                 record = _read_record(self.repository, state)
-                if record is not None and set(record.models) != set(self._names):
-                    self._names = list(record.models)
+                if record is not None and set(record) != set(self._names):
+                    self._names = list(record)
         return list(self._names)
 
     def folders(self, model: str) -> list[str]:
@@ -116,8 +115,8 @@ class ServedModels:
 
 
 @functools.lru_cache(maxsize=2)
-def _read_record(repository: Path, _state: object) -> ServedRecord | None:
-    return served_record.read(repository)
+def _read_record(repository: Path, _state: object) -> tuple[str, ...] | None:
+    return state_file.served_models(repository)
 
 
 @functools.lru_cache(maxsize=4096)

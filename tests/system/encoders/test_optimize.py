@@ -163,7 +163,7 @@ def work(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "generator", *arguments]
+    return [sys.executable, "-m", "hf_triton.cli", *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -64,7 +64,7 @@ def test_the_wheel_carries_nothing_else(site: Path) -> None:
 def test_the_installed_generator_finds_the_installed_templates(site: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     found = subprocess.run(
-        [sys.executable, "-m", "generator", "tasks"],
+        [sys.executable, "-m", "hf_triton.cli", "tasks"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -18,10 +18,10 @@ import pytest
 
 from generator.errors import NoRoomError
 from generator.python_modules import run_module
-from generator.repository import served_record
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.state_file import served_models
 from perf.sweep.metrics import parse_metrics
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
@@ -59,9 +59,7 @@ def test_a_change_an_addition_and_a_removal(made: Bench) -> None:
     assert "1 changed, 1 added, 1 removed" in ran.out
     assert made.ready("a") == set()
     assert (made.ready("new"), made.ready("s"), made.ready("s_stream")) == ({1}, {1}, {2})
-    record = served_record.read(made.repository)
-    assert record is not None
-    assert record.models == ("new", "s")
+    assert served_models(made.repository) == ("new", "s")
 
 
 PROMPT, LENGTH = "Once", 12

@@ -210,7 +210,7 @@ def apply(made: Made, models: str, *options: str) -> str:
     (made.folder / "models.yaml").write_text(models)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "generator", "apply", "--repository=repository", *options],
+        [sys.executable, "-m", "hf_triton.cli", "apply", "--repository=repository", *options],
         cwd=made.folder,
         env=environment,
         capture_output=True,

@@ -53,7 +53,11 @@ def test_the_hub_tells_the_task(
         ),
         ("org/tiny", {}, "org/tiny: its task can't be found out (no architectures): say it"),
         ("org/quants", {}, "org/quants has weights only as GGUF: choose a file with gguf_file: q"),
-        ("org/none", {}, "org/none: the Hub has no such model (check 'model'), or it is private"),
+        (
+            "org/none",
+            {},
+            "there is no folder org/none, and org/none: the Hub has no such model (check 'mod",
+        ),
         ("org/gated", {}, "org/gated: its task can't be found out (no architectures)"),
     ],
 )

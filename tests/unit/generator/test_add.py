@@ -269,23 +269,26 @@ def test_without_files_nothing_fits() -> None:
     assert fits_of_files((), dict[str, Any]().__getitem__, find_tasks()) == ([], "")
 
 
+def free_flags() -> list[str]:
+    ports = free_ports().triton_ports()
+    return [f"{flag}={port}" for flag, port in ports.items()]
+
+
 def test_serve_without_a_place_to_keep_a_model_says_so(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "tiny/config.json"))
-    ports = free_ports()
-    flags = (
-        f"--{kind}-port={getattr(ports, f'{kind}_port')}" for kind in ("http", "grpc", "metrics")
-    )
-    code, _, err = run("serve", "./tiny", "--health-port=0", *flags)
+    code, _, err = run("serve", "./tiny", "--health-port=0", *free_flags())
     assert (code, err.count("Not a directory")) == (1, 1), err
 
 
 def test_options_of_serve_for_one_model_need_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--config", "none.yaml", "--health-port=0", *free_flags()]) == 1
     assert cli.main(["serve", "--name", "x"]) == 2
     assert cli.main(["serve", "s3://bucket/model"]) == 2
     assert cli.main(["serve", "org/model", "--config", "models.yaml"]) == 2
     said = capsys.readouterr().err
+    assert "none.yaml: no such file; hf-triton add MODEL makes one, hf-triton serve" in said
     assert "--name, --task and --save are for serve MODEL: name a model" in said
     assert "s3://bucket/model: hf-triton add it, then run hf-triton fetch and serve" in said
     assert "--config: MODEL needs none; leave it out, or add --save" in said

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
-from generator.repository import served_record, staging, version_folders, writing
+from generator.repository import staging, version_folders, writing
 from generator.repository.plan import make_plan
 from generator.repository.writing import locked_model
 from generator.spec import triton_models
@@ -22,7 +22,12 @@ from hf_triton.serving.apply import model_update, session
 from hf_triton.serving.apply.model_update import write_folder
 from hf_triton.serving.apply.planning import plan_apply
 from hf_triton.serving.apply.target import Target
-from hf_triton.tritonserver.state_file import running_servers, write_state
+from hf_triton.tritonserver.state_file import (
+    SERVED_FILE,
+    running_servers,
+    served_models,
+    write_state,
+)
 from tests.support.apply_bench import Bench, bench, tell_state
 from tests.support.fake_control import FakeTriton
 
@@ -43,8 +48,8 @@ def fake(made: Bench) -> FakeTriton:
     return made.fake
 
 
-def recorded(made: Bench) -> served_record.ServedRecord:
-    found = served_record.read(made.repository)
+def recorded(made: Bench) -> tuple[str, ...]:
+    found = served_models(made.repository)
     assert found is not None
     return found
 
@@ -234,10 +239,10 @@ def test_what_a_stopped_apply_does_not_unload_stays_in_the_record(made: Bench) -
     applying.stop()
     assert applying.apply(Path("models.yaml")) == EXIT_INTERRUPTED
     assert made.ready("a") == {1}
-    assert recorded(made).models == ("a", "s")
+    assert recorded(made) == ("a", "s")
     assert made.apply().code == 0
     assert made.ready("a") == set()
-    assert recorded(made).models == ("s",)
+    assert recorded(made) == ("s",)
 
 
 def test_a_front_that_fails_takes_its_new_engine_back(made: Bench) -> None:
@@ -351,7 +356,7 @@ def test_a_verb_reads_the_file_that_the_server_was_started_with(
     assert ran.code == 0, ran
     read = f"{Path('started.yaml').absolute()} (port {fake(made).port})"
     assert f"hf-triton: reading {read}, with which the server was started" in ran.err
-    assert recorded(made).models == ("a", "s")
+    assert recorded(made) == ("a", "s")
     assert "remove     a: a" in made.apply("--dry-run", "--config", "models.yaml").out
 
 
@@ -435,9 +440,9 @@ def test_whatever_ends_a_change_is_told_and_leaves_the_disk_as_it_was(
 
 
 def test_a_record_that_was_lost_is_made_anew_where_there_is_nothing_to_do(made: Bench) -> None:
-    (made.repository / served_record.RECORD_FILE).unlink(missing_ok=True)
+    (made.repository / SERVED_FILE).unlink(missing_ok=True)
     assert made.apply().code == 0
-    assert recorded(made).models == ("a", "s")
+    assert recorded(made) == ("a", "s")
 
 
 def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) -> None:
@@ -445,12 +450,12 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     ran = made.applied(BOTH + later)
     assert "later_stream: written, nothing to load" in ran.out
     assert not [event for event in fake(made).events if event.startswith("load")]
-    assert recorded(made).models == ("a", "hand", "later", "s")
+    assert recorded(made) == ("a", "hand", "later", "s")
 
     made.say(f"{BOTH}{later}- {{name: mine, load: on_demand}}\n")
     (made.repository / "mine").write_text("a file of the user's own")
     assert made.apply().code == 1
-    assert recorded(made).models == ("a", "hand", "later", "s")
+    assert recorded(made) == ("a", "hand", "later", "s")
 
     slower = later.replace("on_demand", f"on_demand, {SLOWER}")
     made.applied(BOTH + slower)

@@ -197,7 +197,7 @@ fake-task
 
 
 def test_a_reader_that_leaves_early_is_no_traceback(work: Path) -> None:
-    command = f"{sys.executable} -m generator tasks | true"
+    command = f"{sys.executable} -m hf_triton.cli tasks | true"
     home = Path(cli.__file__).parent.parent
     result = subprocess.run(
         ["bash", "-c", command], cwd=home, capture_output=True, text=True, check=False
@@ -220,7 +220,7 @@ def test_progress_is_shown_on_a_terminal_only(
 @pytest.mark.parametrize("output, code", [(">&-", 0), (">/dev/full", 1)])
 def test_an_output_that_takes_nothing_is_no_bug(work: Path, output: str, code: int) -> None:
     (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
-    command = f"{sys.executable} -m generator validate {output}"
+    command = f"{sys.executable} -m hf_triton.cli validate {output}"
     root = Path(cli.__file__).parents[1]
     done = subprocess.run(
         ["/bin/sh", "-c", command],

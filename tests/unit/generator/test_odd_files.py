@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from generator.errors import RepositoryError, ServerError, SpecError
-from generator.repository import served_record
-from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import nodes
 from hf_triton.runtime.regular_file import read_json, read_regular
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
+    SERVED_FILE,
     STATE_PREFIX,
     ServerState,
     running_servers,
+    served_models,
     write_state,
 )
 from tests.support.full_disk import files_of_at_most
@@ -138,14 +138,14 @@ def test_a_size_that_the_kernel_does_not_know_is_bounded_too(tmp_path: Path) -> 
 
 
 def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / RECORD_FILE)
+    os.mkfifo(tmp_path / SERVED_FILE)
     os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
-    assert served_record.read(tmp_path) is None
+    assert served_models(tmp_path) is None
     assert running_servers(tmp_path) == []
 
 
 def test_a_record_or_a_state_that_is_nested_too_deep_is_none(tmp_path: Path) -> None:
-    for name in (RECORD_FILE, f"{STATE_PREFIX}8000.json"):
+    for name in (SERVED_FILE, f"{STATE_PREFIX}8000.json"):
         (tmp_path / name).write_text('{"added": ' + "[" * 100_000)
-    assert served_record.read(tmp_path) is None
+    assert served_models(tmp_path) is None
     assert running_servers(tmp_path) == []

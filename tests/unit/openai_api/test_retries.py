@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from generator.render.manifest import CONFIG_FILE
-from generator.repository import served_record
 from hf_triton.ports import retries
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.retries import Model
+from hf_triton.tritonserver.state_file import write_served
 from tests.support.triton import eventually, free_ports
 from tests.unit.openai_api.conftest import MODELS, Starter, Translator
 from tests.unit.openai_api.fake_triton import FakeTriton
@@ -67,7 +67,7 @@ def test_a_stream_that_has_begun_ends_with_an_error(
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A repository whose record says that "echo" is to be served."""
-    served_record.write(tmp_path, ["echo"])
+    write_served(tmp_path, ["echo"])
     (tmp_path / "echo_stream").mkdir()
     config = next(model.config() for model in MODELS if model.name == "echo_stream")
     (tmp_path / "echo_stream" / CONFIG_FILE).write_text(str(config))

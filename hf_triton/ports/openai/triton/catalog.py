@@ -19,7 +19,6 @@ from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE
 from generator.render.model_data import newest_json
-from generator.repository import served_record
 from generator.spec.task_sets import (
     CLASSIFIER_TASKS,
     COMPLETION_TASKS,
@@ -35,6 +34,7 @@ from hf_triton.ports.openai.schema.errors import (
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
 from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
+from hf_triton.tritonserver.state_file import served_models
 
 SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
@@ -57,8 +57,7 @@ class Repository:
 
     def to_be_served(self) -> Collection[str] | None:
         """The names in models.yaml; None if unknown."""
-        record = served_record.read(self.folder)
-        return record.models if record else None
+        return served_models(self.folder)
 
     def adapters(self, model: str) -> tuple[str, ...] | None:
         """The adapters of a Triton model's newest version; None if unknown."""
