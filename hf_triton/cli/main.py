@@ -141,10 +141,11 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        words = [*(sys.argv[1:] if args is None else args)]
+        words = [*(args or ())]
         cut = words.index("--") if self.passes_on and "--" in words else len(words)
         found, unknown = super().parse_known_args(words[:cut], namespace)
-        found.arguments = words[cut + 1 :]
+        if self.passes_on:
+            found.arguments = words[cut + 1 :]
         if unknown:
             from generator.yaml_file import schema
 

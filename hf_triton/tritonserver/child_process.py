@@ -47,7 +47,7 @@ class ChildProcess:
         name: str,
         command: Sequence[str],
         environment: Callable[[], Mapping[str, str]],
-        ports: HeldPorts | None = None,
+        ports: HeldPorts,
     ) -> None:
         self.name, self._ports = name, ports
         self.why_not_up = ""
@@ -69,12 +69,11 @@ class ChildProcess:
     def begin_start(self) -> None:
         """Starts it without waiting. Raises ServerError where its ports can't be listened on."""
         ports = self._ports
-        if ports:
-            ports.open()
+        ports.open()
         self._process = subprocess.Popen(
             self.command,
-            env={**self._environment(), **(ports.environment() if ports else {})},
-            pass_fds=ports.descriptors() if ports else (),
+            env={**self._environment(), **ports.environment()},
+            pass_fds=ports.descriptors(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -183,8 +182,7 @@ class ChildProcess:
 
     def begin_stop(self) -> None:
         """Has it accept no more connections; requests in flight go on while Triton answers."""
-        if self._ports:
-            self._ports.close()
+        self._ports.close()
         if self._process:
             self._process.terminate()
 
@@ -198,8 +196,7 @@ class ChildProcess:
         self.kill()
 
     def kill(self) -> None:
-        if self._ports:
-            self._ports.close()
+        self._ports.close()
         self._end_process()
 
     def _end_process(self) -> None:

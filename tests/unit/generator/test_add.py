@@ -16,6 +16,7 @@ from generator.models_yaml.reading import load
 from generator.spec.task_folders import find_tasks
 from generator.spec.task_names import Fit, fits_of_files
 from hf_triton.cli import main as cli
+from hf_triton.cli.places import Places
 from tests.support.triton import free_ports
 from tests.unit.generator.conftest import Run
 
@@ -292,3 +293,19 @@ def test_options_of_serve_for_one_model_need_one(capsys: pytest.CaptureFixture[s
     assert "--name, --task and --save are for serve MODEL: name a model" in said
     assert "s3://bucket/model: hf-triton add it, then run hf-triton fetch and serve" in said
     assert "--config: MODEL needs none; leave it out, or add --save" in said
+
+
+@pytest.mark.parametrize(
+    "words, model, arguments",
+    [
+        ("org/m --http-port 9000 -- --log-verbose=1", "org/m", ["--log-verbose=1"]),
+        ("-- --log-verbose=1 --x", None, ["--log-verbose=1", "--x"]),
+        ("--save org/m", "org/m", []),
+    ],
+)
+def test_what_stands_behind_dashes_is_the_servers(
+    words: str, model: str | None, arguments: list[str]
+) -> None:
+    given = ["serve", *words.split()]
+    args = cli.make_parser(given).parse_args(given, Places())
+    assert (args.model, args.arguments) == (model, arguments)

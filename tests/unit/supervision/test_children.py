@@ -13,7 +13,7 @@ import pytest
 from generator.errors import ServerError
 from hf_triton.tritonserver import child_process
 from hf_triton.tritonserver.child_process import ChildProcess
-from hf_triton.tritonserver.listen import HeldPorts
+from hf_triton.tritonserver.listen import HeldPorts, Listen
 from tests.support.triton import eventually, free_ports
 
 GETS_ON = """
@@ -42,7 +42,9 @@ def child_of(
 ) -> ChildProcess:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = (sys.executable, "-c", program)
-    child = ChildProcess("the child", command, lambda: environment, ports=ports)
+    child = ChildProcess(
+        "the child", command, lambda: environment, ports or HeldPorts(Listen(), ())
+    )
     started.append(child)
     return child
 
