@@ -26,7 +26,7 @@ def proxy(
     flags = [*(listen.triton_ports() if listen.sockets else ()), *["--openai-port"] * bool(openai)]
     return ChildProcess(
         "the ports' process",
-        run_module("hf_triton.ports"),
+        run_module("hf_triton.ports.serving"),
         partial(environment_for, settings),
         HeldPorts(listen, flags),
     )

@@ -41,7 +41,7 @@ FLOORS = (
     ("hf_triton/tritonserver",),
     ("hf_triton/ports",),
     ("hf_triton/ports/openai",),
-    ("hf_triton/ports/serving", "hf_triton/ports/__main__"),
+    ("hf_triton/ports/serving",),
     ("hf_triton/serving/python_env",),
     ("hf_triton/serving/apply",),
     ("hf_triton/serving",),
