@@ -110,12 +110,12 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Finds the caller before anything of a message is read."""
         method, given = details.method, tuple(details.invocation_metadata)
         try:
-            account = self.port.account(method, given)
+            self.port.account(method, given)
         except RefusedError as error:
             return grpc.stream_stream_rpc_method_handler(partial(self._refuse, error))
         if method == STREAM:
-            return grpc.stream_stream_rpc_method_handler(partial(self._stream, given, account))
-        return grpc.unary_unary_rpc_method_handler(partial(self._once, method, given, account))
+            return grpc.stream_stream_rpc_method_handler(partial(self._stream, given))
+        return grpc.unary_unary_rpc_method_handler(partial(self._once, method, given))
 
     async def _refuse(self, error: BaseException, _requests: Any, context: Any) -> None:
         if isinstance(error, grpc.aio.AioRpcError):
@@ -123,36 +123,30 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         refusal = refusal_of(error)
         await context.abort(_CODES.get(refusal.status, _UNKNOWN), refusal.text)
 
-    async def _once(
-        self, method: str, given: Metadata, account: Account | None, message: bytes, context: Any
-    ) -> bytes:
+    async def _once(self, method: str, given: Metadata, message: bytes, context: Any) -> bytes:
         try:
-            with self._call(method, given, account, context) as call:
+            with self._call(method, given, context) as call:
                 return await call.answer(message)
         except Exception as error:
             await self._refuse(error, None, context)
             raise
 
-    async def _stream(
-        self, given: Metadata, account: Account | None, _requests: Any, context: Any
-    ) -> None:
+    async def _stream(self, given: Metadata, _requests: Any, context: Any) -> None:
         try:
             if (first := await context.read()) is grpc.aio.EOF:
                 raise RefusedError(400, "got a call without a whole message")
-            with self._call(STREAM, given, account, context) as call:
+            with self._call(STREAM, given, context) as call:
                 await call.answer_all(first)
         except Exception as error:  # noqa: BLE001, the edge of a request
             await self._refuse(error, None, context)
 
     @contextlib.contextmanager
-    def _call(
-        self, method: str, given: Metadata, account: Account | None, context: Any
-    ) -> Iterator[_Call]:
+    def _call(self, method: str, given: Metadata, context: Any) -> Iterator[_Call]:
         """A call of which a message has come, counted for its caller. Raises RefusedError."""
         connection = self.by_peer.get(context.peer())
         if connection is None:
             raise RefusedError(503, "the client has disconnected")
-        account = account or self.port.account_of_address(method, connection.address)
+        account = self.port.account(method, given, connection.address)
         metadata = self.port.metadata_for_triton(given, account)
         with counted(account), connection.busy():
             yield _Call(self.port, self.calls, method, context, connection, account, metadata)

@@ -43,8 +43,8 @@ class GrpcPort(Port):
         super().begin_stop()
         self.run(self.stop_server())
 
-    def account(self, method: str, metadata: Metadata) -> Account | None:
-        """The account of a caller by its key. Raises RefusedError."""
+    def account(self, method: str, metadata: Metadata, address: str = "") -> Account | None:
+        """The account of a caller; None if nothing is counted. Raises RefusedError."""
         if method not in _METHODS:
             raise RefusedError(501, "got a method that this server does not have")
         given = dict[str, Any](metadata)
@@ -55,15 +55,10 @@ class GrpcPort(Port):
         if method in _ADMIN:
             key = given.get(GRPC_ADMIN_HEADER, "")
             self.check_admin_key(key.encode(errors="surrogateescape"), GRPC_ADMIN_HEADER)
-        if method in _OPEN or not self.callers.have_keys:
+        if method in _OPEN:
             return None
         key = given.get(_KEY)
-        return self.callers.of(None if key is None else key.encode(), "")
-
-    def account_of_address(self, method: str, address: str) -> Account | None:
-        """The account of a caller who needs no key; None if nothing is counted."""
-        is_open = method in _OPEN or self.callers.have_keys
-        return None if is_open else self.callers.of(None, address)
+        return self.callers.of(None if key is None else key.encode(), address)
 
     def metadata_for_triton(self, metadata: Metadata, account: Account | None) -> Metadata:
         """The client's own, and the caller's name."""
