@@ -62,8 +62,9 @@ class Reception(PooledReception):
             batched=self._batched,
         )
         timeouts_ms = [row.timeout_ms for row in rows if row.timeout_ms is not None]
+        deadline_s = arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None
         self._files.run(
-            Reading(responder, arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None),
+            Reading(responder, deadline_s, request.call),
             sum(row.num_bytes for row in rows),
             partial(self._read, rows, answer, arrived_s),
         )

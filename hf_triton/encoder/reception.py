@@ -95,6 +95,8 @@ class Reception(WorkReception):
             raise CancelledError("the caller has disconnected")
         fields = RequestFields(request.inputs, request.parameters, batched=self._batched)
         prepared = self._task.prepare(fields, frozenset(request.outputs))
+        if request.call:
+            request.call.tell_use(prompt_tokens=sum(map(len, prepared.encodings)))
         if prepared.encodings:
             self._submit(prepared.encodings, responder, prepared.answer)
         else:

@@ -85,7 +85,7 @@ class Reception(WorkReception):
                 "(max_input_mib)"
             )
         read = partial(self._read, taken, responder)
-        self._files.run(Reading(responder), taken.num_bytes, read)
+        self._files.run(Reading(responder, call=request.call), taken.num_bytes, read)
 
     def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
         self._thread.check_running()  # skip decoding what won't be computed

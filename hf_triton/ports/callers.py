@@ -1,4 +1,6 @@
-"""Finds who sends a request, by its key or else its address, and counts it against its limits."""
+"""Finds who sends a request, by its key or else its address, counts it against its limits, and
+counts what it uses: models tell that, by a pipe, under the names of their calls.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +10,83 @@ import hmac
 import math
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
+from weakref import WeakValueDictionary
 
+from generator.errors import ServerError
 from generator.spec.access import Limits
 from hf_triton.ports.call_files import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access
+from hf_triton.runtime.request.request_parameters import USES, pipe_file
 
 _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
+_PIPE_BYTES = 1 << 16  # that a pipe holds
 # A client request's calls to Triton that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
+_ACCOUNT: ContextVar[Account | None] = ContextVar("ACCOUNT", default=None)
+_METRICS = {"requests": "Requests", **USES}
+
+
+class Allowance:
+    """What a caller may use ``per_minute``, and what is ``left``; it comes back as time goes. Of
+    tokens more may be used than are left: they are known when they are used. 0 is no limit.
+    """
+
+    def __init__(self, what: str, per_minute: int, clock: Callable[[], float]) -> None:
+        self._what, self._per_minute, self._clock = what, per_minute, clock
+        self.left, self._filled_at_s = float(per_minute), clock()
+
+    def check(self) -> None:
+        """Raises RefusedError (429) where nothing is left."""
+        self._fill()
+        if self._per_minute and self.left < 1:
+            wait_s = math.ceil((1 - self.left) * 60 / self._per_minute)
+            text = f"got more than {self._per_minute} {self._what} in a minute from one caller"
+            raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
+
+    def headers(self) -> Mapping[str, str]:
+        """OpenAI's: https://platform.openai.com/docs/guides/rate-limits."""
+        if not self._per_minute:
+            return {}
+        self._fill()
+        reset_s = (self._per_minute - self.left) * 60 / self._per_minute
+        told = {
+            "limit": str(self._per_minute),
+            "remaining": str(max(0, int(self.left))),
+            "reset": f"{reset_s:.3f}s",
+        }
+        return {f"x-ratelimit-{name}-{self._what}": value for name, value in told.items()}
+
+    def _fill(self) -> None:
+        now = self._clock()
+        gained = (now - self._filled_at_s) * self._per_minute / 60
+        self.left, self._filled_at_s = min(self._per_minute, self.left + gained), now
 
 
 @dataclass
 class Account:
-    """Use that a caller has made of ``limits``; ``alias`` is its opaque name, "" without a key."""
+    """Use that a caller has made of its limits; ``alias`` is its opaque name, "" without a key.
+    ``used`` has all since the start, by the names of metrics.
+    """
 
-    limits: Limits
+    max_running: int
+    requests: Allowance
+    tokens: Allowance
     alias: str
-    clock: Callable[[], float]
-    tokens: float
-    filled_at_s: float
+    used: Counter[str]
     num_running: int = 0
 
     def enter(self) -> None:
         """Counts a request that begins. Raises RefusedError (429) where it is one too many."""
-        most = self.limits.concurrent_requests
+        most = self.max_running
         if most and self.num_running >= most:
             text = f"got more than {most} requests at once from one caller; send them one by one"
             raise RefusedError(429, text, {"Retry-After": "1"})
@@ -49,31 +95,36 @@ class Account:
 
     def count(self) -> None:
         """Counts a request of a minute. Raises RefusedError (429) where it is one too many."""
-        now, per_minute = self.clock(), self.limits.requests_per_minute
-        if per_minute:
-            gained = (now - self.filled_at_s) * per_minute / 60
-            self.tokens, self.filled_at_s = min(per_minute, self.tokens + gained), now
-            if self.tokens < 1:
-                wait_s = math.ceil((1 - self.tokens) * 60 / per_minute)
-                text = f"got more than {per_minute} requests in a minute from one caller"
-                raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
-            self.tokens -= 1
+        self.requests.check()
+        self.tokens.check()
+        self.requests.left -= 1
+        self.used["requests"] += 1
 
     def leave(self) -> None:
         self.num_running -= 1
+
+    def use(self, numbers: Mapping[str, float]) -> None:
+        """Counts what a model has told of a call."""
+        self.used.update(numbers)  # type: ignore[arg-type]
+        self.tokens.left -= numbers["prompt_tokens"] + numbers["generated_tokens"]
+
+    def headers(self) -> Mapping[str, str]:
+        return {**self.requests.headers(), **self.tokens.headers()}
 
 
 class Callers:
     """The accounts of those who ask, over all ports of a process."""
 
     def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
-        self._access, self._clock = access, clock
+        self._clock = clock
+        self._used: dict[str, Counter[str]] = {}  # by the name of a key; "" of all addresses
         self._by_digest = {
-            _digest(one.key.encode()): self._new_account(one.limits or access.limits, one.alias)
+            _digest(one.key.encode()): self._account(one.limits or access.limits, one.name, one.alias)
             for one in access.callers
         }
-        self._by_address: OrderedDict[str, Account] = OrderedDict()
-        self._are_limited = access.limits != Limits()
+        self._of_address = None
+        if access.limits != Limits() and not self._by_digest:
+            self._of_address = lru_cache(_MAX_KNOWN)(lambda _: self._account(access.limits))
 
     @property
     def have_keys(self) -> bool:
@@ -86,7 +137,7 @@ class Callers:
         Raises RefusedError (401) where a key is needed and ``authorization`` has none.
         """
         if not self._by_digest:
-            return self._of_address(address) if self._are_limited else None
+            return self._of_address and self._of_address(of_one_caller(address))
         given = authorization or b""
         token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else b""
         found = self._by_digest.get(_digest(token))
@@ -96,16 +147,41 @@ class Callers:
             raise RefusedError(401, text, {"WWW-Authenticate": "Bearer"})
         return found
 
-    def _new_account(self, limits: Limits, alias: str = "") -> Account:
-        return Account(limits, alias, self._clock, limits.requests_per_minute, self._clock())
+    def _account(self, limits: Limits, name: str = "", alias: str = "") -> Account:
+        requests = Allowance("requests", limits.requests_per_minute, self._clock)
+        tokens = Allowance("tokens", limits.tokens_per_minute, self._clock)
+        used = self._used.setdefault(name, Counter())
+        return Account(limits.concurrent_requests, requests, tokens, alias, used)
 
-    def _of_address(self, address: str) -> Account:
-        address = of_one_caller(address)
-        account = self._by_address.pop(address, None) or self._new_account(self._access.limits)
-        self._by_address[address] = account
-        if len(self._by_address) > _MAX_KNOWN:
-            self._by_address.popitem(last=False)
-        return account
+    def metrics(self) -> str:
+        """What callers have used, in Prometheus' format; empty where nothing is counted."""
+        lines = []
+        for name, about in _METRICS.items() if self._used else ():
+            family = f"hf_triton_caller_{name}_total"
+            lines += [f"# HELP {family} {about}", f"# TYPE {family} counter"]
+            lines += [f'{family}{{caller="{one}"}} {n[name]}' for one, n in self._used.items()]
+        return "".join(f"{line}\n" for line in lines)
+
+    @contextlib.contextmanager
+    def followed(self, prefix: str) -> Iterator[None]:
+        """Counts what models tell of calls while the block runs, by a pipe whose path begins with
+        ``prefix``. Raises ServerError where somebody else has made it.
+        """
+        if not (prefix and (self._by_digest or self._of_address)):
+            yield
+            return
+        path, loop = pipe_file(prefix), asyncio.get_running_loop()
+        with contextlib.suppress(FileExistsError):  # models write to that of the process before
+            os.mkfifo(path, 0o600)
+        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if os.fstat(pipe).st_uid != os.getuid():
+            raise ServerError(f"{path}: another user's, expected a pipe of this one")
+        loop.add_reader(pipe, _read_uses, pipe)
+        try:
+            yield
+        finally:
+            loop.remove_reader(pipe)
+            os.close(pipe)
 
 
 def _digest(token: bytes) -> bytes:
@@ -136,6 +212,7 @@ def counted(account: Account | None) -> Iterator[None]:
         account.enter()
     left = set[asyncio.Task[None]]()
     LEFT.set(left)
+    _ACCOUNT.set(account)
     try:
         yield
     finally:
@@ -148,3 +225,22 @@ def counted(account: Account | None) -> Iterator[None]:
 async def _leave_after(account: Account, left: Collection[asyncio.Task[None]]) -> None:
     await asyncio.wait(left, timeout=LEFT_S)
     account.leave()
+
+
+class CallName(str):
+    """The name of a call to Triton. What the call uses is counted while its name is held."""
+
+    def __init__(self, name: str) -> None:
+        self.account = _ACCOUNT.get()
+        if self.account:
+            _calls[name] = self
+
+
+_calls = WeakValueDictionary[str, CallName]()
+
+
+def _read_uses(pipe: int) -> None:
+    for line in os.read(pipe, _PIPE_BYTES).decode(errors="replace").splitlines():
+        name, *numbers = line.split()
+        if (call := _calls.get(name)) and call.account:
+            call.account.use(dict(zip(USES, map(float, numbers), strict=True)))

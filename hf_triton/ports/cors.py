@@ -25,11 +25,6 @@ def headers(access: Access, origin: str | None) -> dict[str, str]:
     return {**found, "Access-Control-Allow-Origin": "*" if every else origin, **_READABLE}
 
 
-def lines(access: Access, origin: str | None) -> bytes:
-    found = headers(access, origin)
-    return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")
-
-
 def preflight(wanted: str | None) -> dict[str, str]:
     """The answer to what a browser asks before it sends a request with the ``wanted`` headers."""
     return {

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.call_files import new_name
-from hf_triton.ports.callers import LEFT
+from hf_triton.ports.callers import LEFT, CallName
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
 from hf_triton.runtime.request.request_parameters import CALL
@@ -200,7 +200,7 @@ class _Tries:
         if not self._keep():
             self.in_flight.payload = None
         if self._is_ours:
-            self.name = new_name()
+            self.name = CallName(new_name())
             message += parameter(CALL, string_param=self.in_flight.call_text(self.name))
         return message
 

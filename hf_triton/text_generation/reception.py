@@ -54,7 +54,7 @@ class _Arrived:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.request.responder, self.deadline_s)
+        return Reading(self.request.responder, self.deadline_s, self.request.call)
 
 
 class Reception:
@@ -173,6 +173,7 @@ class Reception:
             streams=streams,
             batched=asked.batched,
             journal=journal,
+            call=arrived.call,
         )
         for row in rows:
             if row.params.num_prompt_logprobs is not None:

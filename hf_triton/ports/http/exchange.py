@@ -34,7 +34,6 @@ class Exchange:
         self._upstream: Upstream | None = None  # over which it is asked
         self._has_begun = False  # whether the client has some of the answer
         self._is_last = request.is_last  # of its connection
-        self._extra_headers = cors.lines(proxy.access, request.text_of(b"origin"))
         self._task = proxy.run(self._run())
 
     def abandon(self) -> None:
@@ -154,6 +153,12 @@ class Exchange:
                 return False
             if is_again:
                 raise RefusedError(503, error_in(error) or DIED)
+        if upstream.status == HTTPStatus.OK and (metrics := self._proxy.metrics()):
+            while data := await upstream.read():
+                answer += data
+            body = answer.partition(_END_OF_HEAD)[2] + metrics.encode()
+            self._write_whole(200, body, {"Content-Type": "text/plain; charset=utf-8"})
+            return True
         # Only a stream that can go on in another process is asked again from here on; whole answers
         # are safe, other streams can be lost still.
         if self._request.streams:
@@ -196,11 +201,9 @@ class Exchange:
 
     async def _write(self, data: bytes) -> None:
         """Returns once the client has read enough of it."""
-        if self._extra_headers:
-            line, end, rest = data.partition(b"\r\n")
-            if end:
-                data = b"".join((line, end, self._extra_headers, rest))
-                self._extra_headers = b""
+        line, end, rest = data.partition(b"\r\n")
+        if end and not self._has_begun:
+            data = b"".join((line, end, self._own_headers(), rest))
         self._has_begun |= bool(data)
         self._connection.transport.write(data)
         await self._connection.has_room.wait()
@@ -222,4 +225,11 @@ class Exchange:
             lines.append(f"Content-Length: {len(body)}")
         lines.append(f"Connection: {'close' if self._closes else 'keep-alive'}")
         head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
-        self._connection.transport.write(b"".join((head, self._extra_headers, b"\r\n", body)))
+        self._connection.transport.write(b"".join((head, self._own_headers(), b"\r\n", body)))
+
+    def _own_headers(self) -> bytes:
+        """The lines that go into each answer: for pages of other origins, and of limits."""
+        request = self._request
+        found = cors.headers(self._proxy.access, request.text_of(b"origin"))
+        found |= request.account.headers() if request.account else {}
+        return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")

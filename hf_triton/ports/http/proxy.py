@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
 from hf_triton.ports.call_files import first_text, new_name
+from hf_triton.ports.callers import CallName
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
     checked_index,
@@ -35,9 +37,12 @@ _LARGE_BYTES = 1 << 18  # take a millisecond and more to read
 class HttpProxy(Port):
     """One public port, and the connections to it."""
 
-    def __init__(self, shared: Shared, socket_path: str) -> None:
+    def __init__(
+        self, shared: Shared, socket_path: str, metrics: Callable[[], str] = str
+    ) -> None:
+        """``metrics`` are written behind those of the socket."""
         super().__init__(shared)
-        self.pool = Pool(socket_path)
+        self.pool, self.metrics = Pool(socket_path), metrics
 
     def judge(self, request: Request, address: str) -> None:
         """Judges a request by its head, before its body comes. Raises RefusedError."""
@@ -68,7 +73,7 @@ class HttpProxy(Port):
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.awaited_model, request.streams = request.model, endpoint == "generate_stream"
             if model.is_ours:
-                request.call_name = new_name()
+                request.call_name = CallName(new_name())
         elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
             request.awaited_model = request.model
 

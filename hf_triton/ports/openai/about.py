@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Literal, cast
@@ -93,8 +93,9 @@ _OF_MODEL = Operation(
 
 
 class About:
-    """The handlers. ``metrics_socket`` is the Unix socket of Triton's metrics; ``fitting`` are the
-    handlers of ``POST /`` for models of some tasks: the first where models of several are served.
+    """The handlers. ``metrics`` are the Unix socket of Triton's, and the ports' own; ``fitting`` are
+    the handlers of ``POST /`` for models of some tasks: the first where models of several are
+    served.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class About:
         triton: Triton,
         catalog: Catalog,
         retries: RetryCoordinator,
-        metrics_socket: str,
+        metrics: tuple[str, Callable[[], str]],
         fitting: Sequence[tuple[Sequence[str], Handler]],
     ) -> None:
         self._triton, self._catalog, self._retries = triton, catalog, retries
         self._lengths = ContextLengths(triton, retries)
-        self._metrics_socket = metrics_socket
+        self._metrics_socket, self._own_metrics = metrics
         self._fitting = (*fitting, (SPEECH_TASKS, _refuse_sound))
         self._started = int(time.time())
 
@@ -146,7 +147,8 @@ class About:
                 ClientSession(connector=connector) as session,
                 session.get("http://localhost/metrics") as answer,
             ):
-                return web.Response(text=await answer.text(), status=answer.status)
+                text = await answer.text() + self._own_metrics()
+                return web.Response(text=text, status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
             raise ApiError(
                 503, "Triton's metrics can't be read; try again", code="unavailable"

@@ -67,8 +67,6 @@ GENERATING = (
     *(choices.COMPLETIONS, choices.CHAT, RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*TOKENS, *tgi.GENERATE),
 )
-# Enough that no source waits for the others, few enough that a slow reader holds them back.
-_NUM_WAITING = 64
 KEPT = (
     (Operation("A response that is kept", Response), "GET"),
     (Operation("Forget a response", Deleted), "DELETE"),
@@ -79,33 +77,20 @@ async def merged(
     sources: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Items of all sources, each with its source's number; an error of one ends all."""
-    found: asyncio.Queue[tuple[int, Item] | Exception | None] = asyncio.Queue(_NUM_WAITING)
-
-    async def pass_on(number: int, source: AsyncGenerator[Item, None]) -> None:
-        end = None
-        try:
-            async with aclosing(source):
-                async for item in source:
-                    await found.put((number, item))
-        except Exception as error:  # noqa: BLE001, raised again below
-            end = error
-        await found.put(end)
-
-    tasks = [asyncio.create_task(pass_on(*numbered)) for numbered in enumerate(sources)]
-    num_running = len(tasks)
+    waiting = {asyncio.ensure_future(anext(one, None)): n for n, one in enumerate(sources)}
     try:
-        while num_running:
-            item = await found.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                num_running -= 1
-            else:
-                yield item
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = waiting.pop(task)
+                if (item := task.result()) is not None:
+                    waiting[asyncio.ensure_future(anext(sources[number], None))] = number
+                    yield number, item
     finally:
-        for task in tasks:
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*(source.aclose() for source in sources))
 
 
 class OpenAiApp:
@@ -124,12 +109,13 @@ class OpenAiApp:
             (tgi.GENERATE_COMPAT.tasks, self._handling(tgi.GENERATE_COMPAT, self._generated)),
             *((one.tasks, self._handling(one, self._encoded)) for one in OF_ONE),
         )
-        self._about = About(triton, self._catalog, retries, settings.metrics_socket, fitting)
+        metrics = settings.metrics_socket, port.callers.metrics
+        self._about = About(triton, self._catalog, retries, metrics, fitting)
 
     def application(self) -> web.Application:
         middlewares = [followed, errors_in_the_apis_format, self._access.check]
         app = web.Application(middlewares=middlewares)
-        app.on_response_prepare.extend((send_id, close_after_chunks, self._access.send_cors))
+        app.on_response_prepare.extend((send_id, close_after_chunks, self._access.send_headers))
         app.on_cleanup.append(self._close)
         routes = with_schema(self._routes())
         named = [replace(one, path=MODEL + one.path) for one in routes if one.path != MODEL]

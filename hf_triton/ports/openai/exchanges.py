@@ -112,8 +112,11 @@ class AccessCheck:
         given = headers[0].encode(errors="surrogateescape") if headers else None
         return self._callers.of(given, request.remote or "")
 
-    async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def send_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Sends those for pages of other origins, and those of limits."""
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
+        if account := request.get(_ACCOUNT):
+            response.headers.update(account.headers())
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

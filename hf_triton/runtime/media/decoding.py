@@ -72,6 +72,8 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
     asked = str(limits.image_pixels).encode()
     most_bytes = int(BYTES_PER_PIXEL * max(0, limits.image_pixels))
     found = _decoded(field, decode_image, asked, value, most_bytes)
+    if call := current_reading().call:
+        call.tell_use(images=1)
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
@@ -83,7 +85,10 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
     found = _decoded(field, decode_sound, asked, value, most_bytes)
-    return np.frombuffer(found, np.float32).copy()  # which its reader may write to
+    samples = np.frombuffer(found, np.float32).copy()  # which its reader may write to
+    if call := current_reading().call:
+        call.tell_use(sound_seconds=len(samples) / sampling_rate)
+    return samples
 
 
 def waveform(

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from ..devices.device import num_cores
 from ..errors import CancelledError, DeadlineError, OverloadedError
 from .cancellation import CancellationWatch, has_left
+from .request_parameters import Call
 from .responder import Responder, answer_failure, attempt
 
 _FEWEST_THREADS, _MOST_THREADS = 4, 8
@@ -29,10 +30,15 @@ class Reading:
     been answered.
     """
 
-    def __init__(self, responder: Responder | None = None, deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        responder: Responder | None = None,
+        deadline_s: float | None = None,
+        call: Call | None = None,
+    ) -> None:
         self.seconds_left = DECODING_S
         self.is_given_up = False
-        self.responder, self._deadline_s = responder, deadline_s
+        self.responder, self._deadline_s, self.call = responder, deadline_s, call
         self._began_s = time.monotonic()
 
     def problem(self) -> Exception | None:

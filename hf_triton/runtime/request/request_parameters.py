@@ -10,6 +10,8 @@ of calls that are cancelled as they end, up to 26.08 of streams that are.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -30,9 +32,16 @@ MAX_SALT_CHARACTERS = 256
 # In the environment of a server that `hf-triton serve` has started: what the files' paths begin
 # with.
 VARIABLE = "HF_TRITON_LEFT_CALLS"
+USES = {
+    "prompt_tokens": "Tokens of prompts and of encoders' texts",
+    "generated_tokens": "Generated tokens",
+    "images": "Images",
+    "sound_seconds": "Seconds of sound",
+}
 _MOST = 999_999_999
 # A caller that sends one can only end that request. Quotes within a value are escaped.
-_NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
+_NAME_LENGTH = 32
+_NAME, _NUMBER = f"[0-9a-f]{{{_NAME_LENGTH}}}", r"\d{1,9}"
 _VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
 _CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')
 
@@ -48,6 +57,30 @@ class Call(NamedTuple):
     num_responses: int = 0
     waited_ms: int = 0
     journal: str = ""
+
+    def tell_use(self, **numbers: float) -> None:
+        """Tells the port what the request has used, by the names of USES; before the last response,
+        after which the port forgets the call.
+        """
+        prefix, name = self.left_file[:-_NAME_LENGTH], self.left_file[-_NAME_LENGTH:]
+        if (pipe := _pipe(prefix)) is not None:
+            told = " ".join(f"{numbers.get(one, 0)}" for one in USES)
+            with contextlib.suppress(OSError):  # it is full: the port hangs
+                os.write(pipe, f"{name} {told}\n".encode())
+
+
+def pipe_file(prefix: str) -> str:
+    """The pipe in which models tell a port what requests have used, if it counts that."""
+    return f"{prefix}used"
+
+
+@functools.cache
+def _pipe(prefix: str) -> int | None:
+    try:
+        # Open for reading too: a write never fails because the port is started again.
+        return os.open(pipe_file(prefix), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def call_in(parameters: str) -> Call | None:

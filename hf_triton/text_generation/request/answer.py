@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.request_parameters import Call
 from hf_triton.runtime.request.responder import Responder, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal
 
@@ -112,6 +113,7 @@ class Answer(OneAnswer):
         streams: bool,
         batched: bool,
         journal: StreamJournal | None = None,
+        call: Call | None = None,
     ) -> None:
         """``choices`` has a list for each of the request's rows, all of one length."""
         super().__init__(responder)
@@ -119,9 +121,10 @@ class Answer(OneAnswer):
         self.sequences: list[Sequence] = []
         self._places: dict[Sequence, Choice] = {}
         self._choices = [choice for row in choices for choice in row]
+        self._firsts = [row[0] for row in choices]  # for what is of their prompts
         self._wanted = wanted
         self._describe = describe
-        self.journal = journal
+        self.journal, self._call = journal, call
         num_choices = len(choices[0])
         self._shape = (len(choices), num_choices) if batched else (num_choices,)
         self._prompts_shape = (len(choices), 1) if batched else (1,)
@@ -164,6 +167,15 @@ class Answer(OneAnswer):
         if done:
             self._on_close(self, None)
 
+    def _close(self) -> bool:
+        closes = super()._close()
+        if closes and self._call:
+            self._call.tell_use(
+                prompt_tokens=sum(map(len, (one.prompt_token_ids for one in self._firsts))),
+                generated_tokens=sum(len(one.token_ids) for one in self.sequences),
+            )
+        return closes
+
     def _outputs(self) -> dict[str, npt.NDArray[Any]]:
         """The outputs that the caller wants: (n,), or (rows, n) in a batch."""
         found = {name: self._output(name) for name in OUTPUTS if name in self._wanted}
@@ -174,7 +186,7 @@ class Answer(OneAnswer):
 
     def _output(self, name: str) -> npt.NDArray[Any]:
         choices, size, describe = self._choices, self._shape[-1], self._describe
-        firsts = choices[::size]  # of the rows, for what is of their prompts
+        firsts = self._firsts
         new = [None if choice.sent_prompt else choice.sequence for choice in firsts]
         match name:
             case "text_output":
