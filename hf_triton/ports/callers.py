@@ -119,7 +119,9 @@ class Callers:
         self._clock = clock
         self._used: dict[str, Counter[str]] = {}  # by the name of a key; "" of all addresses
         self._by_digest = {
-            _digest(one.key.encode()): self._account(one.limits or access.limits, one.name, one.alias)
+            _digest(one.key.encode()): self._account(
+                one.limits or access.limits, one.name, one.alias
+            )
             for one in access.callers
         }
         self._of_address = None

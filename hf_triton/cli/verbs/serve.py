@@ -25,7 +25,6 @@ from hf_triton.cli.places import CONFIG, REPOSITORY
 from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
-from hf_triton.ports.openai.curl_lines import api_of
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.serving.python_env import ensure_environments
@@ -248,9 +247,7 @@ def run(args: argparse.Namespace) -> int:
                 args.openai_keep_minutes * 60,
             )
         ports = PublicPorts(
-            proxy(listen, access, admin_key, openai, repository.absolute()),
-            api_of(openai, listen, access) if openai else None,
-            access,
+            proxy(listen, access, admin_key, openai, repository.absolute()), openai, access
         )
         return serve(server, [spec.name for spec in outcome.plan.specs], options, ports)
 

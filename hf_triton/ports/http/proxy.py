@@ -37,9 +37,7 @@ _LARGE_BYTES = 1 << 18  # take a millisecond and more to read
 class HttpProxy(Port):
     """One public port, and the connections to it."""
 
-    def __init__(
-        self, shared: Shared, socket_path: str, metrics: Callable[[], str] = str
-    ) -> None:
+    def __init__(self, shared: Shared, socket_path: str, metrics: Callable[[], str] = str) -> None:
         """``metrics`` are written behind those of the socket."""
         super().__init__(shared)
         self.pool, self.metrics = Pool(socket_path), metrics

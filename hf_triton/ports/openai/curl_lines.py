@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from generator.spec.task_sets import (
     MEDIA_TASKS,
 )
 from generator.spec.triton_models import TASK_PARAMETER
-from hf_triton.ports.settings import Access, OpenAiPort
-from hf_triton.tritonserver.listen import Listen
 
 # The path and the body by the task.
 _SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -28,27 +25,16 @@ _SAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class OpenAiApi:
-    """The API as ``serve`` shows it, with the shell variable of a caller's key, or ""."""
-
-    url: str
-    key_variable: str = ""
-    has_playground: bool = True
-
-    def curl_lines(self, model: str, config_file: Path) -> list[str]:
-        """A request that works; none where the model is not for this API, or takes a file."""
-        config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
-        task = model_config.parameters(config).get(TASK_PARAMETER, "")
-        return [self.curl_line(model, task)] if task in _SAMPLES else []
-
-    def curl_line(self, model: str, task: str = COMPLETION_TASKS[0]) -> str:
-        """A request that fits the task, with the key from its variable."""
-        header = f' -H "Authorization: Bearer ${self.key_variable}"' if self.key_variable else ""
-        path, asked = _SAMPLES[task]
-        return f"curl {self.url}/v1/{path}{header} -d '{json.dumps({'model': model, **asked})}'"
+def openai_curl_lines(url: str, model: str, config_file: Path, key_variable: str) -> list[str]:
+    """A request that works at the port of ``url``, with a caller's key from that shell variable;
+    none where the model is not for this API, or takes a file.
+    """
+    config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
+    task = model_config.parameters(config).get(TASK_PARAMETER, "")
+    return [curl_line(url, model, task, key_variable)] if task in _SAMPLES else []
 
 
-def api_of(port: OpenAiPort, listen: Listen, access: Access) -> OpenAiApi:
-    url = f"{'https' if access.tls else 'http'}://{listen.address(port.port)}"
-    return OpenAiApi(url, access.key_variable, port.has_playground)
+def curl_line(url: str, model: str, task: str, key_variable: str = "") -> str:
+    header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
+    path, asked = _SAMPLES[task]
+    return f"curl {url}/v1/{path}{header} -d '{json.dumps({'model': model, **asked})}'"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from generator.render import model_config
 from generator.render.sample_requests import curl_lines
-from hf_triton.ports.openai.curl_lines import OpenAiApi
-from hf_triton.ports.settings import EVERYBODY, Access
+from hf_triton.ports.openai.curl_lines import openai_curl_lines
+from hf_triton.ports.settings import EVERYBODY, Access, OpenAiPort
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.log import say
@@ -25,7 +25,7 @@ class PublicPorts:
     """
 
     process: ChildProcess
-    openai_api: OpenAiApi | None = None
+    openai: OpenAiPort | None = None
     access: Access = EVERYBODY
 
     def print_curl_lines(self, server: TritonServer, model: str) -> None:
@@ -33,23 +33,26 @@ class PublicPorts:
         config_file = server.repository / model / "config.pbtxt"
         if model_config.arm_of(config_file):
             return  # asked through the model whose arm it is
-        url = f"{self._scheme}://{server.listen.address(server.listen.http_port)}/v2/models"
-        lines = curl_lines(server.repository, model, url, self.access.key_variable)
-        if self.openai_api:
-            lines += self.openai_api.curl_lines(model, config_file)
+        listen, key = server.listen, self.access.key_variable
+        url = f"{self._scheme}://{listen.address(listen.http_port)}/v2/models"
+        lines = curl_lines(server.repository, model, url, key)
+        if self.openai:
+            url = f"{self._scheme}://{listen.address(self.openai.port)}"
+            lines += openai_curl_lines(url, model, config_file, key)
         with contextlib.suppress(OSError):
             print("\n".join([f"# {model}", *lines]), flush=True)
 
     def tell_serving(self, server: TritonServer, served: ServedModels, num_ready: int) -> None:
-        listen, api = server.listen, self.openai_api
+        listen, openai = server.listen, self.openai
         grpc = listen.address(listen.grpc_port)
         where = f"{self._scheme} {listen.address(listen.http_port)}, grpc {grpc}"
-        if api:
-            where += f", OpenAI's API {api.url}/v1"
-            where += f", playground {api.url}/playground" * api.has_playground
+        if openai:
+            url = f"{self._scheme}://{listen.address(openai.port)}"
+            where += f", OpenAI's API {url}/v1"
+            where += f", playground {url}/playground" * openai.has_playground
         if listen.health_port:
             where += f", health http://{listen.address(listen.health_port)}/ready"
-        hint = "" if api else "; --openai-port adds OpenAI's API and a playground"
+        hint = "" if openai else "; --openai-port adds OpenAI's API and a playground"
         num_models, num_on_demand = len(served.always()), len(served.on_demand())
         counts = []
         if num_models:

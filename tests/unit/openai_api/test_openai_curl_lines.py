@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.ports.openai.curl_lines import OpenAiApi, api_of
+from hf_triton.ports.openai.curl_lines import curl_line, openai_curl_lines
 from hf_triton.ports.openai.schema.media import take_media
-from hf_triton.ports.settings import EVERYBODY, Access, Caller, OpenAiPort
-from hf_triton.tritonserver.listen import Listen
+from hf_triton.ports.settings import EVERYBODY, Access, Caller
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/every-task.yaml"
 EXPECTED = {
@@ -33,9 +32,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("key", [None, "secret"])
 def test_each_task_has_its_path_and_others_none(repository: Path, key: str | None) -> None:
     access = Access((Caller("openai", key),)) if key else EVERYBODY
-    api = api_of(OpenAiPort(9000, ""), Listen("127.0.0.1", 8000, 8001, 8002), access)
+    url, variable = "http://127.0.0.1:9000", access.key_variable
     for model in ("text", "embedding", "translate", "classifier", "image"):
-        lines = api.curl_lines(model, repository / model / "config.pbtxt")
+        lines = openai_curl_lines(url, model, repository / model / "config.pbtxt", variable)
         assert len(lines) == (model in EXPECTED)
         for line in lines:
             words = shlex.split(line)
@@ -48,7 +47,7 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
 
 @pytest.mark.parametrize("tensor", ["image", "audio"])
 def test_a_model_that_sees_or_hears_is_sent_a_chat_with_a_file(tensor: str) -> None:
-    words = shlex.split(OpenAiApi("http://127.0.0.1:9000").curl_line("m", f"{tensor}-text-to-text"))
+    words = shlex.split(curl_line("http://127.0.0.1:9000", "m", f"{tensor}-text-to-text"))
     assert words[1] == "http://127.0.0.1:9000/v1/chat/completions"
     _, media = take_media(json.loads(words[-1])["messages"])
     assert [part.tensor for part in media] == [tensor]
