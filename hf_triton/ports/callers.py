@@ -29,6 +29,7 @@ _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
 _PIPE_BYTES = 1 << 16  # that a pipe holds
+_ROUNDING = 1e-6
 # A client request's calls to Triton that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 _ACCOUNT: ContextVar[Account | None] = ContextVar("ACCOUNT", default=None)
@@ -36,39 +37,36 @@ _METRICS = {"requests": "Requests", **USES}
 
 
 class Allowance:
-    """What a caller may use ``per_minute``, and what is ``left``; it comes back as time goes. Of
-    tokens more may be used than are left: they are known when they are used. 0 is no limit.
+    """The requests or tokens that a caller may use ``per_minute``; 0 is no limit. They come back as
+    time goes. More may be used than are left: how many tokens is known only when they are used.
     """
 
     def __init__(self, what: str, per_minute: int, clock: Callable[[], float]) -> None:
         self._what, self._per_minute, self._clock = what, per_minute, clock
-        self.left, self._filled_at_s = float(per_minute), clock()
+        self._each_s = 60 / (per_minute or math.inf)
+        self._whole_at_s = clock()  # the time at which all is left
+
+    @property
+    def _whole_in_s(self) -> float:
+        return max(0.0, self._whole_at_s - self._clock())
+
+    def use(self, number: float) -> None:
+        self._whole_at_s = self._clock() + self._whole_in_s + number * self._each_s
 
     def check(self) -> None:
         """Raises RefusedError (429) where nothing is left."""
-        self._fill()
-        if self._per_minute and self.left < 1:
-            wait_s = math.ceil((1 - self.left) * 60 / self._per_minute)
+        missing_s = self._whole_in_s + self._each_s - 60
+        if missing_s > _ROUNDING:
+            wait_s = math.ceil(missing_s)
             text = f"got more than {self._per_minute} {self._what} in a minute from one caller"
             raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
 
     def headers(self) -> Mapping[str, str]:
         """OpenAI's: https://platform.openai.com/docs/guides/rate-limits."""
-        if not self._per_minute:
-            return {}
-        self._fill()
-        reset_s = (self._per_minute - self.left) * 60 / self._per_minute
-        told = {
-            "limit": str(self._per_minute),
-            "remaining": str(max(0, int(self.left))),
-            "reset": f"{reset_s:.3f}s",
-        }
-        return {f"x-ratelimit-{name}-{self._what}": value for name, value in told.items()}
-
-    def _fill(self) -> None:
-        now = self._clock()
-        gained = (now - self._filled_at_s) * self._per_minute / 60
-        self.left, self._filled_at_s = min(self._per_minute, self.left + gained), now
+        left = int(self._per_minute * max(0, 1 - self._whole_in_s / 60) + _ROUNDING)
+        told = {"limit": self._per_minute, "remaining": left, "reset": f"{self._whole_in_s:.3f}s"}
+        named = {f"x-ratelimit-{name}-{self._what}": str(value) for name, value in told.items()}
+        return named if self._per_minute else {}
 
 
 @dataclass
@@ -97,7 +95,7 @@ class Account:
         """Counts a request of a minute. Raises RefusedError (429) where it is one too many."""
         self.requests.check()
         self.tokens.check()
-        self.requests.left -= 1
+        self.requests.use(1)
         self.used["requests"] += 1
 
     def leave(self) -> None:
@@ -106,7 +104,7 @@ class Account:
     def use(self, numbers: Mapping[str, float]) -> None:
         """Counts what a model has told of a call."""
         self.used.update(numbers)  # type: ignore[arg-type]
-        self.tokens.left -= numbers["prompt_tokens"] + numbers["generated_tokens"]
+        self.tokens.use(numbers["prompt_tokens"] + numbers["generated_tokens"])
 
     def headers(self) -> Mapping[str, str]:
         return {**self.requests.headers(), **self.tokens.headers()}

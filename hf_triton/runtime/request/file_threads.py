@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from ..devices.device import num_cores
 from ..errors import CancelledError, DeadlineError, OverloadedError
@@ -24,30 +25,27 @@ _UNLOADED = "the model is being unloaded: try again later"
 Begin = Callable[[], None]
 
 
+@dataclass(eq=False)
 class Reading:
     """One request that is being read or waits for it; ``deadline_s`` is on the monotonic clock.
     ``seconds_left`` is the time left for decoding all its files; ``is_given_up``: its caller has
     been answered.
     """
 
-    def __init__(
-        self,
-        responder: Responder | None = None,
-        deadline_s: float | None = None,
-        call: Call | None = None,
-    ) -> None:
-        self.seconds_left = DECODING_S
-        self.is_given_up = False
-        self.responder, self._deadline_s, self.call = responder, deadline_s, call
-        self._began_s = time.monotonic()
+    responder: Responder | None = None
+    deadline_s: float | None = None
+    call: Call | None = None
+    seconds_left: float = DECODING_S
+    is_given_up: bool = False
+    began_s: float = field(default_factory=time.monotonic)
 
     def problem(self) -> Exception | None:
         """Returns why reading it is pointless; None where it is not."""
         now_s = time.monotonic()
-        if self._deadline_s is not None and now_s >= self._deadline_s:
+        if self.deadline_s is not None and now_s >= self.deadline_s:
             return DeadlineError("timeout_ms: the time is up; the request was still being read")
         asked = self.responder
-        if asked and has_left(asked.is_cancelled, now_s - self._began_s, asked.request_id):
+        if asked and has_left(asked.is_cancelled, now_s - self.began_s, asked.request_id):
             return CancelledError("the request was cancelled")
         return None
 
