@@ -116,7 +116,7 @@ class RetryCoordinator:
         self._requests: dict[str, set[InFlight]] = {}
         self._num_sent: dict[str, int] = defaultdict(int)
         self._telling: asyncio.TimerHandle | None = None
-        self._exclusive = asyncio.Lock()
+        self.exclusive = asyncio.Lock()  # of the request that runs alone
 
     def follow(self, line: bytes) -> None:
         """Reads a line of the supervisor; calls ``on_lost`` of requests whose process has died."""
@@ -150,9 +150,6 @@ class RetryCoordinator:
     def model(self, name: str) -> Model:
         return self._models.get(name, _UNKNOWN)
 
-    def is_coming(self, name: str) -> bool:
-        return self.model(name).is_coming
-
     def why_loading(self, name: str) -> str:
         """Why a model that is loaded for the first time is not there yet, "" for any other. The
         supervisor does not know of a model that an apply adds before it is ready; the apply locks
@@ -185,16 +182,6 @@ class RetryCoordinator:
         with contextlib.suppress(asyncio.TimeoutError):
             async with timeout(timeout_s):
                 await self._changed.wait()
-
-    async def acquire_exclusive(self, timeout_s: float) -> None:
-        """Waits until no other request runs alone; the caller's then does until
-        ``release_exclusive``. Raises asyncio.TimeoutError.
-        """
-        async with timeout(timeout_s):
-            await self._exclusive.acquire()
-
-    def release_exclusive(self) -> None:
-        self._exclusive.release()
 
     def track(self, request: InFlight, *, is_sent: bool) -> None:
         """Adds a request that was sent, or that waits for its model."""
@@ -319,7 +306,8 @@ class InFlight:
             await self._wait_for_model()
             self._count_death()
             if self._suspicion >= _SUSPECT:
-                await self._coordinator.acquire_exclusive(self._left_s())
+                async with timeout(self._left_s()):
+                    await self._coordinator.exclusive.acquire()
                 self._is_exclusive = True
                 await self._wait_for_model()
             self._left_s()
@@ -392,7 +380,7 @@ class InFlight:
     def _yield_to_others(self) -> None:
         if self._is_exclusive:
             self._is_exclusive = False
-            self._coordinator.release_exclusive()
+            self._coordinator.exclusive.release()
 
     def _left_s(self) -> float:
         """The seconds that it may still wait. Raises asyncio.TimeoutError where there are none."""

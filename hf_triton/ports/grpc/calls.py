@@ -1,27 +1,31 @@
-"""The public gRPC port's server, and how its calls are answered: each checked, passed on to
-tritonserver or refused.
+"""The public gRPC port's server: which calls a client may make, how many at once, and how they are
+answered: each checked, passed on to tritonserver or refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import grpc
+from tritonclient.grpc import service_pb2
 
 from generator.render import model_config
-from hf_triton.ports.bodies import Buffered
+from hf_triton.ports.bodies import SMALL_BYTES, Buffered, expanded
 from hf_triton.ports.callers import Account, counted
 from hf_triton.ports.grpc.connection import ClientConnection
-from hf_triton.ports.grpc.port import GrpcPort
-from hf_triton.ports.port import GRACE_S, Listener, Shared, tls_context
-from hf_triton.ports.refusal import RefusedError, refusal_of
+from hf_triton.ports.grpc.messages import checked, model_of
+from hf_triton.ports.port import GRACE_S, Listener, Port, Shared, tls_context
+from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, RefusedError, refusal_of
 from hf_triton.ports.triton_calls import (
+    INFER,
+    SERVICE,
     STREAM,
     Asked,
     Metadata,
@@ -29,7 +33,7 @@ from hf_triton.ports.triton_calls import (
     parameter,
     triton_channel,
 )
-from hf_triton.runtime.request.request_parameters import EMPTY_FINAL
+from hf_triton.runtime.request.request_parameters import CALLER, EMPTY_FINAL
 from hf_triton.tritonserver.listen import Listen
 
 _MAX_AT_ONCE = 64  # requests of one stream
@@ -53,16 +57,28 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 
+_METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+_HEALTH = "/grpc.health.v1.Health/Check"
+_METHODS = {*(f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON), _HEALTH}
+# Methods that change a server or reach into its memory.
+_ADMIN = {one for one in _METHODS if re.search("RepositoryModel|Setting|SharedMemory", one)}
+_OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
+_READY, _LOAD = f"{SERVICE}ModelReady", f"{SERVICE}RepositoryModelLoad"
+_TOLD_BY_LOADED = {f"{SERVICE}ModelMetadata", f"{SERVICE}ModelConfig"}
+_KEY = "authorization"
+# triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
+# is the connection's own.
+_NOT_PASSED_ON = {CALLER, GRPC_ADMIN_HEADER, "triton_grpc_error", "user-agent"}
+
 
 @contextlib.asynccontextmanager
 async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listener]:
     """Runs the server behind the port while the block runs; at its end no call is under way."""
     channel = triton_channel(listen.triton_grpc)
     calls = TritonCalls(channel, shared.retries)
-    port = GrpcPort(shared)
-    handlers = Handlers(port, calls)
+    port = GrpcPort(shared, calls)
     server_socket = f"{listen.grpc_socket}.port"
-    server = grpc.aio.server(handlers=(handlers,), options=_options(port.bodies.max_bytes))
+    server = grpc.aio.server(handlers=(port,), options=_options(port.bodies.max_bytes))
     port.stop_server = partial(server.stop, GRACE_S)
     server.add_insecure_port(f"unix:{server_socket}")
     tls = tls_context(shared.access.tls)
@@ -70,7 +86,7 @@ async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listene
         tls.set_alpn_protocols(["h2"])
 
     def new() -> asyncio.Protocol:
-        return ClientConnection(port, server_socket, handlers.by_peer).protocol()
+        return ClientConnection(port, server_socket, port.by_peer).protocol()
 
     await server.start()
     try:
@@ -97,20 +113,24 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers the calls. ``by_peer`` are the clients' connections, by the names that they have at
-    the gRPC server.
+    the gRPC server; ``stop_server`` ends that once they are answered.
     """
 
-    def __init__(self, port: GrpcPort, calls: TritonCalls) -> None:
-        self.port, self.calls = port, calls
+    stop_server: Callable[[], Coroutine[Any, Any, None]]
+
+    def __init__(self, shared: Shared, calls: TritonCalls) -> None:
+        super().__init__(shared)
+        self.calls = calls
         self.by_peer: dict[str, ClientConnection] = {}
+        self._not_passed_on = _NOT_PASSED_ON | ({_KEY} if self.callers.have_keys else set())
 
     def service(self, details: Any) -> Any:
         """Finds the caller before anything of a message is read."""
         method, given = details.method, tuple(details.invocation_metadata)
         try:
-            self.port.account(method, given)
+            self.account(method, given)
         except RefusedError as error:
             return grpc.stream_stream_rpc_method_handler(partial(self._refuse, error))
         if method == STREAM:
@@ -146,10 +166,67 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         connection = self.by_peer.get(context.peer())
         if connection is None:
             raise RefusedError(503, "the client has disconnected")
-        account = self.port.account(method, given, connection.address)
-        metadata = self.port.metadata_for_triton(given, account)
+        account = self.account(method, given, connection.address)
+        metadata = self.metadata_for_triton(given, account)
         with counted(account), connection.busy():
-            yield _Call(self.port, self.calls, method, context, connection, account, metadata)
+            yield _Call(self, method, context, connection, account, metadata)
+
+    def begin_stop(self) -> None:
+        super().begin_stop()
+        self.run(self.stop_server())
+
+    def account(self, method: str, metadata: Metadata, address: str = "") -> Account | None:
+        """The account of a caller; None if nothing is counted. Raises RefusedError."""
+        if method not in _METHODS:
+            raise RefusedError(501, "got a method that this server does not have")
+        given = dict[str, Any](metadata)
+        # A proxy that reads another one than we do would decide by another key.
+        for name in (_KEY, GRPC_ADMIN_HEADER):
+            if name in given and sum(name == one for one, _ in metadata) > 1:
+                raise RefusedError(400, f"got the header {name} twice")
+        if method in _ADMIN:
+            key = given.get(GRPC_ADMIN_HEADER, "")
+            self.check_admin_key(key.encode(errors="surrogateescape"), GRPC_ADMIN_HEADER)
+        if method in _OPEN:
+            return None
+        key = given.get(_KEY)
+        return self.callers.of(None if key is None else key.encode(), address)
+
+    def metadata_for_triton(self, metadata: Metadata, account: Account | None) -> Metadata:
+        """The client's own, and the caller's name."""
+        found = [header for header in metadata if header[0] not in self._not_passed_on]
+        if account and account.alias:
+            found.append((CALLER, account.alias))
+        return tuple(found)
+
+    def expanded(self, message: bytes) -> bytes:
+        """A message as it was before its compression. Raises RefusedError.
+
+        None of Triton's begins as a compressed one does: with a field 15, or one of no type.
+        """
+        is_zlib = message[:1] == b"x" and int.from_bytes(message[:2], "big") % 31 == 0
+        is_compressed = is_zlib or message[:2] == b"\x1f\x8b"
+        return expanded(message, self.bodies.max_bytes, "message") if is_compressed else message
+
+    def check(self, method: str, message: bytes) -> str:
+        """The model that must be there. Raises RefusedError for what does not go on."""
+        if method in (INFER, STREAM):
+            model, classified = checked(message)
+            self.check_classified(model, classified)
+            return model
+        if method != _LOAD and len(message) > SMALL_BYTES:
+            raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
+        name = model_of(message) if method in _TOLD_BY_LOADED else ""
+        return name if self.retries.model(name).is_asleep else ""
+
+    def own_answer(self, method: str, message: bytes) -> bytes | None:
+        """Returns an answer for which tritonserver need not be asked: a model that its next request
+        has loaded is ready.
+        """
+        if method != _READY or not self.retries.model(model_of(message)).is_asleep:
+            return None
+        answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
+        return answer
 
 
 @dataclass
@@ -157,7 +234,6 @@ class _Call:
     """One call, from its first message on."""
 
     _port: GrpcPort
-    _calls: TritonCalls
     _method: str
     _context: Any
     _connection: ClientConnection
@@ -173,7 +249,7 @@ class _Call:
         answer = self._port.own_answer(self._method, message)
         if answer is None:
             with self._buffered(message, model) as asked:
-                answer = await self._calls.unary(self._method, asked, self._metadata)
+                answer = await self._port.calls.unary(self._method, asked, self._metadata)
         return answer
 
     async def answer_all(self, first: bytes) -> None:
@@ -213,7 +289,7 @@ class _Call:
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         with self._buffered(message, model) as asked:
-            async with aclosing(self._calls.stream(asked, self._metadata)) as responses:
+            async with aclosing(self._port.calls.stream(asked, self._metadata)) as responses:
                 if not must_wait:
                     async for response in responses:
                         await self._write(response)

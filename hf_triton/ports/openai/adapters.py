@@ -130,7 +130,7 @@ class AdapterChanges:
         return _only_one(list(takers.values()), named), name
 
     async def _change(self, model: ServedModel, edit: Callable[[list[Json]], list[Json]]) -> None:
-        if self._port.retries.is_coming(model.triton_name):
+        if self._port.retries.model(model.triton_name).is_coming:
             text = "is not loaded now; ask it something, or wait, and try again"
             raise ApiError(503, f"model: '{model.entry}' {text}", code=_UNAVAILABLE)
         async with self._changing:

@@ -11,6 +11,7 @@ import pytest
 from hf_triton.ports import retries as module
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import UNREACHABLE, InFlight, RetryCoordinator
+from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.model_state import Cause
 from tests.unit.ports.http_ports import Supervisor
 
@@ -188,13 +189,18 @@ async def test_nothing_waits_where_the_server_stops() -> None:
 @pytest.mark.parametrize("num_passes", range(4))
 async def test_who_leaves_as_its_turn_comes_keeps_nobody_waiting(num_passes: int) -> None:
     port = RetryCoordinator()
-    await port.acquire_exclusive(5)
-    waiting = asyncio.create_task(port.acquire_exclusive(5))
+    await run_alone(port)
+    waiting = asyncio.create_task(run_alone(port))
     await asyncio.sleep(0.02)
-    port.release_exclusive()
+    port.exclusive.release()
     if await leave(waiting, num_passes):
-        port.release_exclusive()
-    await port.acquire_exclusive(1)
+        port.exclusive.release()
+    await run_alone(port)
+
+
+async def run_alone(port: RetryCoordinator) -> None:
+    async with timeout(5):
+        await port.exclusive.acquire()
 
 
 async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
@@ -212,4 +218,4 @@ async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
 async def test_half_a_line_changes_nothing() -> None:
     supervisor_of(port := RetryCoordinator()).tell(is_coming=True)
     port.follow(b'{"m":[false')
-    assert port.is_coming("m")
+    assert port.model("m").is_coming

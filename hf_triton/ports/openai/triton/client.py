@@ -219,15 +219,16 @@ class ContextLengths:
         asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
         self._known = {name: one for name, one in self._known.items() if self._is_good(name, *one)}
         unknown = asked.keys() - self._known
-        away = set(filter(self._retries.is_coming, unknown))
-        await asyncio.gather(*(self._ask(asked[name]) for name in unknown - away))
+        here = [name for name in unknown if not self._retries.model(name).is_coming]
+        await asyncio.gather(*(self._ask(asked[name]) for name in here))
         known = ((name, self._known[name][1]) for name in asked if name in self._known)
         return {name: length for name, length in known if length is not None}
 
     def _is_good(self, name: str, asked_at_s: float, length: int | None) -> bool:
         """A question counts as a request and would keep a model loaded: once for each load."""
-        if self._retries.model(name).residence and length is not None:
-            return not self._retries.is_coming(name)
+        told = self._retries.model(name)
+        if told.residence and length is not None:
+            return not told.is_coming
         return asked_at_s > time.monotonic() - _LENGTHS_GOOD_FOR_S
 
     async def _ask(self, model: ServedModel) -> None:
