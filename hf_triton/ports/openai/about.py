@@ -93,9 +93,8 @@ _OF_MODEL = Operation(
 
 
 class About:
-    """The handlers. ``metrics`` are the Unix socket of Triton's, and the ports' own; ``fitting`` are
-    the handlers of ``POST /`` for models of some tasks: the first where models of several are
-    served.
+    """The handlers. ``metrics`` are the Unix socket of Triton's, and our own; ``fitting`` are the
+    handlers of ``POST /`` for models of some tasks: the first where models of several are served.
     """
 
     def __init__(

@@ -13,8 +13,7 @@ from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, PREFIX, EarlierResponses, item_id
-from hf_triton.ports.openai.responses.request import ResponsesRequest
-from hf_triton.ports.openai.responses.tools import Tool
+from hf_triton.ports.openai.responses.request import ResponsesRequest, Tool
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Endpoint, Writer, named
 from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.schema.body import Json, read
