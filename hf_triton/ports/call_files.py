@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from hf_triton.runtime.request.request_parameters import call_text, journal_file
@@ -18,11 +17,6 @@ from hf_triton.runtime.request.request_parameters import call_text, journal_file
 # An abandoned call counts against its caller's limits at most so long: if its model died, it never
 # ends.
 LEFT_S = 60.0
-
-
-def new_name() -> str:
-    """A name for a request, which nobody can guess."""
-    return secrets.token_hex(16)
 
 
 def first_text(name: str, *, streams: bool = True) -> str:

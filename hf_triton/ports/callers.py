@@ -9,6 +9,7 @@ import contextlib
 import hmac
 import math
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -228,12 +229,18 @@ async def _leave_after(account: Account, left: Collection[asyncio.Task[None]]) -
 
 
 class CallName(str):
-    """The name of a call to Triton. What the call uses is counted while its name is held."""
+    """The name of a call to Triton, which nobody can guess. While it is held, what the call uses is
+    counted.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.account = _ACCOUNT.get()
-        if self.account:
-            _calls[name] = self
+    account: Account | None
+
+    def __new__(cls) -> CallName:
+        name = super().__new__(cls, secrets.token_hex(16))
+        name.account = _ACCOUNT.get()
+        if name.account:
+            _calls[str(name)] = name
+        return name
 
 
 _calls = WeakValueDictionary[str, CallName]()

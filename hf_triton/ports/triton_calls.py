@@ -19,7 +19,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports.call_files import new_name
 from hf_triton.ports.callers import LEFT, CallName
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.retries import DIED, UNREACHABLE, InFlight, RetryCoordinator
@@ -183,7 +182,7 @@ class _Tries:
 
     def __init__(self, retries: RetryCoordinator, asked: Asked, *, streams: bool = False) -> None:
         self._keep, self._is_ours = asked.keep, asked.is_ours
-        stream = new_name() if asked.is_ours and streams else ""
+        stream = CallName() if asked.is_ours and streams else ""
         self.name = ""
         self.in_flight = InFlight(
             retries, asked.model, self._lose, _timeout_s_of, stream, asked.message
@@ -200,7 +199,7 @@ class _Tries:
         if not self._keep():
             self.in_flight.payload = None
         if self._is_ours:
-            self.name = CallName(new_name())
+            self.name = CallName()
             message += parameter(CALL, string_param=self.in_flight.call_text(self.name))
         return message
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
-from hf_triton.ports.call_files import first_text, new_name
+from hf_triton.ports.call_files import first_text
 from hf_triton.ports.callers import CallName
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
@@ -71,7 +71,7 @@ class HttpProxy(Port):
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.awaited_model, request.streams = request.model, endpoint == "generate_stream"
             if model.is_ours:
-                request.call_name = CallName(new_name())
+                request.call_name = CallName()
         elif endpoint in _TOLD_BY_LOADED and model.is_asleep:
             request.awaited_model = request.model
 

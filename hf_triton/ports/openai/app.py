@@ -31,11 +31,9 @@ from hf_triton.ports.openai.exchanges import (
     AccessCheck,
     Handler,
     caller_of,
-    close_after_chunks,
     errors_in_the_apis_format,
     id_of,
     json_response,
-    send_id,
     streamed,
     trace_context,
 )
@@ -115,7 +113,7 @@ class OpenAiApp:
     def application(self) -> web.Application:
         middlewares = [followed, errors_in_the_apis_format, self._access.check]
         app = web.Application(middlewares=middlewares)
-        app.on_response_prepare.extend((send_id, close_after_chunks, self._access.send_headers))
+        app.on_response_prepare.append(self._access.send_headers)
         app.on_cleanup.append(self._close)
         routes = with_schema(self._routes())
         named = [replace(one, path=MODEL + one.path) for one in routes if one.path != MODEL]

@@ -56,19 +56,6 @@ def id_of(request: web.Request, own: str = "") -> str:
     return request[_KEY]
 
 
-async def send_id(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
-
-
-async def close_after_chunks(request: web.Request, response: web.StreamResponse) -> None:
-    """Ends the connection of a request in chunks: aiohttp 3.14 takes what comes behind the last one
-    for headers of the connection's next request.
-    """
-    if "Transfer-Encoding" in request.headers:
-        response.headers["Connection"] = "close"
-        response.force_close()
-
-
 def trace_context(request: web.Request) -> Metadata:
     """The W3C trace headers as gRPC metadata; malformed ones are left out."""
     given = ((name, request.headers.get(name, "")) for name in _NAMES)
@@ -113,10 +100,16 @@ class AccessCheck:
         return self._callers.of(given, request.remote or "")
 
     async def send_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Sends those for pages of other origins, and those of limits."""
+        """Sends the request's id, and the headers for pages of other origins and of limits."""
+        response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
         if account := request.get(_ACCOUNT):
             response.headers.update(account.headers())
+        if "Transfer-Encoding" in request.headers:
+            # aiohttp 3.14 takes what comes behind the last chunk for headers of the connection's
+            # next request.
+            response.headers["Connection"] = "close"
+            response.force_close()
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.call_files import Stream, new_name
+from hf_triton.ports.call_files import Stream
+from hf_triton.ports.callers import CallName
 from hf_triton.runtime.request.request_parameters import CALL, VARIABLE, call_text
 from tests.scenarios.stub_endpoint import StubEndpoint
 
@@ -26,11 +27,11 @@ WAYS: list[dict[str, Any]] = [
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stream:
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/left_")
-    return Stream(f"{tmp_path}/left_", new_name())
+    return Stream(f"{tmp_path}/left_", CallName())
 
 
 def ask(stub: StubEndpoint, model: str, stream: Stream, /, **asked: Any) -> tuple[int, Events]:
-    call = call_text(new_name(), stream.num_responses, 0.0, stream.name)
+    call = call_text(CallName(), stream.num_responses, 0.0, stream.name)
     fields = {"text_input": "Once", "max_tokens": 24, "stream": True, CALL: call}
     return stub.generate_stream(model, {**fields, **asked})
 
@@ -66,7 +67,7 @@ def sums(events: Events) -> list[float]:
 
 
 def test_a_time_limit_goes_on_counting(stub: StubEndpoint, stream: Stream) -> None:
-    call = call_text(new_name(), 0, 100.0, stream.name)
+    call = call_text(CallName(), 0, 100.0, stream.name)
     asked = {"timeout_ms": 99_000, "return_finish_reason": True, CALL: call}
     _, (event,) = ask(stub, "demo_stream", stream, **asked)
     assert (event["text_output"], event["finish_reason"]) == ("", "timeout")

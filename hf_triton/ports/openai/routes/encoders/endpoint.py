@@ -164,7 +164,7 @@ class Batch:
             if len(found) != len(self.texts):
                 got = f"the model answered {len(found)} of {len(self.texts)} texts"
                 raise ApiError(500, got)
-        return Answers(rows, num_tokens, answer_id)
+        return Answers(rows, Usage(num_tokens, num_tokens), answer_id)
 
     def renamed(self, error: ApiError, first: int) -> ApiError:
         """The error in the caller's names; the request's first text has the number ``first``."""
@@ -180,12 +180,8 @@ class Batch:
 @dataclass(frozen=True)
 class Answers:
     rows: Mapping[str, list[Any]]
-    num_tokens: int
+    usage: Usage
     answer_id: str = ""
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(self.num_tokens, self.num_tokens)
 
 
 def encoder(
