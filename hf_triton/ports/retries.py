@@ -280,19 +280,13 @@ class InFlight:
         first = first_text(name, streams=self.stream is not None)
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
-    def send_now(self) -> bool:
-        """Counts it as sent and returns True, or returns False if it has to wait first, as one does
-        that was sent before.
-        """
-        if self.is_sent or self._told.is_coming:
-            return False
-        self._enter()
-        return True
-
     async def wait_until_sendable(self) -> None:
-        """Waits until it may be sent, and counts it as sent. Raises RefusedError if it may not be
-        sent any more.
+        """Waits until it may be sent, if its model is away or it was sent before, and counts it as
+        sent. Raises RefusedError if it may not be sent any more.
         """
+        if not (self.is_sent or self._told.is_coming):
+            self._enter()
+            return
         self._leave()
         if self._deadline_s is None:
             self._deadline_s = self._began_s + self._timeout_s_of(self.payload)

@@ -193,8 +193,7 @@ class _Tries:
     async def begin(self) -> bytes:
         """Waits until it may be asked; returns what is sent. Raises RefusedError."""
         self._is_lost = False
-        if not self.in_flight.send_now():
-            await self.in_flight.wait_until_sendable()
+        await self.in_flight.wait_until_sendable()
         message: bytes = self.in_flight.payload
         if not self._keep():
             self.in_flight.payload = None

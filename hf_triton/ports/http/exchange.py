@@ -97,8 +97,7 @@ class Exchange:
         RefusedError.
         """
         request, proxy = self._request, self._proxy
-        if not in_flight.send_now():
-            await in_flight.wait_until_sendable()
+        await in_flight.wait_until_sendable()
         try:
             upstream = self._upstream = await proxy.pool.take()
         except (FileNotFoundError, ConnectionError, BlockingIOError):

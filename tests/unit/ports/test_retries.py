@@ -47,11 +47,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> None:
     supervisor = supervisor_of(port := RetryCoordinator())
-    assert InFlight(port, "m", lambda: None).send_now()
-    assert InFlight(port, "elsewhere", lambda: None).send_now()
+    await InFlight(port, "m", lambda: None).wait_until_sendable()
+    await InFlight(port, "elsewhere", lambda: None).wait_until_sendable()
     supervisor.tell(is_coming=True)
     held = InFlight(port, "m", lambda: None)
-    assert not held.send_now()
     waiting = asyncio.create_task(held.wait_until_sendable())
     await asyncio.sleep(0.02)
     assert not waiting.done()
@@ -62,11 +61,12 @@ async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> No
 async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
     supervisor = supervisor_of(port := RetryCoordinator())
     (sent, losses), (answered, none), (waiting, neither) = (held_of(port) for _ in range(3))
-    assert all(held.send_now() for held in (sent, answered))
+    for one in (sent, answered):
+        await one.wait_until_sendable()
     answered.end()
     supervisor.kill(CRASH, Cause.CRASHED)
     assert (losses, none, neither) == (["lost"], [], [])
-    assert waiting.send_now()
+    await waiting.wait_until_sendable()
 
 
 @pytest.mark.threat("requests-that-kill")
@@ -76,7 +76,7 @@ async def test_what_ends_its_process_alone_is_refused(
 ) -> None:
     supervisor = supervisor_of(port := RetryCoordinator())
     held, losses = held_of(port)
-    assert held.send_now()
+    await held.wait_until_sendable()
 
     async def die_again() -> None:
         while True:
@@ -97,7 +97,7 @@ async def test_a_stream_that_gets_on_is_not_what_is_killed(
 ) -> None:
     supervisor = supervisor_of(port := RetryCoordinator(f"{tmp_path}/"))
     held = InFlight(port, "m", lambda: held.lost(), stream="0" * 32)
-    assert held.send_now()
+    await held.wait_until_sendable()
     num = 0
     with suppress(RefusedError):
         for num in range(8):
@@ -114,7 +114,8 @@ async def test_suspects_go_one_by_one_and_neighbours_are_cleared() -> None:
     culprit, _ = held_of(port)
     neighbours = [held_of(port)[0] for _ in range(4)]
     running: list[InFlight] = []
-    assert all(held.send_now() for held in (culprit, *neighbours))
+    for one in (culprit, *neighbours):
+        await one.wait_until_sendable()
     supervisor.kill(CRASH, Cause.CRASHED)
 
     async def again(held: InFlight) -> int:
@@ -152,7 +153,7 @@ async def test_a_request_waits_no_longer_than_its_own_time(
 async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
     supervisor = supervisor_of(port := RetryCoordinator())
     held, losses = held_of(port, 0.1)
-    assert held.send_now()
+    await held.wait_until_sendable()
     supervisor.kill(KILLED)
     await held.wait_until_sendable()
     while len(losses) < 2:
@@ -164,7 +165,7 @@ async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
 async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() -> None:
     supervisor = supervisor_of(port := RetryCoordinator())
     held, _ = held_of(port)
-    assert held.send_now()
+    await held.wait_until_sendable()
     assert not held.is_retryable("text_input: missing, a text is required")
     assert not InFlight(port, "elsewhere", lambda: None).is_retryable(AWAY)
     assert held.is_retryable(AWAY)
