@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 from generator.yaml_file.keys import Keys, Text, whole
 
 _Requests = Annotated[int, whole(1, 1_000_000, "requests of one caller")]
-_Tokens = Annotated[int, whole(1, 1_000_000_000, "tokens of one caller")]
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Limits(Keys):
     expected: ClassVar[str] = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
     requests_per_minute: _Requests = 0
     concurrent_requests: _Requests = 0
-    tokens_per_minute: _Tokens = 0
+    tokens_per_minute: Annotated[int, whole(1, 1_000_000_000, "tokens of one caller")] = 0
 
 
 NO_LIMITS = Limits()

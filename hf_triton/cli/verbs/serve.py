@@ -94,8 +94,9 @@ def _add_callers(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="answer only callers that send one of these keys, 'Authorization: Bearer KEY': a line "
-        "for each, 'NAME KEY', and if you like requests_per_minute=N and concurrent_requests=N "
-        "after it (default: HF_TRITON_API_KEYS with such lines, if set; else everybody)",
+        "for each, 'NAME KEY', and if you like requests_per_minute=N, concurrent_requests=N and "
+        "tokens_per_minute=N after it (default: HF_TRITON_API_KEYS with such lines, if set; else "
+        "everybody)",
     )
 
 

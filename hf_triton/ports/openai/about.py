@@ -135,7 +135,7 @@ class About:
 
     async def _health(self, _request: web.Request) -> web.Response:
         if not await self._triton.is_live():
-            raise ApiError(503, "no connection to Triton", code="unavailable")
+            raise ApiError(503, "no connection to Triton")
         return json_response(Health())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
@@ -149,9 +149,7 @@ class About:
                 text = await answer.text() + self._own_metrics()
                 return web.Response(text=text, status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
-            raise ApiError(
-                503, "Triton's metrics can't be read; try again", code="unavailable"
-            ) from None
+            raise ApiError(503, "Triton's metrics can't be read; try again") from None
 
     async def _models(self, request: web.Request) -> web.Response:
         if "model" in request.match_info:

@@ -46,7 +46,6 @@ Sources = Sequence[Any]
 _FORMS = "a folder's absolute path, or ORG/NAME or ORG/NAME@REVISION of the Hub"
 _NAME = re.compile(name_pattern(MAX_ADAPTER_NAME))
 _NAMES = f"letters, digits and single _ - . between them, at most {MAX_ADAPTER_NAME} characters"
-_UNAVAILABLE = "unavailable"
 
 
 class LoadRequest(Struct, kw_only=True):
@@ -132,7 +131,7 @@ class AdapterChanges:
     async def _change(self, model: ServedModel, edit: Callable[[list[Json]], list[Json]]) -> None:
         if self._port.retries.model(model.triton_name).is_coming:
             text = "is not loaded now; ask it something, or wait, and try again"
-            raise ApiError(503, f"model: '{model.entry}' {text}", code=_UNAVAILABLE)
+            raise ApiError(503, f"model: '{model.entry}' {text}")
         async with self._changing:
             await asyncio.to_thread(_change_list, self._repository, model, edit)
         self._catalog.forget()
@@ -155,7 +154,7 @@ def _change_list(
         try:
             stack.enter_context(writer.locked(repository))
         except RepositoryError as error:
-            raise ApiError(503, f"{error}; try again", code=_UNAVAILABLE) from None
+            raise ApiError(503, f"{error}; try again") from None
         try:
             stack.enter_context(writer.locked_model(folder))
             adapters.change_list(folder, model.entry, edit)
@@ -164,7 +163,7 @@ def _change_list(
         except RepositoryError as error:
             raise ApiError(500, str(error)) from None
         except GeneratorError as error:
-            raise ApiError(503, str(error), code=_UNAVAILABLE) from None
+            raise ApiError(503, str(error)) from None
 
 
 def _source_of(path: str, allowed: Sources, folder: Path) -> Json:

@@ -143,11 +143,11 @@ def test_a_file_of_keys_has_a_line_for_each() -> None:
     text = f"""
     # those who may ask
     alice {ALICE}
-    bob   {BOB} concurrent_requests=8 requests_per_minute=600  # at night
+    bob   {BOB} concurrent_requests=8 requests_per_minute=600 tokens_per_minute=9  # at night
     """
     assert api_keys.parse(text, "keys") == (
         Caller("alice", ALICE),
-        Caller("bob", BOB, Limits(600, 8)),
+        Caller("bob", BOB, Limits(600, 8, 9)),
     )
 
 
@@ -157,9 +157,9 @@ def test_a_file_of_keys_has_a_line_for_each() -> None:
         ("alice", "expected a name of letters"),
         ("alice short", "a key of 16 to 256"),
         (f"-alice {ALICE}", "expected a name of letters"),
-        (f"alice {ALICE} {BOB}", "requests_per_minute=N and concurrent_requests=N"),
-        (f"alice {ALICE} concurrent_requests=0", "from 1 to 1000000"),
-        (f"alice {ALICE} concurrent_requests=many", "from 1 to 1000000"),
+        (f"alice {ALICE} {BOB}", "requests_per_minute=N, concurrent_requests=N and tokens_per"),
+        (f"alice {ALICE} concurrent_requests=0", "from 1 to 999999999"),
+        (f"alice {ALICE} tokens_per_minute=many", "from 1 to 999999999"),
         (f"first {BOB}", "for the second time"),
         (f"other {'0' * 16}", "for the second time"),
     ],

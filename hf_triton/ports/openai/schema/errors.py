@@ -68,7 +68,8 @@ class ApiError(Exception):
 
     def body(self) -> Error:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return Error(ErrorText(self.message, kind, self.param, self.code))
+        code = self.code or _CODES.get(self.status)
+        return Error(ErrorText(self.message, kind, self.param, code))
 
     @property
     def hubs_status(self) -> int:
@@ -86,8 +87,7 @@ class ApiError(Exception):
 
 def of_refusal(refusal: RefusedError) -> ApiError:
     where = "Authorization: " if refusal.status == 401 else ""
-    code = _CODES.get(refusal.status)
-    return ApiError(refusal.status, f"{where}{refusal.text}", None, code, refusal.headers)
+    return ApiError(refusal.status, f"{where}{refusal.text}", more_headers=refusal.headers)
 
 
 def is_hubs(path: str) -> bool:
@@ -107,7 +107,7 @@ def model_not_found(name: str, served: list[str]) -> ApiError:
 
 def model_is_loading(name: str, why: str) -> ApiError:
     message = f"model: '{name[:100]}' {why}; try again"
-    return ApiError(503, message, param="model", code="unavailable")
+    return ApiError(503, message, param="model")
 
 
 def renamed(known: Mapping[str, str]) -> Own:

@@ -135,7 +135,7 @@ class Catalog:
             found = _of_name(name, await self.models(0.0))  # it may be ready since
         if found is None and (told := self._retries.not_ready().get(model)):
             text = f"model: '{name[:100]}' is not ready: {told.failure or told.reason}"
-            raise ApiError(503, text, "model", "unavailable", stays=told.state.is_lost)
+            raise ApiError(503, text, "model", stays=told.state.is_lost)
         if found is None and tasks and name in self._elsewhere:
             path = f"ask Triton's own HTTP port for it: POST /v2/models/{name}/infer"
             text = f"model: '{name}' is for the task {self._elsewhere[name]}; {path}"

@@ -53,7 +53,6 @@ _STATUSES = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
     grpc.StatusCode.UNIMPLEMENTED: 501,
 }
-_CODES = {503: "unavailable", 404: "model_not_found"}
 _UNAVAILABLE = re.compile(
     r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
     re.IGNORECASE,
@@ -77,7 +76,7 @@ def errors_translated() -> Iterator[None]:
         raise of_refusal(refusal) from None
     except grpc.aio.AioRpcError as error:
         if is_unreachable(error):
-            raise ApiError(503, UNREACHABLE, code="unavailable") from None
+            raise ApiError(503, UNREACHABLE) from None
         text = _LABEL.sub("", error.details() or "") or f"Triton answers {error.code().name}"
         raise _error(_STATUSES.get(error.code(), 500), text) from None
 
@@ -103,7 +102,8 @@ def _error(status: int, text: str) -> ApiError:
         field, why = far_too_long.groups()
         return ApiError(400, f"{field}: the prompt is too long: {why}", field, _CONTEXT)
     found = HEAD.match(text) if status == 400 else None
-    return ApiError(status, text, found and (found[1] or found[2]), _CODES.get(status))
+    code = "model_not_found" if status == 404 else None
+    return ApiError(status, text, found and (found[1] or found[2]), code)
 
 
 def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
