@@ -10,8 +10,7 @@ from typing import Any
 
 import httptools
 
-from hf_triton.ports.http.exchange import Exchange
-from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.http.proxy import Exchange, HttpProxy
 from hf_triton.ports.http.request import MAX_HEAD_BYTES, Request
 from hf_triton.ports.port import BODY_S, HEAD_S, IDLE_S, LINGER_S, PIECE_S, UNREAD_S
 from hf_triton.ports.refusal import RefusedError, refusal_of

@@ -12,7 +12,7 @@ import pytest
 
 from generator.spec.access import Limits
 from hf_triton.ports import bodies, retries
-from hf_triton.ports.http.exchange import Exchange
+from hf_triton.ports.http.proxy import Exchange
 from hf_triton.ports.settings import Access
 from hf_triton.runtime.request.request_parameters import CALL
 from tests.unit.ports.http_ports import (
