@@ -13,6 +13,7 @@ import resource
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -101,20 +102,17 @@ def max_connections() -> int:
     return max(1, min(_MAX_CONNECTIONS, (soft - _SPARE_DESCRIPTORS) // _DESCRIPTORS_EACH))
 
 
+@dataclass
 class Shared:
     """State of all ports of a process, so that each request counts once."""
 
-    def __init__(
-        self,
-        access: Access = EVERYBODY,
-        admin_key: str = "",
-        retries: RetryCoordinator | None = None,
-        repository: Path = Path(),
-    ) -> None:
-        self.access, self.callers = access, Callers(access)
-        self.bodies = Bodies(access.max_body_mib)
-        self.admin_key, self.repository = admin_key, repository
-        self.retries = retries or RetryCoordinator()
+    access: Access = EVERYBODY
+    admin_key: str = ""
+    retries: RetryCoordinator = field(default_factory=RetryCoordinator)
+    repository: Path = Path()
+
+    def __post_init__(self) -> None:
+        self.callers, self.bodies = Callers(self.access), Bodies(self.access.max_body_mib)
 
 
 class Port:

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -64,6 +64,7 @@ _METHODS = {*(f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON), _HEAL
 _ADMIN = {one for one in _METHODS if re.search("RepositoryModel|Setting|SharedMemory", one)}
 _OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
 _READY, _LOAD = f"{SERVICE}ModelReady", f"{SERVICE}RepositoryModelLoad"
+_IS_READY: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
 _TOLD_BY_LOADED = {f"{SERVICE}ModelMetadata", f"{SERVICE}ModelConfig"}
 _KEY = "authorization"
 # triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
@@ -167,9 +168,11 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         if connection is None:
             raise RefusedError(503, "the client has disconnected")
         account = self.account(method, given, connection.address)
-        metadata = self.metadata_for_triton(given, account)
+        metadata = [header for header in given if header[0] not in self._not_passed_on]
+        if account and account.alias:
+            metadata.append((CALLER, account.alias))
         with counted(account), connection.busy():
-            yield _Call(self, method, context, connection, account, metadata)
+            yield _Call(self, method, context, connection, account, tuple(metadata))
 
     def begin_stop(self) -> None:
         super().begin_stop()
@@ -192,22 +195,6 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         key = given.get(_KEY)
         return self.callers.of(None if key is None else key.encode(), address)
 
-    def metadata_for_triton(self, metadata: Metadata, account: Account | None) -> Metadata:
-        """The client's own, and the caller's name."""
-        found = [header for header in metadata if header[0] not in self._not_passed_on]
-        if account and account.alias:
-            found.append((CALLER, account.alias))
-        return tuple(found)
-
-    def expanded(self, message: bytes) -> bytes:
-        """A message as it was before its compression. Raises RefusedError.
-
-        None of Triton's begins as a compressed one does: with a field 15, or one of no type.
-        """
-        is_zlib = message[:1] == b"x" and int.from_bytes(message[:2], "big") % 31 == 0
-        is_compressed = is_zlib or message[:2] == b"\x1f\x8b"
-        return expanded(message, self.bodies.max_bytes, "message") if is_compressed else message
-
     def check(self, method: str, message: bytes) -> str:
         """The model that must be there. Raises RefusedError for what does not go on."""
         if method in (INFER, STREAM):
@@ -218,15 +205,6 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
             raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
         name = model_of(message) if method in _TOLD_BY_LOADED else ""
         return name if self.retries.model(name).is_asleep else ""
-
-    def own_answer(self, method: str, message: bytes) -> bytes | None:
-        """Returns an answer for which tritonserver need not be asked: a model that its next request
-        has loaded is ready.
-        """
-        if method != _READY or not self.retries.model(model_of(message)).is_asleep:
-            return None
-        answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
-        return answer
 
 
 @dataclass
@@ -240,17 +218,20 @@ class _Call:
     _account: Account | None
     _metadata: Metadata
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _answer_once: dict[str, bool] = field(default_factory=dict)  # models
+
+    def __post_init__(self) -> None:
+        """Reads a model's config once a stream, however many messages it has."""
+        file = self._port.config_file
+        self._answers_once = cache(lambda model: model_config.answers_once(file(model)))
 
     async def answer(self, message: bytes) -> bytes:
         """Raises RefusedError, AioRpcError with Triton's status."""
         message = self._taken(message)
         model = self._port.check(self._method, message)
-        answer = self._port.own_answer(self._method, message)
-        if answer is None:
-            with self._buffered(message, model) as asked:
-                answer = await self._port.calls.unary(self._method, asked, self._metadata)
-        return answer
+        if self._method == _READY and self._port.retries.model(model_of(message)).is_asleep:
+            return _IS_READY  # its next request has it loaded
+        with self._buffered(message, model) as asked:
+            return await self._port.calls.unary(self._method, asked, self._metadata)
 
     async def answer_all(self, first: bytes) -> None:
         """The messages of a stream, several at once. Raises RefusedError, AioRpcError."""
@@ -305,20 +286,20 @@ class _Call:
         async with self._writing:
             await self._context.write(response)
 
-    def _answers_once(self, model: str) -> bool:
-        """Reads a model's config once a stream, however many messages it has."""
-        if model not in self._answer_once:
-            file = self._port.config_file(model)
-            self._answer_once[model] = model_config.answers_once(file)
-        return self._answer_once[model]
-
     async def _read(self) -> bytes | None:
         message = await self._context.read()
         return None if message is grpc.aio.EOF else self._taken(message)
 
     def _taken(self, message: bytes) -> bytes:
+        """A message as it was before its compression. Raises RefusedError.
+
+        None of Triton's begins as a compressed one does: with a field 15, or one of no type.
+        """
         self._connection.take_message(len(message))
-        return self._port.expanded(message)
+        is_zlib = message[:1] == b"x" and int.from_bytes(message[:2], "big") % 31 == 0
+        if is_zlib or message[:2] == b"\x1f\x8b":
+            return expanded(message, self._port.bodies.max_bytes, "message")
+        return message
 
     @contextlib.contextmanager
     def _buffered(self, message: bytes, model: str) -> Iterator[Asked]:

@@ -121,7 +121,6 @@ class Answer(OneAnswer):
         self.sequences: list[Sequence] = []
         self._places: dict[Sequence, Choice] = {}
         self._choices = [choice for row in choices for choice in row]
-        self._firsts = [row[0] for row in choices]  # for what is of their prompts
         self._wanted = wanted
         self._describe = describe
         self.journal, self._call = journal, call
@@ -170,8 +169,9 @@ class Answer(OneAnswer):
     def _close(self) -> bool:
         closes = super()._close()
         if closes and self._call:
+            firsts = self._choices[:: self._shape[-1]]  # of the rows
             self._call.tell_use(
-                prompt_tokens=sum(map(len, (one.prompt_token_ids for one in self._firsts))),
+                prompt_tokens=sum(len(one.prompt_token_ids) for one in firsts),
                 generated_tokens=sum(len(one.token_ids) for one in self.sequences),
             )
         return closes
@@ -186,7 +186,7 @@ class Answer(OneAnswer):
 
     def _output(self, name: str) -> npt.NDArray[Any]:
         choices, size, describe = self._choices, self._shape[-1], self._describe
-        firsts = self._firsts
+        firsts = choices[::size]  # of the rows, for what is of their prompts
         new = [None if choice.sent_prompt else choice.sequence for choice in firsts]
         match name:
             case "text_output":
@@ -212,10 +212,8 @@ class Answer(OneAnswer):
                 rows = (choices[at : at + size] for at in range(0, len(choices), size))
                 return strings([_chat_format(row) for row in rows])
             case "prompt_token_ids":
-                ids = (
-                    one.prompt_token_ids if s else [] for one, s in zip(firsts, new, strict=True)
-                )
-                return strings(list(map(written, ids)))
+                pairs = zip(firsts, new, strict=True)
+                return strings([written(one.prompt_token_ids if s else []) for one, s in pairs])
         return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in new])
 
 
@@ -240,10 +238,9 @@ def prompt_json(sequence: Sequence, describe: Describe) -> str:
     """``logprobs_json`` for a prompt's tokens, as far as they are known; null for the first."""
     token_ids = sequence.prompt_token_ids
     first = {"logprob": None, "rank": None, **describe(token_ids[0])}
-    entries = [written({str(token_ids[0]): first})]
-    for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
-        entries.append(written(_entry(token_id, found, describe)))
-    return _listed(entries)
+    pairs = zip(token_ids[1:], sequence.prompt_logprobs, strict=False)
+    rest = (written(_entry(token_id, found, describe)) for token_id, found in pairs)
+    return _listed([written({str(token_ids[0]): first}), *rest])
 
 
 def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str, Any]:
