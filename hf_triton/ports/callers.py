@@ -19,12 +19,11 @@ from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 from weakref import WeakValueDictionary
 
-from generator.errors import ServerError
 from generator.spec.access import Limits
 from hf_triton.ports.call_files import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access
-from hf_triton.runtime.request.request_parameters import USES, pipe_file
+from hf_triton.runtime.request.request_parameters import USES
 
 _SCHEME = b"bearer "
 _MAX_KNOWN = 10_000  # addresses whose requests are counted
@@ -164,19 +163,15 @@ class Callers:
         return "".join(f"{line}\n" for line in lines)
 
     @contextlib.contextmanager
-    def followed(self, prefix: str) -> Iterator[None]:
-        """Counts what models tell of calls while the block runs, by a pipe whose path begins with
-        ``prefix``. Raises ServerError where somebody else has made it.
-        """
-        if not (prefix and (self._by_digest or self._of_address)):
+    def followed(self, path: str) -> Iterator[None]:
+        """Counts what models tell of calls while the block runs, by a pipe."""
+        if not (self._by_digest or self._of_address):
             yield
             return
-        path, loop = pipe_file(prefix), asyncio.get_running_loop()
         with contextlib.suppress(FileExistsError):  # models write to that of the process before
             os.mkfifo(path, 0o600)
-        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if os.fstat(pipe).st_uid != os.getuid():
-            raise ServerError(f"{path}: another user's, expected a pipe of this one")
+        loop, flags = asyncio.get_running_loop(), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+        pipe = os.open(path, flags)
         loop.add_reader(pipe, _read_uses, pipe)
         try:
             yield

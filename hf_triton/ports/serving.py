@@ -63,9 +63,9 @@ async def serve_ports(
     common = Shared(settings.access, settings.admin_key, retries, settings.repository)
     listeners: list[Listener] = []
     async with AsyncExitStack() as stack:
-        stack.enter_context(common.callers.followed(settings.abandoned_requests))
         listen = settings.listen
         if listen.sockets:
+            stack.enter_context(common.callers.followed(listen.uses_pipe))
             proxy = HttpProxy(common, listen.http_socket)
             tls = tls_context(common.access.tls)
             # For scrapers of one's own network, as the health port is.

@@ -90,6 +90,10 @@ class Listen:
     def metrics_socket(self) -> str:
         return f"{self.sockets}/metrics"
 
+    @property
+    def uses_pipe(self) -> str:
+        return f"{self.sockets}/uses"
+
     def remove_abandoned_requests(self) -> None:
         """Removes the files of calls that were left and never ended: nothing runs any more."""
         prefix = Path(self.abandoned_requests)

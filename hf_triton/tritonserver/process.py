@@ -107,6 +107,7 @@ class TritonServer:
                 **binary.full_environment(),
                 HEARTBEATS_VARIABLE: self.heartbeats,
                 LEFT_CALLS_VARIABLE: self.listen.abandoned_requests,
+                USES_VARIABLE: self.listen.uses_pipe,
             },
             stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
             stdout=subprocess.PIPE,

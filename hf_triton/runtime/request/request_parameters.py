@@ -32,6 +32,8 @@ MAX_SALT_CHARACTERS = 256
 # In the environment of a server that `hf-triton serve` has started: what the files' paths begin
 # with.
 VARIABLE = "HF_TRITON_LEFT_CALLS"
+# There too: the pipe in which models tell a port what requests have used, if it counts that.
+USES_VARIABLE = "HF_TRITON_USES"
 USES = {
     "prompt_tokens": "Tokens of prompts and of encoders' texts",
     "generated_tokens": "Generated tokens",
@@ -62,24 +64,18 @@ class Call(NamedTuple):
         """Tells the port what the request has used, by the names of USES; before the last response,
         after which the port forgets the call.
         """
-        prefix, name = self.left_file[:-_NAME_LENGTH], self.left_file[-_NAME_LENGTH:]
-        if (pipe := _pipe(prefix)) is not None:
-            told = " ".join(f"{numbers.get(one, 0)}" for one in USES)
+        if (pipe := _pipe()) is not None:
+            told = (self.left_file[-_NAME_LENGTH:], *(str(numbers.get(one, 0)) for one in USES))
             with contextlib.suppress(OSError):  # it is full: the port hangs
-                os.write(pipe, f"{name} {told}\n".encode())
-
-
-def pipe_file(prefix: str) -> str:
-    """The pipe in which models tell a port what requests have used, if it counts that."""
-    return f"{prefix}used"
+                os.write(pipe, f"{' '.join(told)}\n".encode())
 
 
 @functools.cache
-def _pipe(prefix: str) -> int | None:
+def _pipe() -> int | None:
     try:
         # Open for reading too: a write never fails because the port is started again.
-        return os.open(pipe_file(prefix), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return os.open(os.environ[USES_VARIABLE], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (KeyError, OSError):
         return None
 
 

@@ -93,15 +93,12 @@ class Playground:
         """Each model's name, state and, where it can be asked, task and versions."""
         versions = await self._triton.ready_models()
         configs = await asyncio.gather(*map(self._triton.config, versions))
+        where: dict[str, Any] = {name: {"versions": some} for name, some in versions.items()}
+        where |= {name: {"versions": [], "state": "asleep"} for name in self._retries.asleep()}
         found = {
-            config.name: {**_described(config), "versions": versions[config.name]}
-            for config in configs
-            if config is not None and _is_public(config)
-        }
-        found |= {
-            config.name: {**_described(config), "versions": [], "state": "asleep"}
-            for config in self._repository.configs(self._retries.asleep())
-            if _is_public(config)
+            one.name: {**_described(one), **where[one.name]}
+            for one in (*filter(None, configs), *self._repository.configs(self._retries.asleep()))
+            if _is_public(one)
         }
         told = self._retries.not_ready()
         models = []

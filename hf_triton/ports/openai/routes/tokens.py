@@ -102,17 +102,15 @@ def _read_detokenize(given: Mapping[str, Any]) -> GenerationRequest:
     return _question(body.model or "", {"ask": "detokenize"}, tokens, {"text_input": "tokens"})
 
 
-def _endpoint(path: str, read: Callable[..., GenerationRequest], operation: Operation) -> Endpoint:
-    return Endpoint((path,), COMPLETION_TASKS, "tok-", read, operation, TokenizerWriter)
-
-
 TOKENS = (
-    _endpoint(
-        *("/tokenize", _read_tokenize),
+    Endpoint(
+        *(("/tokenize",), COMPLETION_TASKS, "tok-", _read_tokenize),
         Operation("The tokens of a prompt or a chat", Tokens, TokenizeRequest),
+        TokenizerWriter,
     ),
-    _endpoint(
-        *("/detokenize", _read_detokenize),
+    Endpoint(
+        *(("/detokenize",), COMPLETION_TASKS, "tok-", _read_detokenize),
         Operation("The text of tokens", Detokenized, DetokenizeRequest),
+        TokenizerWriter,
     ),
 )
