@@ -153,13 +153,16 @@ class Callers:
         used = self._used.setdefault(name, Counter())
         return Account(limits.concurrent_requests, requests, tokens, alias, used)
 
-    def metrics(self) -> str:
-        """What callers have used, in Prometheus' format; empty where nothing is counted."""
+    def metrics(self, of: Account | None = None) -> str:
+        """What callers have used, or one of them, in Prometheus' format; empty where nothing is
+        counted.
+        """
         lines = []
         for name, about in _METRICS.items() if self._used else ():
             family = f"hf_triton_caller_{name}_total"
             lines += [f"# HELP {family} {about}", f"# TYPE {family} counter"]
-            lines += [f'{family}{{caller="{one}"}} {n[name]}' for one, n in self._used.items()]
+            told = ((one, n[name]) for one, n in self._used.items() if not of or n is of.used)
+            lines += [f'{family}{{caller="{one}"}} {number}' for one, number in told]
         return "".join(f"{line}\n" for line in lines)
 
     @contextlib.contextmanager

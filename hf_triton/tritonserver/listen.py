@@ -92,7 +92,7 @@ class Listen:
 
     @property
     def uses_pipe(self) -> str:
-        return f"{self.sockets}/uses"
+        return self.sockets and f"{self.sockets}/uses"
 
     def remove_abandoned_requests(self) -> None:
         """Removes the files of calls that were left and never ended: nothing runs any more."""

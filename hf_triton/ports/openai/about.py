@@ -17,7 +17,8 @@ from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
-from hf_triton.ports.openai.exchanges import Handler, json_response
+from hf_triton.ports.callers import Account
+from hf_triton.ports.openai.exchanges import ACCOUNT, Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.encoders import rankings, texts
@@ -93,7 +94,7 @@ _OF_MODEL = Operation(
 
 
 class About:
-    """The handlers. ``metrics`` are the Unix socket of Triton's, and our own; ``fitting`` are the
+    """The handlers. ``metrics`` are the Unix socket of Triton's, and a caller's; ``fitting`` are the
     handlers of ``POST /`` for models of some tasks: the first where models of several are served.
     """
 
@@ -102,7 +103,7 @@ class About:
         triton: Triton,
         catalog: Catalog,
         retries: RetryCoordinator,
-        metrics: tuple[str, Callable[[], str]],
+        metrics: tuple[str, Callable[[Account | None], str]],
         fitting: Sequence[tuple[Sequence[str], Handler]],
     ) -> None:
         self._triton, self._catalog, self._retries = triton, catalog, retries
@@ -138,7 +139,7 @@ class About:
             raise ApiError(503, "no connection to Triton")
         return json_response(Health())
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
         connector = UnixConnector(self._metrics_socket)
         try:
             async with (
@@ -146,7 +147,7 @@ class About:
                 ClientSession(connector=connector) as session,
                 session.get("http://localhost/metrics") as answer,
             ):
-                text = await answer.text() + self._own_metrics()
+                text = await answer.text() + self._own_metrics(request.get(ACCOUNT))
                 return web.Response(text=text, status=answer.status)
         except (ClientError, OSError, asyncio.TimeoutError):
             raise ApiError(503, "Triton's metrics can't be read; try again") from None

@@ -42,7 +42,7 @@ _KEY = web.RequestKey("hf_triton_request_id", str)
 _WORD = re.compile(r"[!#-Z^-~]{1,128}")
 _NAMES = ("traceparent", "tracestate")
 _VALUE = re.compile(r"[ -~]{1,512}")
-_ACCOUNT = web.RequestKey("hf_triton_account", Account)
+ACCOUNT = web.RequestKey("hf_triton_account", Account)
 # Paths without information about models or callers.
 _OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json")
 
@@ -80,7 +80,7 @@ class AccessCheck:
             return web.Response(status=204, headers=cors.preflight(wanted))
         account = self._account(request)
         if account:
-            request[_ACCOUNT] = account
+            request[ACCOUNT] = account
         with counted(account):
             check_encoding(request)
             return await handler(request)
@@ -103,7 +103,7 @@ class AccessCheck:
         """Sends the request's id, and the headers for pages of other origins and of limits."""
         response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
-        if account := request.get(_ACCOUNT):
+        if account := request.get(ACCOUNT):
             response.headers.update(account.headers())
         if "Transfer-Encoding" in request.headers:
             # aiohttp 3.14 takes what comes behind the last chunk for headers of the connection's
@@ -114,7 +114,7 @@ class AccessCheck:
 
 def caller_of(request: web.Request) -> dict[str, str]:
     """The request parameter that names the caller to a model; none where no caller has a key."""
-    account = request.get(_ACCOUNT)
+    account = request.get(ACCOUNT)
     return {CALLER: account.alias} if account and account.alias else {}
 
 

@@ -64,18 +64,18 @@ class Call(NamedTuple):
         """Tells the port what the request has used, by the names of USES; before the last response,
         after which the port forgets the call.
         """
-        if (pipe := _pipe()) is not None:
+        if (pipe := _pipe(os.environ.get(USES_VARIABLE, ""))) is not None:
             told = (self.left_file[-_NAME_LENGTH:], *(str(numbers.get(one, 0)) for one in USES))
             with contextlib.suppress(OSError):  # it is full: the port hangs
                 os.write(pipe, f"{' '.join(told)}\n".encode())
 
 
 @functools.cache
-def _pipe() -> int | None:
+def _pipe(path: str) -> int | None:
     try:
         # Open for reading too: a write never fails because the port is started again.
-        return os.open(os.environ[USES_VARIABLE], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (KeyError, OSError):
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from generator.spec.access import Limits
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.settings import Access, Caller
 from hf_triton.runtime.request.request_parameters import CALL
@@ -104,6 +105,23 @@ def test_a_bug_of_ours_is_logged_with_the_id(
     said = capsys.readouterr().err
     assert said.startswith("hf-triton: [request id: mine-7] the OpenAI API failed at a request: ")
     assert "a prompt" not in said
+
+
+def test_answers_tell_what_is_left_of_the_callers_minute(starter: Starter) -> None:
+    api = starter.api(access=Access(limits=Limits(requests_per_minute=3, tokens_per_minute=500)))
+    left, begin = [], "x-ratelimit-"
+    for asked in ({}, {"stream": True}, {"prompt": "!400"}, {}):
+        reply = api.completion(**asked)
+        told = {n.removeprefix(begin): v for n, v in reply.headers.items() if n.startswith(begin)}
+        assert told.pop("limit-requests") == "3"
+        assert (told.pop("limit-tokens"), told.pop("remaining-tokens")) == ("500", "500")
+        left.append((reply.status, told.pop("remaining-requests")))
+        assert 0 < float(told.pop("reset-requests").removesuffix("s")) <= 60
+        assert told == {"reset-tokens": "0.000s"}
+    assert left == [(200, "2"), (200, "1"), (400, "0"), (429, "0")]
+    assert reply.error["code"] == "rate_limit_exceeded"
+    assert "got more than 3 requests in a minute" in reply.error["message"]
+    assert 0 < int(reply.headers["Retry-After"]) <= 20
 
 
 @pytest.mark.parametrize("header", ["x" * 513, "caf\xe9"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import types
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +13,17 @@ from generator.errors import ServerError
 from generator.spec.access import Limits
 from hf_triton.ports import api_keys
 from hf_triton.ports import callers as callers_module
-from hf_triton.ports.callers import Callers
+from hf_triton.ports.callers import Account, Callers, CallName, counted
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.settings import Access, Caller
+from hf_triton.ports.settings import EVERYBODY, Access, Caller
+from hf_triton.runtime.request.request_parameters import (
+    CALL,
+    USES_VARIABLE,
+    VARIABLE,
+    Call,
+    call_in,
+    call_text,
+)
 
 ALICE, BOB = "alice-key-1234567", "bob-key-123456789"
 KEYS = (Caller("alice", ALICE), Caller("bob", BOB, Limits(concurrent_requests=1)))
@@ -129,6 +140,83 @@ def test_requests_in_a_minute_come_back_as_time_goes() -> None:
     account.enter()
     with pytest.raises(RefusedError):
         account.enter()
+
+
+@pytest.mark.threat("caller-limits")
+def test_more_tokens_than_are_left_are_paid_back_as_time_goes() -> None:
+    clock = Clock()
+    account = Callers(Access(limits=Limits(tokens_per_minute=600)), clock).of(None, "1.2.3.4")
+    assert account
+    account.enter()
+    assert rate_of(account) == {"limit": "600", "remaining": "600", "reset": "0.000s"}
+    account.use({"prompt_tokens": 500, "generated_tokens": 0.0, "images": 2})
+    assert rate_of(account) == {"limit": "600", "remaining": "100", "reset": "50.000s"}
+    account.enter()
+    account.use({"prompt_tokens": 0, "generated_tokens": 130})
+    with pytest.raises(RefusedError, match="more than 600 tokens in a minute") as caught:
+        account.enter()
+    assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "4"})
+    assert rate_of(account) == {"limit": "600", "remaining": "0", "reset": "63.000s"}
+    clock.now_s += 4
+    account.enter()
+    assert rate_of(account)["remaining"] == "10"
+
+
+def rate_of(account: Account) -> dict[str, str]:
+    """What an answer's headers say of tokens."""
+    begin, end = "x-ratelimit-", "-tokens"
+    assert all(name.startswith(begin) and name.endswith(end) for name in account.headers())
+    return {n.removeprefix(begin).removesuffix(end): v for n, v in account.headers().items()}
+
+
+async def test_what_a_model_tells_of_a_call_is_counted_to_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/left_")
+    monkeypatch.setenv(USES_VARIABLE, f"{tmp_path}/uses")
+    callers = Callers(Access(callers=KEYS))
+
+    def called(name: str) -> Call:
+        found = call_in(json.dumps({CALL: call_text(name, 0, 0.0, "")}))
+        assert found
+        return found
+
+    with (
+        callers.followed(f"{tmp_path}/uses"),
+        counted(callers.of(f"Bearer {ALICE}".encode(), "")),
+    ):
+        name = CallName()
+        called(name).tell_use(prompt_tokens=3, generated_tokens=5)
+        called(name).tell_use(sound_seconds=1.5)
+        called("0" * 32).tell_use(prompt_tokens=99)
+        (tmp_path / "uses").write_bytes(b"words \xff that no model writes\n")
+        await asyncio.sleep(0.05)
+        late = called(name)
+        del name
+        late.tell_use(prompt_tokens=99)
+        await asyncio.sleep(0.05)
+    told = [line.split() for line in callers.metrics().splitlines() if line[0] != "#"]
+    counts = {name: float(value) for name, value in told if float(value)}
+    assert counts == {
+        'hf_triton_caller_requests_total{caller="alice"}': 1,
+        'hf_triton_caller_prompt_tokens_total{caller="alice"}': 3,
+        'hf_triton_caller_generated_tokens_total{caller="alice"}': 5,
+        'hf_triton_caller_sound_seconds_total{caller="alice"}': 1.5,
+    }
+    assert 'hf_triton_caller_images_total{caller="bob"} 0' in callers.metrics()
+    assert not any(secret in callers.metrics() for secret in (ALICE, KEYS[0].alias))
+    bob = callers.metrics(callers.of(f"Bearer {BOB}".encode(), ""))
+    assert ('caller="bob"' in bob, 'caller="alice"' in bob) == (True, False)
+
+
+def test_callers_without_keys_are_counted_together_and_none_where_nothing_is() -> None:
+    callers = Callers(Access(limits=Limits(tokens_per_minute=600)))
+    for address in ("1.2.3.4", "5.6.7.8"):
+        account = callers.of(None, address)
+        assert account
+        account.enter()
+    assert 'hf_triton_caller_requests_total{caller=""} 2\n' in callers.metrics()
+    assert Callers(EVERYBODY).metrics() == ""
 
 
 def test_an_alias_tells_neither_the_key_nor_the_name() -> None:

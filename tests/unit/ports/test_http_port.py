@@ -90,6 +90,16 @@ async def test_answers_come_in_the_order_of_their_requests() -> None:
             assert (await client.answer()).json[0] == f"GET /{number} HTTP/1.1"
 
 
+async def test_the_metrics_of_callers_stand_behind_tritons() -> None:
+    whole = answer(b"a 1\n" * 5000)
+    async with open_port(script=answering(whole[:40], whole[40:9000], whole[9000:])) as port:
+        port.proxy.metrics = lambda: "b 2\n"
+        for _ in range(2):
+            got = await port.get("/metrics")
+            assert (got.status, got.body) == (200, b"a 1\n" * 5000 + b"b 2\n")
+            assert got.headers["content-type"].startswith("text/plain")
+
+
 async def test_events_pass_one_by_one() -> None:
     go = asyncio.Event()
 

@@ -204,10 +204,13 @@ async def test_one_too_many_is_refused_and_costs_nothing_for_good() -> None:
             assert (got.status, got.headers.get("connection", "keep-alive")) == (
                 *(status, "keep-alive"),
             )
+            assert got.headers["x-ratelimit-limit-requests"] == "1"
+            assert got.headers["x-ratelimit-remaining-requests"] == "0"
         assert 0 < int(got.headers["retry-after"]) <= 60
         assert port.proxy.bodies.num_bytes == 0
         client.get("/v2/health/live")
-        assert (await client.answer()).status == 200
+        got = await client.answer()
+        assert (got.status, "x-ratelimit-limit-requests" in got.headers) == (200, False)
 
 
 async def test_a_page_asks_first_and_reads_then() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tracemalloc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -134,6 +135,16 @@ def reading() -> Iterator[Reading]:
     token = file_threads.current.set(reading)
     yield reading
     file_threads.current.reset(token)
+
+
+def test_images_and_seconds_of_sound_are_told_as_they_are_decoded(reading: Reading) -> None:
+    used: list[dict[str, float]] = []
+    reading.call = SimpleNamespace(tell_use=lambda **told: used.append(told))  # type: ignore
+    image("image", packed(picture(), "PNG"), LIMITS)
+    sound("audio", sound_file(tone()), 16_000, LIMITS)
+    with pytest.raises(RequestError):
+        image("image", b"\xffno image", LIMITS)
+    assert used == [{"images": 1}, {"sound_seconds": 0.5}]
 
 
 SLOW = bombs.jpeg_of_scans(256)  # half a second

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hf_triton.runtime.errors import NO_NUMBERS, EngineError, OverloadedError
+from hf_triton.runtime.errors import NO_NUMBERS, CancelledError, EngineError, OverloadedError
 from hf_triton.text_generation.request.answer import (
     OUTPUTS,
     Answer,
@@ -67,6 +67,7 @@ class Asked:
         streams: bool = False,
         batched: bool = False,
         describe: Describe = described,
+        call: Any = None,
     ) -> None:
         self.responder = Recorder()
         self.closed: list[Answer] = []
@@ -78,6 +79,7 @@ class Asked:
             describe,
             streams=streams,
             batched=batched,
+            call=call,
         )
         self.sequences = [
             Sequence([1], SamplingParams(9), self.answer, Detokenizer(NumberTokenizer(), []))
@@ -141,6 +143,31 @@ def test_a_stream_without_text_waits_but_an_end_is_told() -> None:
     ((outputs, final),) = asked.responder.responses
     assert final
     assert (outputs["text_output"], outputs["num_output_tokens"]) == ([b""], [1])
+
+
+class Call:
+    """What a port says of a request; keeps what it is told of it."""
+
+    def __init__(self) -> None:
+        self.used: list[dict[str, float]] = []
+
+    def tell_use(self, **used: float) -> None:
+        self.used.append(used)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_tokens_are_told_once_before_the_end(leaves: bool) -> None:
+    asked = Asked(rows=2, n=2, streams=True, batched=True, call=(call := Call()))
+    for number, sequence in enumerate(asked.sequences):
+        sequence.token_ids += [3, 4]
+        asked.news(number, 3, 4)
+    assert call.used == []
+    if leaves:
+        asked.answer.fail(CancelledError("left"))
+    for number, sequence in enumerate(asked.sequences):
+        sequence.token_ids += [5]
+        asked.news(number, 5, end="length")
+    assert call.used == [{"prompt_tokens": 7 + 8, "generated_tokens": 8 if leaves else 12}]
 
 
 def test_a_streams_choices_come_side_by_side() -> None:
