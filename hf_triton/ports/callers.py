@@ -122,9 +122,8 @@ class Callers:
             )
             for one in access.callers
         }
-        self._of_address = None
-        if access.limits != Limits() and not self._by_digest:
-            self._of_address = lru_cache(_MAX_KNOWN)(lambda _: self._account(access.limits))
+        self._of_address = lru_cache(_MAX_KNOWN)(lambda _: self._account(access.limits))
+        self._counts = self.have_keys or access.limits != Limits()
 
     @property
     def have_keys(self) -> bool:
@@ -137,7 +136,7 @@ class Callers:
         Raises RefusedError (401) where a key is needed and ``authorization`` has none.
         """
         if not self._by_digest:
-            return self._of_address and self._of_address(of_one_caller(address))
+            return self._of_address(of_one_caller(address)) if self._counts else None
         given = authorization or b""
         token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else b""
         found = self._by_digest.get(_digest(token))
@@ -168,7 +167,7 @@ class Callers:
     @contextlib.contextmanager
     def followed(self, path: str) -> Iterator[None]:
         """Counts what models tell of calls while the block runs, by a pipe."""
-        if not (self._by_digest or self._of_address):
+        if not self._counts:
             yield
             return
         with contextlib.suppress(FileExistsError):  # models write to that of the process before

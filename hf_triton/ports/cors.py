@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hf_triton.ports.settings import Access
 
-# Headers that clients of OpenAI's API read, to retry and to report an answer.
-_READABLE = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
+# Clients of OpenAI's API read some headers, to retry, to wait and to report an answer.
+_READABLE = {"Access-Control-Expose-Headers": "*"}
 _USUAL_HEADERS = "Authorization, Content-Type"
 
 

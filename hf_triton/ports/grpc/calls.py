@@ -45,7 +45,6 @@ _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 # A model that is told in vain sends no more than a flag.
 _SAYS_EMPTY_FINAL = parameter(EMPTY_FINAL, bool_param=True)
 _SEQUENCE = b"sequence_id"
-_UNKNOWN = grpc.StatusCode.UNKNOWN
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -142,7 +141,7 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         if isinstance(error, grpc.aio.AioRpcError):
             await context.abort(error.code(), error.details() or "")
         refusal = refusal_of(error)
-        await context.abort(_CODES.get(refusal.status, _UNKNOWN), refusal.text)
+        await context.abort(_CODES.get(refusal.status, grpc.StatusCode.UNKNOWN), refusal.text)
 
     async def _once(self, method: str, given: Metadata, message: bytes, context: Any) -> bytes:
         try:

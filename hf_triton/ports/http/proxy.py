@@ -14,7 +14,6 @@ from typing import Any
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
-from hf_triton.ports.call_files import first_text
 from hf_triton.ports.callers import CallName, counted
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
@@ -28,7 +27,7 @@ from hf_triton.ports.http.upstream import LostError, Pool, Upstream, read_left
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, refusal_of
 from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
-from hf_triton.runtime.request.request_parameters import CALL, CALLER
+from hf_triton.runtime.request.request_parameters import CALL, CALLER, call_text
 from hf_triton.tritonserver.http_api import error_in
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
@@ -103,7 +102,9 @@ class HttpProxy(Port):
         """The request for tritonserver. Raises RefusedError."""
         head_length = request.head_length(len(body))
         alias = request.account.alias if request.account else ""
-        told = {CALLER: alias, CALL: first_text(request.call_name, streams=request.streams)}
+        name = request.call_name
+        call = call_text(name, 0, 0.0, name if request.streams else "") if name else ""
+        told = {CALLER: alias, CALL: call}
         own = {name: value for name, value in told.items() if value}
         endpoint = request.endpoint
         if endpoint == "infer" and request.method == b"POST":

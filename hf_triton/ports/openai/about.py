@@ -94,7 +94,7 @@ _OF_MODEL = Operation(
 
 
 class About:
-    """The handlers. ``metrics`` are the Unix socket of Triton's, and a caller's; ``fitting`` are the
+    """The handlers. ``metrics`` are Triton's, at a Unix socket, and a caller's; ``fitting`` are the
     handlers of ``POST /`` for models of some tasks: the first where models of several are served.
     """
 

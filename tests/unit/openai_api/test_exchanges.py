@@ -154,7 +154,7 @@ def test_a_page_asks_with_its_key_and_reads_what_it_is_told(
         status, headers = asked(api, "GET", "/v1/models", Origin=PAGE, x_api_key=key)
         assert status == expected
         assert headers["Access-Control-Allow-Origin"] in (PAGE, "*")
-        assert "X-Request-Id" in headers["Access-Control-Expose-Headers"]
+        assert headers["Access-Control-Expose-Headers"] == "*"
 
 
 @pytest.mark.parametrize("cors, told", [((PAGE,), "Origin"), (("*",), None), ((), None)])

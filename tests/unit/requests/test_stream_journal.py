@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.ports.call_files import Stream, first_text
+from hf_triton.ports.call_files import Stream
 from hf_triton.runtime.errors import OverloadedError
 from hf_triton.runtime.request.request_parameters import CALL, VARIABLE, Call, call_in, call_text
 from hf_triton.runtime.request.stream_journal import StreamJournal, Told, model_that_began
@@ -43,7 +43,7 @@ def test_a_call_says_what_its_caller_has() -> None:
     again = call(12)
     assert (again.num_responses, again.waited_ms) == (12, 1250)
     assert again.journal == f"{again.left_file}.told"
-    assert len(call_text(NAME, 12, 1.25, NAME)) == len(first_text(NAME))
+    assert len(call_text(NAME, 12, 1.25, NAME)) == len(call_text(NAME, 0, 0.0, NAME))
 
 
 @pytest.mark.usefixtures("stream")
