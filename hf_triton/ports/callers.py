@@ -33,7 +33,7 @@ _ROUNDING = 1e-6
 # A client request's calls to Triton that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 _ACCOUNT: ContextVar[Account | None] = ContextVar("ACCOUNT", default=None)
-_METRICS = {"requests": "Requests", **USES}
+METRICS = {"requests": "Requests", **USES}
 
 
 class Allowance:
@@ -157,7 +157,7 @@ class Callers:
         counted.
         """
         lines = []
-        for name, about in _METRICS.items() if self._used else ():
+        for name, about in METRICS.items() if self._used else ():
             family = f"hf_triton_caller_{name}_total"
             lines += [f"# HELP {family} {about}", f"# TYPE {family} counter"]
             told = ((one, n[name]) for one, n in self._used.items() if not of or n is of.used)

@@ -91,6 +91,11 @@ def _engine_families() -> Iterator[Family]:
     yield from of_engines(metrics, dict.fromkeys(GAUGES, 0), ["name"])
 
 
+def _caller_rows() -> str:
+    told = callers.METRICS.items()
+    return _metric_rows((f"caller_{name}_total", "counter", about, []) for name, about in told)
+
+
 def _health_rows() -> str:
     return _metric_rows((name, kind, told, []) for name, (kind, told) in health.METRICS.items())
 
@@ -120,6 +125,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
             pipeline_families(WorkMetrics(), running=0, waiting=0)
         ),
         "metrics of the response cache": lambda: _metrics(ResponseCache(1).families()),
+        "metrics of callers": _caller_rows,
         "metrics of health": _health_rows,
     },
 }
