@@ -103,7 +103,7 @@ class Account:
 
     def use(self, numbers: Mapping[str, float]) -> None:
         """Counts what a model has told of a call."""
-        self.used.update(numbers)  # type: ignore[arg-type]
+        self.used.update(numbers)
         self.tokens.use(numbers["prompt_tokens"] + numbers["generated_tokens"])
 
     def headers(self) -> Mapping[str, str]:
