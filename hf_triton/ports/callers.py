@@ -30,10 +30,16 @@ _MAX_KNOWN = 10_000  # addresses whose requests are counted
 _SECRET = os.urandom(32)
 _PIPE_BYTES = 1 << 16  # that a pipe holds
 _ROUNDING = 1e-6
+METRICS = {
+    "requests": "Requests",
+    "prompt_tokens": "Tokens of prompts and of encoders' texts",
+    "generated_tokens": "Generated tokens",
+    "images": "Images",
+    "sound_seconds": "Seconds of sound",
+}
 # A client request's calls to Triton that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 _ACCOUNT: ContextVar[Account | None] = ContextVar("ACCOUNT", default=None)
-METRICS = {"requests": "Requests", **USES}
 
 
 class Allowance:

@@ -34,16 +34,10 @@ MAX_SALT_CHARACTERS = 256
 VARIABLE = "HF_TRITON_LEFT_CALLS"
 # There too: the pipe in which models tell a port what requests have used, if it counts that.
 USES_VARIABLE = "HF_TRITON_USES"
-USES = {
-    "prompt_tokens": "Tokens of prompts and of encoders' texts",
-    "generated_tokens": "Generated tokens",
-    "images": "Images",
-    "sound_seconds": "Seconds of sound",
-}
+USES = ("prompt_tokens", "generated_tokens", "images", "sound_seconds")
 _MOST = 999_999_999
 # A caller that sends one can only end that request. Quotes within a value are escaped.
-_NAME_LENGTH = 32
-_NAME, _NUMBER = f"[0-9a-f]{{{_NAME_LENGTH}}}", r"\d{1,9}"
+_NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
 _VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
 _CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')
 
@@ -65,7 +59,7 @@ class Call(NamedTuple):
         after which the port forgets the call.
         """
         if (pipe := _pipe(os.environ.get(USES_VARIABLE, ""))) is not None:
-            told = (self.left_file[-_NAME_LENGTH:], *(str(numbers.get(one, 0)) for one in USES))
+            told = (self.text.partition("-")[0], *(str(numbers.get(one, 0)) for one in USES))
             with contextlib.suppress(OSError):  # it is full: the port hangs
                 os.write(pipe, f"{' '.join(told)}\n".encode())
 
