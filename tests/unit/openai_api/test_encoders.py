@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import Answers, Batch
 from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
 from hf_triton.ports.openai.schema.errors import ApiError
@@ -72,7 +73,7 @@ def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
     """A text's numbers differ in their last bits if it is computed beside longer ones."""
     asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
     rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
-    results = asked.write(Answers(rows, 0)).results
+    results = asked.write(Answers(rows, Usage(0, 0))).results
     assert [(one.index, one.relevance_score) for one in results] == [
         *((1, 0.7), (0, 0.5), (2, 0.5)),
     ]
@@ -112,7 +113,7 @@ def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[flo
     assert "similarity" in asked.batch(model).outputs
     vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
     rows = {"embedding": vectors, **({"similarity": told} if told else {})}
-    data = asked.write(Answers(rows, 0)).data
+    data = asked.write(Answers(rows, Usage(0, 0))).data
     assert [one.score for one in data] == pytest.approx(scores)
 
 
