@@ -12,6 +12,7 @@ from stub_server import StubServer
 from wire import Reply
 
 from hf_triton.runtime import log
+from hf_triton.zero_shot_classification.options import hypothesis, template_problem
 from tests.model.encoders.tasks import labelled, model_of
 from tests.support.served_encoder import outputs_of, pipeline, request, served
 from tests.support.tiny_encoders import texts
@@ -89,3 +90,26 @@ def test_without_a_label_for_entailment_the_last_is_taken_with_a_warning(
         got = answer(server.infer(request(text_input=TEXTS[1], candidate_labels=LABELS)))
     assert any("entail" in line for line in lines)
     assert_same(got, pipeline(TASK, model)(TEXTS[1], LABELS))
+
+
+@pytest.mark.parametrize("template", ["It is {}.", "{{}} is {}", "{{{}}}", "{}", "100 %{{ {}"])
+def test_braces_are_formatted_as_python_does(template: str) -> None:
+    assert template_problem(template) is None
+    assert hypothesis(template, "a {b}") == template.format("a {b}")
+
+
+@pytest.mark.parametrize(
+    "template, problem",
+    [
+        ("It is {{}}.", "without {}"),
+        ("nothing", "without {}"),
+        ("It is { {}.", "single brace"),
+        ("It is {}}.", "single brace"),
+        ("{} of {label}", "with more between braces"),
+        ("{0.__class__} {}", "with more between braces"),
+        ("{!r}", "with more between braces"),
+        ("{:>90000000}", "with more between braces"),
+    ],
+)
+def test_what_is_no_place_for_a_label_is_refused(template: str, problem: str) -> None:
+    assert problem in str(template_problem(template))

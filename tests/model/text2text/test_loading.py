@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
+from generator.errors import SpecError
+from generator.models_yaml.reading import load
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text2text_generation.source import SourceReader
 from hf_triton.text2text_generation.text2text_loading import load_text2text
+from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from hf_triton.text_generation.generation_loading import LoadedModel
+from hf_triton.text_generation.request.row_options import read_rows
 from tests.model.text2text.conftest import Folders
+from tests.support.request_fields import fields
 from tests.support.served_models import served_model
 from tests.support.text2text.tiny_translators import make
 from tests.support.tiny_models import tiny_model
@@ -173,3 +179,72 @@ def test_keys_and_values_stay_within_kv_cache_gib(folders: Folders) -> None:
         loaded(folders("t5"), max_model_len=512, kv_cache_gib=1e-6),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "family, config, asked, expected",
+    [
+        ("bart", {}, None, (1024, 1024)),
+        ("bart", {}, 300, (300, 300)),
+        ("led", {}, None, (16384, 1024)),
+        ("led", {}, 2000, (2000, 1024)),
+        ("t5", {}, None, (2048, 2048)),
+        ("t5", {"n_positions": 512}, None, (512, 512)),
+        ("t5", {"n_positions": 512}, 4096, (4096, 4096)),
+        ("gpt2", {"n_positions": 512}, None, (512, 512)),
+    ],
+)
+def test_inputs_and_outputs_are_as_long_as_positions_reach(
+    family: str, config: dict[str, int], asked: int | None, expected: tuple[int, int]
+) -> None:
+    assert max_lengths(AutoConfig.for_model(family, **config), asked) == expected
+
+
+def test_max_model_len_beyond_an_encoders_positions_is_an_error() -> None:
+    with pytest.raises(LoadError) as raised:
+        max_lengths(AutoConfig.for_model("bart"), 1025)
+    assert str(raised.value) == "max_model_len: got 1025, the model's own limit is 1024 tokens"
+
+
+NOBODY: Any = None
+READER = SourceReader(
+    *(NOBODY,) * 4, encode=NOBODY, languages=NOBODY, prefix="", truncation=False, beams=4
+)
+
+
+def rows(**constraints: list[Any]) -> list[dict[str, Any]]:
+    """The rows of a client's batch of two."""
+    given = {"text_input": [[b"a"], [b"b"]], **constraints}
+    return read_rows(fields(given, {}, batched=True), SourceReader.fields)
+
+
+@pytest.mark.parametrize("empty", [{"choice": [["", ""]] * 2}, {"regex": [[""]] * 2}])
+def test_empty_texts_of_a_batch_hold_no_beam_to_anything(empty: dict[str, list[Any]]) -> None:
+    assert [READER.num_beams(row) for row in rows(**empty)] == [4, 4]
+
+
+def test_a_row_of_a_batch_that_is_held_to_something_is_refused_by_its_name() -> None:
+    free, held = rows(choice=[["", ""], ["yes", "no"]])
+    assert READER.num_beams(free) == 4
+    with pytest.raises(RequestError, match=r"^choice: this model answers by a search with 4 beams"):
+        READER.num_beams(held)
+
+
+def test_more_beams_than_sequences_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(
+        "models:\n  - name: tiny\n    model: google/flan-t5-small\n"
+        "    task: text2text-generation\n    options: {num_beams: 8, max_num_seqs: 4}\n"
+    )
+    said = r"options\.num_beams: got 8, expected at most max_num_seqs \(4\)"
+    with pytest.raises(SpecError, match=said):
+        load(path)
+
+
+def test_an_empty_prefix_is_one(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(
+        "models:\n  - name: tiny\n    model: google/flan-t5-small\n"
+        '    task: text2text-generation\n    options: {prefix: ""}\n'
+    )
+    (spec,) = load(tmp_path / "models.yaml")
+    assert spec.options["prefix"] == ""

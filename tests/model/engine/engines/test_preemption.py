@@ -36,6 +36,7 @@ WAYS: list[dict[str, Any]] = [
     {"stop_words": (" 1", " 22"), "temperature": 1.0, "seed": 6},
     {"bad_token_ids": tuple((a, b) for a in range(40) for b in range(0, VOCAB_SIZE, 2))},
     {"temperature": 1.0, "top_k": 9, "top_p": 0.8, "seed": 4},
+    {"stop_words": (" 7 ", " 11"), "min_tokens": 4},
 ]
 
 

@@ -9,31 +9,11 @@ import pytest
 
 from hf_triton.text_generation.engine.generation_rules import decoder_start
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from hf_triton.text_generation.sequence.sequence import Sequence
-from hf_triton.text_generation.structured.constraint import Constraint
-from tests.model.engine.engines.test_preemption import NUM, WAYS
-from tests.model.engine.sampling.test_batches import EveryThird
+from tests.model.engine.engines.test_preemption import NUM, load
 from tests.support.driving import Answers, running, setup
-from tests.support.tiny_models import BART, VOCAB_SIZE, random_encoder_decoder, tiny_model
+from tests.support.tiny_models import BART, random_encoder_decoder, tiny_model
 
 OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 64}
-STOPPING: list[dict[str, Any]] = [*WAYS, {"stop_words": [" 7 ", " 11"], "min_tokens": 4}]
-
-
-def streams(answers: Answers, model: Any, first: int = 0) -> list[Sequence]:
-    """Outputs of every way, every third one held to a grammar."""
-    rnd = random.Random(1)
-    sequences = []
-    for number in range(NUM):
-        prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([2, 9, 20]))]
-        way = {"max_tokens": 24, "streams": True, **STOPPING[number % len(STOPPING)]}
-        if number % 3 == 2:
-            way["constraint"] = Constraint("regex", ("",))
-        start = decoder_start(model)
-        sequences.append(answers.sequence(first + number, prompt, start=start, **way))
-        if number % 3 == 2:
-            sequences[-1].grammar = EveryThird()
-    return sequences
 
 
 def made(name: str) -> Any:
@@ -54,10 +34,11 @@ def test_goes_on_as_it_would_have_gone_on(name: str, storage_kind: str) -> None:
     answers, rnd = Answers(), random.Random(5)
     options = {**OPTIONS, **({"speculative_method": "ngram"} if name == "drafts" else {})}
     with running(InFlightEngine(setup(made(name), **options))) as engine:
-        engine.submit(streams(answers, engine.setup.model))
+        asked = {"max_tokens": 24, "streams": True, "start": decoder_start(engine.setup.model)}
+        engine.submit(load(answers, **asked))
         expected = [answers.completion(number) for number in range(NUM)]
     with running(InFlightEngine(setup(made(name), **options))) as engine:
-        again = streams(answers, engine.setup.model, NUM)
+        again = load(answers, NUM, **asked)
         for sequence, whole in zip(again, expected, strict=True):
             cut = rnd.randrange(1, len(whole.token_ids))
             ids = list(whole.token_ids[:cut])

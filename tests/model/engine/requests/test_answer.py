@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -307,3 +308,22 @@ def test_only_marks_that_are_tokens_are_counted_by() -> None:
     )
     for other in ("granite", "mistral", None):
         assert chat.reasoning_tokens(ChatFormat(reasoning=other)) is None
+
+
+def test_an_answer_to_a_sound_that_cannot_be_made_is_an_error() -> None:
+    sound: Any = SimpleNamespace(finish_reason="stop", text="", segments=[float("nan")])
+    responder: Any = Recorder()
+    closed: list[Exception | None] = []
+    answer = SoundAnswer(
+        responder,
+        [sound],
+        frozenset(["segments"]),
+        lambda _: None,
+        lambda _, error: closed.append(error),
+        streams=False,
+        batched=False,
+    )
+    with pytest.raises(EngineError, match=NO_NUMBERS) as raised:
+        answer.flush()
+    answer.fail(raised.value)
+    assert responder.errors == closed == [raised.value]

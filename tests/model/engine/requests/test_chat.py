@@ -365,3 +365,30 @@ def test_a_missing_template_and_a_broken_one_refuse_chats(log_lines: list[str]) 
     assert log_lines[0].startswith("W this model's chat template can't be used (TemplateSyntaxErr")
     expected = "messages: this model's chat template can't be used (TemplateSyntaxError)"
     assert error_of(chat, [USER]) == expected
+
+
+LOOKS_AHEAD = (  # as gpt-oss'
+    "{% for one in messages %}{% for later in messages[loop.index:] %}"
+    "{% if later.role == 'tool' %}{{ later.content }}{% endif %}{% endfor %}{% endfor %}"
+    "{{ messages[0].content }}"
+)
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.threat("endless-chats")
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER] * 20_000,
+        [USER, {"role": "assistant", "content": "", "tool_calls": [CALL] * 19_998}],
+    ],
+    ids=["messages", "calls"],
+)
+def test_a_chat_that_takes_its_template_long_is_refused_and_others_are_rendered(
+    messages: list[Any],
+) -> None:
+    chat = template(LOOKS_AHEAD)
+    said = "^messages: got 20000, calls of tools included, allowed: at most 4096$"
+    with pytest.raises(RequestError, match=said):
+        chat.render(messages, None, {})
+    assert chat.render([USER] * 100, None, {}) == "hi"

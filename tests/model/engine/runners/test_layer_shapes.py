@@ -6,6 +6,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from hf_triton.text_generation.forward.transformers.attention_interface import (
+    use_attention_interface,
+)
 from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
     context_length,
@@ -48,3 +51,18 @@ def test_context_length_has_many_names(
     model_type: str, config: dict[str, int], expected: int | None
 ) -> None:
     assert context_length(AutoConfig.for_model(model_type, **config)) == expected
+
+
+@pytest.mark.parametrize("kind, kv_heads", [("falcon-rotary", 1), ("falcon-new", 2)])
+def test_the_cache_keeps_each_key_head_once(kind: str, kv_heads: int) -> None:
+    model = tiny_model(kind)
+    use_attention_interface(model)
+    assert {shape.num_kv_heads for shape in layer_shapes(model, CPU)} == {kv_heads}
+
+
+@pytest.mark.parametrize("name", ["falcon-alibi", "llama"])
+def test_others_are_left_as_they_are(name: str) -> None:
+    model = tiny_model(name)
+    before = [vars(module).get("forward") for module in model.modules()]
+    use_attention_interface(model)
+    assert [vars(module).get("forward") for module in model.modules()] == before
