@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from tests.support.http_server import Handler
+from tests.support.http_server import Handler, serving_http
 from tests.support.triton import eventually
 
 if TYPE_CHECKING:
@@ -127,18 +127,11 @@ def ask_from_here(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, no_token: Path)
 @contextmanager
 def running_hub(port: int = 0) -> Iterator[FakeHub]:
     """A hub on a port, a free one if none is given."""
-    server = _Server(("127.0.0.1", port), _Handler)
-    server.daemon_threads = True
-    hub = FakeHub(f"http://127.0.0.1:{server.server_address[1]}")
-    server.hub = hub  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    hub = FakeHub("")
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    with serving_http(handler, port, _Server) as given:
+        hub.url = f"http://127.0.0.1:{given}"
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def is_lfs(name: str) -> bool:
@@ -155,11 +148,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(Handler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-
-    @property
-    def hub(self) -> FakeHub:
-        hub: FakeHub = self.server.hub  # type: ignore[attr-defined]
-        return hub
+    hub: FakeHub
 
     def do_HEAD(self) -> None:
         self.do_GET()

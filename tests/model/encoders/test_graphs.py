@@ -20,26 +20,9 @@ from hf_triton.encoder.runners.padded_runner import PaddedRunner
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.devices.cuda_capture import Replay
 from hf_triton.runtime.trial import RunnerSpec
+from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.encoder_setups import setup_of
 from tests.support.tiny_encoders import tiny_encoder
-
-
-class Capture:
-    """Runs again what it was given, into one held output as a graph does."""
-
-    def __init__(self) -> None:
-        self.num_captures = 0
-        self.num_replays = 0
-
-    def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
-        self.num_captures += 1
-        held = run().clone()
-
-        def replay() -> torch.Tensor:
-            self.num_replays += 1
-            return held.copy_(run())
-
-        return replay
 
 
 @pytest.mark.parametrize(
@@ -54,15 +37,15 @@ def test_replayed_batches_agree_with_the_model(
     architecture: str, output: OutputKind, auto_class: str, tmp_path: Path
 ) -> None:
     setup = setup_of(tiny_encoder(architecture, auto_class, tmp_path), output, auto_class)
-    capture = Capture()
+    capture = Captures()
     runner = select_runner(setup, [RunnerSpec("graphs", partial(PaddedRunner, capture=capture))])
     encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
-    before = capture.num_captures
+    before = capture.num_tried
     for _ in range(2):
         assert largest_difference(runner.forward(encodings), expected) < 1e-4
-    assert capture.num_replays >= 6
-    assert capture.num_captures == before, "all is captured at load"
+    assert capture.num_replayed >= 6
+    assert capture.num_tried == before, "all is captured at load"
 
 
 def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
@@ -70,10 +53,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
 ) -> None:
     setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
 
-    def fails(run: Callable[[], torch.Tensor]) -> Replay:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    runner = PaddedRunner(setup, capture=fails)
+    runner = PaddedRunner(setup, capture=Captures(fails_at=tuple(range(1, 99))))
     encodings = random_encodings(setup, (5, 40))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
@@ -84,7 +64,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
 def test_a_capture_that_fails_costs_its_own_bucket_alone(
     tmp_path: Path, log_lines: list[str]
 ) -> None:
-    class NoMemoryForOne(Capture):
+    class NoMemoryForOne(Captures):
         def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
             if run().shape[:2] == (1, 64):
                 raise torch.OutOfMemoryError("CUDA out of memory")
@@ -93,13 +73,14 @@ def test_a_capture_that_fails_costs_its_own_bucket_alone(
     setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     capture = NoMemoryForOne()
     runner = PaddedRunner(setup, capture=capture)
-    assert capture.num_captures == len(list(buckets(setup.max_length))) - 1
+    num_buckets = len(list(buckets(setup.max_length)))
+    assert capture.num_tried == num_buckets - 1
     encodings = random_encodings(setup, (5, 40))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
-    assert capture.num_replays == 1  # of the short one
+    assert capture.num_replayed == 1  # of the short one
     (line,) = log_lines
-    assert f"1 of {capture.num_captures + 1} sizes run without CUDA graphs: " in line
+    assert f"1 of {num_buckets} sizes run without CUDA graphs: " in line
 
 
 def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
@@ -113,7 +94,7 @@ def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
         return forward(**inputs)
 
     setup.model.forward = recorded
-    PaddedRunner(setup, capture=Capture())
+    PaddedRunner(setup, capture=Captures())
     assert masks
     assert all(0 in mask for mask in masks)
 

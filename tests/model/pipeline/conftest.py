@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from stub_server import StubServer
 
-from hf_triton.cli.verbs.generate import generate
+from tests.support.served_encoder import served
 from tests.support.tiny_pipelines import MAKERS
 
 Serve = Callable[..., StubServer]
@@ -52,32 +51,19 @@ def shared(
 
 @contextlib.contextmanager
 def _serving(tiny_model: Callable[[str], Path], place: Path) -> Iterator[Serve]:
-    servers: list[StubServer] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(
-        name: str, max_batch_size: int = 0, model_keys: Any = None, **options: Any
-    ) -> StubServer:
-        folder = place / str(len(servers))
-        folder.mkdir()
-        entry = {
-            "name": "served",
-            "task": "pipeline",
-            "model": str(tiny_model(name)),
-            "max_batch_size": max_batch_size,
-            "options": {"pipeline": name, **options},
-            **(model_keys or {}),
-        }
-        (folder / "models.yaml").write_text(json.dumps({"models": [entry]}))
-        generate(folder / "models.yaml", folder / "repository")
-        server = StubServer(folder / "repository" / "served")
-        server.load()
-        servers.append(server)
-        return server
+        def start(
+            name: str, model_keys: Any = None, max_batch_size: int = 0, **options: Any
+        ) -> Any:
+            folder = place / str(len(list(place.iterdir())))
+            folder.mkdir()
+            keys = {"max_batch_size": max_batch_size, **(model_keys or {})}
+            given = {"pipeline": name, **options}
+            served_one = served(folder, "pipeline", tiny_model(name), options=given, **keys)
+            return stack.enter_context(served_one)
 
-    yield start
-    for server in servers:
-        if server.model is not None:
-            server.unload()
+        yield start
 
 
 @pytest.fixture(scope="session")

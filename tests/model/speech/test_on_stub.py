@@ -68,20 +68,21 @@ def expected(loaded: Any, sound: Any, wanted: Wanted) -> list[Any]:
 def test_sounds_in_flight_get_what_each_gets_alone(endpoint: StubEndpoint, loaded: Any) -> None:
     asked: list[tuple[float, dict[str, Any]]] = [
         (1.5, {}),
-        (5.0, {}),
-        (0.7, {"language": "fr"}),
-        (3.0, {"task": "translate"}),
+        (1.5, {"language": "German"}),
+        (5.1, {}),
+        (7.3, {"language": "<|de|>", "task": "translate"}),
+        (4.7, {"language": "fr", "prompt": "so it was"}),
     ]
-    sounds = [speech(seconds, seed) for seed, (seconds, _) in enumerate(asked)]
+    sounds = [speech(seconds) for seconds, _ in asked]
     requests = [
         asking(sound, return_timestamps="segments", **fields)
         for sound, (_, fields) in zip(sounds, asked, strict=True)
     ]
-    requests.append(asking(sounds[1]))  # long, but no times are asked for
+    requests.append(asking(sounds[2]))  # long, but no times are asked for
     replies = endpoint.infer_together(MODEL, requests)
     for reply, sound, (_, fields) in zip(replies, sounds, asked, strict=False):
         assert segments_of(reply) == expected(loaded, sound, Wanted(**fields, timestamps=True))
-    assert replies[-1].text() == "".join(one["text"] for one in segments_of(replies[1]))
+    assert replies[-1].text() == "".join(one["text"] for one in segments_of(replies[2]))
 
 
 def test_openais_fields_of_segments_are_told_where_they_are_asked_for(

@@ -52,30 +52,6 @@ def transcribed(loaded: Any, sound: Any, wanted: Wanted) -> tuple[str, list[Segm
     return transcript.language, segments
 
 
-@pytest.mark.parametrize(
-    "seconds, wanted",
-    [
-        (1.5, Wanted()),
-        (1.5, Wanted(language="German", timestamps=True)),
-        (5.1, Wanted()),
-        (7.3, Wanted(language="<|de|>", task="translate", timestamps=True)),
-        (4.7, Wanted(language="fr", timestamps=True, prompt="so it was")),
-    ],
-)
-def test_segments_are_those_of_transformers(loaded: Any, seconds: float, wanted: Wanted) -> None:
-    assert_as_transformers(loaded, speech(seconds), wanted)
-
-
-def assert_as_transformers(loaded: Any, sound: Any, wanted: Wanted) -> None:
-    _, found = transcribed(loaded, sound, wanted)
-    expected = reference(loaded, sound, wanted)
-    assert [(s.start, s.end) for s in found] == [
-        pytest.approx((float(one["start"]), float(one["end"]))) for one in expected
-    ]
-    texts = [[id_ for id_ in segment.token_ids if id_ < T] for segment in found]
-    assert texts == [[id_ for id_ in one["tokens"].tolist() if id_ < T] for one in expected]
-
-
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(language="en", prompt="so it was")])
 def test_how_sure_the_model_is_is_what_transformers_counts(loaded: Any, wanted: Wanted) -> None:
     (model, processor), sound = loaded, speech(1.5)
@@ -129,7 +105,13 @@ def test_a_model_of_one_language_takes_none(tmp_path: Path) -> None:
     loaded = load(tiny_whisper(tmp_path, multilingual=False))
     with pytest.raises(RequestError, match="language: got en, but this model knows one"):
         WhisperModel(*loaded).check(Wanted(language="en"))
-    assert_as_transformers(loaded, speech(3.0), Wanted())
+    _, found = transcribed(loaded, speech(3.0), Wanted())
+    expected = reference(loaded, speech(3.0), Wanted())
+    assert [(s.start, s.end) for s in found] == [
+        pytest.approx((float(one["start"]), float(one["end"]))) for one in expected
+    ]
+    texts = [[id_ for id_ in segment.token_ids if id_ < T] for segment in found]
+    assert texts == [[id_ for id_ in one["tokens"].tolist() if id_ < T] for one in expected]
 
 
 def test_suppressed_tokens_are_never_written_and_some_not_first(loaded: Any) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.model.engine.engines.test_generate_engine import batch_sizes
 from tests.support.driving import Answers, Completion, running, setup
@@ -87,27 +89,29 @@ def test_one_that_runs_out_of_time_leaves_and_the_others_are_answered(model: Any
     assert (late.finish_reason, late.token_ids) == ("timeout", ())
 
 
-def test_each_row_has_its_own_start_and_first_token(model: Any) -> None:
+@pytest.mark.parametrize(
+    "kind, num_beams", [(InFlightEngine, 1), (GenerateEngine, 1), (GenerateEngine, 3)]
+)
+def test_each_row_has_its_own_start_and_first_token(
+    kind: type[Engine], num_beams: int, model: Any
+) -> None:
     starts = [DecoderStart(2, 17), DecoderStart(9), DecoderStart(2)]
-    for num_beams in (1, 3):
-        expected = [
-            own_tokens(
-                model,
-                [5, 6, 7],
-                7,
-                num_beams=num_beams,
-                decoder_start_token_id=start.token_id,
-                forced_bos_token_id=start.forced_token_id,
-            )
-            for start in starts
-        ]
-        answers = Answers()
-        with running(GenerateEngine(setup(model, eos=[EOS], max_num_seqs=9))) as engine:
-            asked: dict[str, Any] = {"max_tokens": 7, "num_beams": num_beams}
-            engine.submit(
-                [asking(answers, n, [5, 6, 7], start=starts[n], **asked) for n in range(3)]
-            )
-            assert [answers.completion(n).token_ids for n in range(3)] == expected
+    expected = [
+        own_tokens(
+            model,
+            [5, 6, 7],
+            7,
+            num_beams=num_beams,
+            decoder_start_token_id=start.token_id,
+            forced_bos_token_id=start.forced_token_id,
+        )
+        for start in starts
+    ]
+    answers = Answers()
+    with running(kind(setup(model, eos=[EOS], max_num_seqs=9))) as engine:
+        asked: dict[str, Any] = {"max_tokens": 7, "num_beams": num_beams}
+        engine.submit([asking(answers, n, [5, 6, 7], start=starts[n], **asked) for n in range(3)])
+        assert [answers.completion(n).token_ids for n in range(3)] == expected
 
 
 def test_a_forced_tokens_log_probability_is_its_own() -> None:

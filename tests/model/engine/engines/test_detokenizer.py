@@ -9,31 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
+from tests.model.engine.sampling.test_structured import byte_level
 from tests.support.driving import Caller
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-SAMPLE = "the cat and the dog said: naïve café — 你好 🙂 the end. And the stop word STOP was there."
-
-
-def byte_level() -> Any:
-    """Byte-level BPE, as GPT-2's and most models': a token is any number of bytes."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<end>"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([SAMPLE] * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
 def sentence_piece() -> Any:

@@ -1,4 +1,4 @@
-"""The in-flight engine follows a decoder's generation_config.json as ``generate`` does, or says
+"""The in-flight engine follows a model's generation_config.json as ``generate`` does, or says
 at load what it does not follow.
 """
 
@@ -12,57 +12,73 @@ from transformers import GenerationConfig
 from hf_triton.text_generation.engine.generation_rules import has_rules
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from tests.support.driving import Answers, setup
-from tests.support.tiny_models import own_tokens, tiny_model
+from tests.support.driving import generate_all, running, setup
+from tests.support.tiny_models import (
+    BART,
+    Asked,
+    mixed_load,
+    own_tokens,
+    random_encoder_decoder,
+    tiny_model,
+)
 
-PROMPTS = [[5, 6, 7], [40, 41, 5, 6, 5, 6], [9]]
-NUM_TOKENS = 24
+# Prompts, and tokens asked of each, of a decoder and of an encoder-decoder.
+ASKED = {
+    "llama": ([[5, 6, 7], [40, 41, 5, 6, 5, 6], [9]], 24),
+    "bart": ([one.prompt for one in mixed_load(6)], 14),
+}
 
 
-def plain_tokens(**own: Any) -> list[tuple[int, ...]]:
+def made(kind: str, own: dict[str, Any]) -> Any:
+    plain = {name: value for name, value in BART.items() if name != "forced_eos_token_id"}
+    model = tiny_model("llama") if kind == "llama" else random_encoder_decoder("bart", **plain)
+    for name, value in own.items():
+        setattr(model.generation_config, name, value)
+    return model
+
+
+def plain_tokens(kind: str, own: dict[str, Any]) -> list[tuple[int, ...]]:
     """By transformers' generate, prompt by prompt."""
-    model = tiny_model("llama")
-    model.generation_config = GenerationConfig(pad_token_id=0, **own)
-    return [own_tokens(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
+    model, (prompts, num_tokens) = made(kind, own), ASKED[kind]
+    return [own_tokens(model, prompt, num_tokens) for prompt in prompts]
 
 
-def tokens_in_flight(**own: Any) -> list[tuple[int, ...]]:
-    model = tiny_model("llama")
-    model.generation_config = GenerationConfig(pad_token_id=0, **own)
-    end = own.get("eos_token_id")
+def tokens_in_flight(kind: str, own: dict[str, Any]) -> list[tuple[int, ...]]:
+    model, (prompts, num_tokens) = made(kind, own), ASKED[kind]
+    end = model.generation_config.eos_token_id
     engine = InFlightEngine(setup(model, eos=[] if end is None else [end], max_num_seqs=4))
-    engine.start()
-    try:
-        answers = Answers()
-        for number, prompt in enumerate(PROMPTS):
-            engine.submit([answers.sequence(number, prompt, max_tokens=NUM_TOKENS)])
-        done = answers.wait(len(PROMPTS))
-    finally:
-        engine.stop()
-    return [tuple(done[number].token_ids) for number in range(len(PROMPTS))]  # type: ignore[union-attr]
+    with running(engine):
+        return generate_all(engine, [Asked(one, num_tokens) for one in prompts], len(prompts))
 
 
-_FIRST, _SECOND = plain_tokens()[0][:2]
+_FIRST, _SECOND = plain_tokens("llama", {})[0][:2]
 
 
 @pytest.mark.parametrize(
-    "own",
+    "kind, own",
     [
-        {"no_repeat_ngram_size": 1},
-        {"suppress_tokens": [_FIRST, _SECOND]},
-        {"begin_suppress_tokens": [_FIRST]},
-        {"bad_words_ids": [[_FIRST, _SECOND]]},
-        {"sequence_bias": [[[_FIRST], -20.0], [[_SECOND, 3], 50.0]]},
-        {"exponential_decay_length_penalty": (4, 1.5), "eos_token_id": 11},
-        {"forced_eos_token_id": 11, "eos_token_id": 11},
+        ("llama", {"no_repeat_ngram_size": 1}),
+        ("llama", {"suppress_tokens": [_FIRST, _SECOND]}),
+        ("llama", {"begin_suppress_tokens": [_FIRST]}),
+        ("llama", {"bad_words_ids": [[_FIRST, _SECOND]]}),
+        ("llama", {"sequence_bias": [[[_FIRST], -20.0], [[_SECOND, 3], 50.0]]}),
+        ("llama", {"exponential_decay_length_penalty": (4, 1.5), "eos_token_id": 11}),
+        ("llama", {"forced_eos_token_id": 11, "eos_token_id": 11}),
+        ("bart", {"no_repeat_ngram_size": 2}),
+        ("bart", {"encoder_no_repeat_ngram_size": 1, "no_repeat_ngram_size": 3}),
+        ("bart", {"bad_words_ids": [[54], [19, 19]], "suppress_tokens": [52]}),
+        ("bart", {"begin_suppress_tokens": [17], "forced_bos_token_id": 23}),
+        ("bart", {"forced_eos_token_id": 1}),
     ],
-    ids=lambda own: next(iter(own)),
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else one,
 )
-def test_what_the_config_asks_for_is_done_as_generate_does_it(own: dict[str, Any]) -> None:
-    expected = plain_tokens(**own)
+def test_what_the_config_asks_for_is_done_as_generate_does_it(
+    kind: str, own: dict[str, Any]
+) -> None:
+    expected = plain_tokens(kind, own)
     ends = {name: own[name] for name in own.keys() & {"eos_token_id"}}
-    assert expected != plain_tokens(**ends), "it changes nothing"
-    assert tokens_in_flight(**own) == expected
+    assert expected != plain_tokens(kind, ends), "it changes nothing"
+    assert tokens_in_flight(kind, own) == expected
 
 
 def test_the_models_own_output_length_is_the_default() -> None:

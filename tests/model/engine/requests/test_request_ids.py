@@ -36,45 +36,29 @@ def test_an_id_is_shown_on_one_line_and_not_in_whole(request_id: str, expected: 
     assert labelled(request_id, "refused") == f"[request id: {expected}] refused"
 
 
-class _Request:
-    """As much of Triton's request as a responder needs."""
+def told(error: Exception) -> str:
+    """The text that a caller is sent who has gone."""
+    sent: list[Any] = []
 
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def request_id(self) -> str:
-        return "r\n7"
-
-    def parameters(self) -> str:
-        return ""
-
-    def requested_output_names(self) -> list[str]:
-        return []
-
-    def get_response_sender(self) -> _Request:
-        return self
-
-    def send(self, response: Any, flags: int) -> None:
-        self.sent.append(response)
+    def deliver(response: Any, flags: int) -> None:
+        sent.append(response)
         raise OSError("the caller has gone")
+
+    request = pb_utils.InferenceRequest((), {}, (), pb_utils.ResponseSender(deliver), "r\n7")
+    TritonResponder(request, pb_utils).fail(error)
+    (response,) = sent
+    text: str = response.error().message()
+    return text
 
 
 def test_triton_is_answered_with_errors_that_name_the_request(log_lines: list[str]) -> None:
-    request = _Request()
-    TritonResponder(request, pb_utils).fail(RequestError("top_p: got 2"))
-    (response,) = request.sent
-    assert response.error().message() == "[request id: r\\n7] top_p: got 2"
+    assert told(RequestError("top_p: got 2")) == "[request id: r\\n7] top_p: got 2"
     (line,) = log_lines
     assert (
         line == "W [request id: r\\n7] a response could not be sent: OSError: the caller has gone"
     )
-
-
-def test_an_error_with_half_of_a_pair_of_surrogates_is_sent() -> None:
-    request = _Request()
-    TritonResponder(request, pb_utils).fail(RequestError("got \ud800"))
-    (response,) = request.sent
-    assert response.error().message() == "[request id: r\\n7] got ?"
+    # Half of a pair of surrogates is no text of Triton's.
+    assert told(RequestError("got \ud800")) == "[request id: r\\n7] got ?"
 
 
 def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,88 +26,46 @@ from hf_triton.runtime.request.request import Request, take_each
 from tests.support.link_engine import LinkEngine
 from tests.support.triton import ROOT, eventually
 
+pytestmark = pytest.mark.usefixtures("own_link")
 _STATUS = {
     getattr(pb_utils.TritonError, name): name
     for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "CANCELLED")
 }
 
 
-class Sender:
-    """A response sender of a default-mode model; asking it after its end kills a real server."""
-
-    made: ClassVar[list[Sender]] = []
-
-    def __init__(self) -> None:
-        self.made.append(self)
-        self.answers: list[Any] = []
-        self.faults: list[str] = []
-        self.cancelled = False
-        self.num_looks = 0
-        self.answered = threading.Event()
-
-    def send(self, response: Any, flags: int) -> None:
-        if self.answers or flags != pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL:
-            self.faults.append("not one final response")
-        self.answers.append(response)
-        self.answered.set()
-
-    def is_cancelled(self) -> bool:
-        if self.answers:
-            self.faults.append("asked after its end")
-        self.num_looks += 1
-        return self.cancelled
-
-
-class AskedRequest:
+class Asked(pb_utils.InferenceRequest):
     """A request in Triton's words, and what came back."""
 
-    def __init__(self, text: str = "hi", outputs: tuple[str, ...] = ("text_output",)) -> None:
-        self._tensors = [
+    def __init__(self, text: str) -> None:
+        self.has_left, self.answered = threading.Event(), threading.Event()
+        self._answers: list[tuple[Any, int]] = []
+        tensors = [
             pb_utils.Tensor("text_input", np.array([text.encode()], dtype=np.object_)),
             pb_utils.Tensor("seed", np.array([2**64 - 1], dtype=np.uint64)),
         ]
-        self._outputs = list(outputs)
-        self.sender = Sender()
+        sender = pb_utils.ResponseSender(self._take, cancelled=self.has_left)
+        super().__init__(tensors, {"top_p": math.nan}, ["text_output"], sender, "r-7")
 
-    def inputs(self) -> list[Any]:
-        return self._tensors
-
-    def parameters(self) -> str:
-        return '{"top_p":NaN}'
-
-    def requested_output_names(self) -> list[str]:
-        return self._outputs
-
-    def request_id(self) -> str:
-        return "r-7"
-
-    def get_response_sender(self) -> Sender:
-        return self.sender
+    def _take(self, response: Any, flags: int) -> None:
+        self._answers.append((response, flags))
+        self.answered.set()
 
     def result(self) -> Any:
         """The text, or status and text of the error, which names the request once."""
-        assert self.sender.answered.wait(60), "not answered"
-        assert self.sender.faults == []
-        (response,) = self.sender.answers
+        assert self.answered.wait(60), "not answered"
+        ((response, flags),) = self._answers
+        assert flags == pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         if response.has_error():
             label, _, text = response.error().message().partition("] ")
             assert label == "[request id: r-7"
             return _STATUS[response.error().code()], text
-        outputs = {t.name(): t.as_numpy().tolist() for t in response.output_tensors()}
-        assert list(outputs) == self._outputs
-        return outputs["text_output"][0].decode()
+        (tensor,) = response.output_tensors()
+        assert tensor.name() == "text_output"
+        return tensor.as_numpy()[0].decode()
 
 
 def echo(request: Request) -> None:
     request.responder.send({"text_output": request.inputs["text_input"]}, final=True)
-
-
-@pytest.fixture(autouse=True)
-def no_faults(monkeypatch: pytest.MonkeyPatch, own_link: str) -> Iterator[None]:
-    """No sender is asked or answered after its end."""
-    monkeypatch.setattr(Sender, "made", [])
-    yield
-    assert [fault for sender in Sender.made for fault in sender.faults] == []
 
 
 @pytest.fixture
@@ -122,8 +81,8 @@ def front() -> Iterator[EnginePool]:
     forwarder.close()
 
 
-def ask(front: EnginePool, *texts: str) -> list[AskedRequest]:
-    requests = [AskedRequest(text) for text in texts]
+def ask(front: EnginePool, *texts: str) -> list[Asked]:
+    requests = [Asked(text) for text in texts]
     take_each(requests, pb_utils, front.forward)
     return requests
 
@@ -194,7 +153,7 @@ def test_a_cancelled_request_is_answered_and_the_engine_is_told(
 ) -> None:
     request, other = ask(front, "a", "b")
     engine.waits_for(2)
-    request.sender.cancelled = True
+    request.has_left.set()
     assert request.result() == ("CANCELLED", "the request was cancelled")
     assert eventually(engine.taken[0].responder.is_cancelled)
     for taken in engine.taken:
@@ -222,7 +181,7 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
     echo(third.taken[0])
     third.listener.drain()
     third.taken[1].responder.fail(OverloadedError("the last"))
-    requests[2].sender.cancelled = True
+    requests[2].has_left.set()
     assert eventually(third.taken[2].responder.is_cancelled)
     cancelled = ("CANCELLED", "the request was cancelled")
     told = {request.result() for request in requests}
@@ -355,12 +314,12 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(
         threading.Timer(chance.random() / 50, echo, [request]).start()
 
     engine = LinkEngine(answer_later)
-    requests: list[AskedRequest] = []
+    requests: list[Asked] = []
     for turn in range(10):
         batch = ask(front, *(f"{turn} {number}" for number in range(50)))
         requests += batch
         for request in chance.sample(batch, 5):
-            request.sender.cancelled = True
+            request.has_left.set()
         following = LinkEngine(answer_later)
         delays.acquire(timeout=0.01)
         engine.listener.close() if turn % 2 else engine.vanish()
@@ -381,7 +340,7 @@ def test_the_model_reads_its_folder_and_serves(
     model.initialize(arguments)
     assert log_lines == ["I m: passes requests on to m_stream"]
     assert model.is_ready()
-    request = AskedRequest("x")
+    request = Asked("x")
     model.execute([request])
     engine.waits_for(1)
     echo(engine.taken[0])
