@@ -49,6 +49,7 @@ def varlen_attn(
     assert {one.dtype for one in (cu_seq_q, cu_seq_k, seqused_k, block_table)} == {torch.int32}
     assert len(cu_seq_q) == len(cu_seq_k) == len(block_table) + 1 == num_seqs + 1
     assert enable_gqa
+    assert torch.equal(cu_seq_k[: num_seqs + 1].diff(), seqused_k)
     assert int(seqused_k.max()) <= max_k <= block_table.shape[1] * page_size
     out = torch.full_like(query, torch.nan)
     if max_q == 1 and group > 1 and window_size == (-1, -1):

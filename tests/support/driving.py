@@ -155,6 +155,15 @@ class Answers:
             **timing,
         )
 
+    def of(self, asked: Items[Asked], first: int = 0, **params: Any) -> list[Sequence]:
+        """A sequence for each, the first with this number."""
+        sequences = []
+        for number, one in enumerate(asked, first):
+            made = self.sequence(number, one.prompt, **{"max_tokens": one.max_tokens, **params})
+            made.lora_name, made.source = one.lora_name, one.source or made.source
+            sequences.append(made)
+        return sequences
+
     def wait(self, count: int) -> dict[int, Completion | Exception]:
         """The answers, when there are ``count``."""
         return self._wait_until(lambda: len(self.results) >= count)
@@ -211,11 +220,8 @@ def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tup
     left = list(range(at_first, len(asked)))
 
     def make(number: int) -> Sequence:
-        one = asked[number]
         start = decoder_start(engine.setup.model)
-        sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens, start=start)
-        if one.source is not None:
-            sequence.source = one.source
+        [sequence] = answers.of([asked[number]], number, start=start)
 
         def answer_and_submit(result: Completion | Exception) -> None:
             answers.put(number, result)

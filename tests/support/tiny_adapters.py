@@ -57,15 +57,15 @@ def read(model: Any, folders: Mapping[str, Path]) -> Adapters:
 
 
 def peft_reference(
-    model: Any, folders: Mapping[str, Path], asked: list[tuple[Asked, str | None]]
+    model: Any, folders: Mapping[str, Path], asked: list[Asked]
 ) -> list[tuple[int, ...]]:
     """PEFT's own model's greedy tokens of each prompt alone, with the adapter it names."""
     from peft import PeftModel
 
     tokens: dict[int, tuple[int, ...]] = {}
     for name in (None, *folders):
-        numbers = [number for number, (_, wanted) in enumerate(asked) if wanted == name]
-        prompts = [asked[number][0] for number in numbers]
+        numbers = [number for number, one in enumerate(asked) if one.lora_name == name]
+        prompts = [asked[number] for number in numbers]
         with quiet():
             adapted = PeftModel.from_pretrained(model, str(folders[name])) if name else model
             tokens.update(zip(numbers, reference(adapted, prompts), strict=True))

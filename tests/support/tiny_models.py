@@ -231,11 +231,12 @@ BART = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt, what an encoder reads beside it, and how many tokens are asked for."""
+    """A prompt, what an encoder reads beside it, how many tokens are asked for, and an adapter."""
 
     prompt: list[int]
     max_tokens: int
     source: Source | None = None
+    lora_name: str | None = None
 
 
 def tiny_model(name: str, **changes: Any) -> Any:

@@ -96,11 +96,7 @@ def test_a_long_answer_gives_way_to_those_that_wait(monkeypatch: pytest.MonkeyPa
     engine = GenerateEngine(setup(model, max_num_seqs=1))
     sizes = batch_sizes(engine)
     with running(engine):
-        sequences = [
-            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
-            for number, one in enumerate(asked)
-        ]
-        engine.submit(sequences)
+        engine.submit(answers.of(asked))
         answers.wait(2)
     assert list(answers.results) == [1, 0]
     assert [answers.completion(n).token_ids for n in range(2)] == reference(model, asked)

@@ -67,21 +67,14 @@ def poisoned(model: Any, asked: Items[Asked], expected: Items[tuple[int, ...]]) 
 
 
 def answered(
-    engine: Engine,
-    asked: Items[Asked],
-    poison: list[Asked],
-    names: Items[str | None] = (),
-    **params: Any,
+    engine: Engine, asked: Items[Asked], poison: list[Asked], **params: Any
 ) -> tuple[list[tuple[int, ...] | None], list[Completion | Exception]]:
     """The outputs of each, and of each poisoned one; None for an error."""
     answers = Answers()
     start = decoder_start(engine.setup.model)
     everyone = [*poison, *asked]
-    for number, one in enumerate(everyone):
-        ways = {"max_tokens": one.max_tokens, "start": start, **params}
-        sequence = answers.sequence(number, one.prompt, **ways)
-        sequence.lora_name = names[number] if names else None
-        engine.submit([sequence])
+    for one in answers.of(everyone, start=start, **params):
+        engine.submit([one])
     told = answers.wait(len(everyone))
     results = [told[number] for number in range(len(everyone))]
     tokens = [
@@ -151,21 +144,24 @@ def test_a_drafted_token_that_is_no_number_changes_nothing(monkeypatch: pytest.M
 @pytest.mark.usefixtures("not_fused")
 def test_nobody_reads_beside_an_adapter_what_is_no_number(tmp_path: Path) -> None:
     folder = save_adapter(tiny_model("llama"), tmp_path, r=4, target_modules=["q_proj", "v_proj"])
-    model, asked = tiny_model("llama"), [*mixed_load(4), *mixed_load(2, seed=5)]
-    names = [None, "own", "own", None, None, "own"]
+    model, prompts = tiny_model("llama"), [*mixed_load(4), *mixed_load(2, seed=5)]
+    names = (None, "own", "own", None, None, "own")
+    asked = [replace(one, lora_name=name) for one, name in zip(prompts, names, strict=True)]
     adapters = read(model, {"own": folder})
     with running(
         InFlightEngine(replace(setup(model, max_num_seqs=4), adapters=adapters))
     ) as engine:
-        expected, _ = answered(engine, asked, [], names=names)
+        expected, _ = answered(engine, asked, [])
         token = poisoned(model, asked, [tokens or () for tokens in expected])
         for name in ("own", None):
-            poison = [Asked([token, 5, 6], 9), Asked([*range(1, 30), token], 9)]
-            mixed = [name, "own", *names]
-            found, failed = answered(engine, asked, poison, names=mixed)
+            poison = [
+                Asked([token, 5, 6], 9, lora_name=name),
+                Asked([*range(1, 30), token], 9, lora_name="own"),
+            ]
+            found, failed = answered(engine, asked, poison)
             assert [str(error) for error in failed] == [NO_NUMBERS] * 2
             assert found == expected
-            assert answered(engine, asked, [], names=names)[0] == expected
+            assert answered(engine, asked, [])[0] == expected
 
 
 @pytest.mark.threat("no-numbers")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
+from tests.model.engine.runners.test_pages import PAGE_SIZE, Engine
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
@@ -23,39 +22,15 @@ def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
 
 def made(max_num_seqs: int, max_num_batched_tokens: int, **options: Any) -> Scheduler:
     """Pages are enough for all."""
-    pages = Pages(100_000, 16, shares=False)
+    pages = Pages(100_000, PAGE_SIZE, shares=False)
     return Scheduler(max_num_seqs, max_num_batched_tokens, pages, **options)
 
 
-@dataclass
-class Simulation:
-    """Plays steps as a runner would: each token is computed once, in its order."""
-
-    scheduler: Scheduler
-    num_computed: dict[int, int] = field(default_factory=dict)
-    finished: list[Sequence] = field(default_factory=list)
-
-    def step(self) -> Step:
-        step = self.scheduler.schedule()
-        assert step.num_tokens > 0
-        assert step.num_tokens <= max(self.scheduler.max_num_batched_tokens, len(step.decodes))
-        for one in step.decodes:
-            self.compute(one, one.num_computed_tokens - 1)
-            assert one.num_computed_tokens == one.num_prompt_tokens + len(one.token_ids)
-        for chunk in step.prefills:
-            assert chunk.start < chunk.end
-            for position in range(chunk.start, chunk.end):
-                self.compute(chunk.sequence, position)
-        for one in step.sampled:
-            one.append(0, frozenset())
-        done = [one for one in step.sampled if one.finish_reason]
-        self.finished += done
-        self.scheduler.retire(done)
-        return step
-
-    def compute(self, one: Sequence, position: int) -> None:
-        assert position == self.num_computed.get(id(one), 0)
-        self.num_computed[id(one)] = position + 1
+def playing(max_num_seqs: int, budget: int, **options: Any) -> Engine:
+    """Plays a scheduler's steps as a runner would."""
+    engine = Engine(300, max_num_seqs, budget, shares=False)
+    engine.scheduler = Scheduler(max_num_seqs, budget, engine.pages, **options)
+    return engine
 
 
 LOAD = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=14)
@@ -67,22 +42,20 @@ def test_every_sequence_finishes_with_each_token_computed_once(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(1, 12))  # of prompts beside decodes
-    simulation = Simulation(made(max_num_seqs, budget, prompt_limit=lambda _: limit))
-    scheduler = simulation.scheduler
+    engine = playing(max_num_seqs, budget, prompt_limit=lambda _: limit)
+    scheduler = engine.scheduler
     arriving = [sequence(prompt, output) for prompt, output in load]
     everything = list(arriving)
     while arriving or scheduler.has_work:
         count = data.draw(st.integers(0, 3)) if scheduler.has_work else 1
         scheduler.add(arriving[:count])
         del arriving[:count]
-        simulation.step()
-    assert set(map(id, simulation.finished)) == set(map(id, everything))
-    assert len(simulation.finished) == len(everything)
+        assert engine.step().num_tokens
     for one in everything:
         assert len(one.token_ids) == one.params.max_tokens
         # The last token is answered, not computed.
         expected = one.num_prompt_tokens + one.params.max_tokens - 1
-        assert simulation.num_computed[id(one)] == expected
+        assert engine.num_computed[one] == expected
 
 
 @settings(max_examples=50, deadline=None)
@@ -90,16 +63,16 @@ def test_every_sequence_finishes_with_each_token_computed_once(
 def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, num_steps: int
 ) -> None:
-    simulation = Simulation(made(max_num_seqs, budget))
+    engine = playing(max_num_seqs, budget)
     everything = [sequence(prompt, output) for prompt, output in load]
-    simulation.scheduler.add(everything)
+    engine.scheduler.add(everything)
     for _ in range(num_steps):
-        if simulation.scheduler.has_work:
-            simulation.step()
-    drained = simulation.scheduler.drain()
-    assert not simulation.scheduler.has_work
-    ids = [id(one) for one in (*drained, *simulation.finished)]
-    assert sorted(ids) == sorted(map(id, everything))
+        if engine.scheduler.has_work:
+            engine.step()
+    drained = engine.scheduler.drain()
+    assert not engine.scheduler.has_work
+    unfinished = [id(one) for one in everything if not one.finish_reason]
+    assert sorted(map(id, drained)) == sorted(unfinished)
 
 
 def test_short_prompts_are_taken_in_order_of_arrival() -> None:
@@ -190,26 +163,24 @@ def test_the_last_free_place_goes_to_who_came_first() -> None:
 
 
 def test_a_short_prompt_waits_for_no_long_one_whose_chunks_are_small() -> None:
-    scheduler = made(4, 64, prompt_limit=lambda _: 4)
-    simulation = Simulation(scheduler)
-    scheduler.add([sequence(3, max_tokens=40)])
-    simulation.step()
+    engine = playing(4, 64, prompt_limit=lambda _: 4)
+    engine.scheduler.add([sequence(3, max_tokens=40)])
+    engine.step()
     long, short = sequence(60), sequence(20)
-    scheduler.add([long])
-    simulation.step()
-    scheduler.add([short])
-    step = simulation.step()
+    engine.scheduler.add([long])
+    engine.step()
+    engine.scheduler.add([short])
+    step = engine.step()
     sizes = {chunk.sequence: chunk.end - chunk.start for chunk in step.prefills}
     assert sizes == {short: 20, long: 2}
 
 
 def test_who_waits_begins_by_priority_and_then_by_arrival() -> None:
-    scheduler = made(1, 8)
+    engine, ended = playing(1, 8), list[Sequence]()
     waiting = [sequence(length) for length in (2, 3, 30, 2, 3)]
     for one, priority in zip(waiting, (0, 5, -1, 0, -1), strict=True):
         one.priority = priority
-    scheduler.add(waiting)
-    simulation = Simulation(scheduler)
-    while scheduler.has_work:
-        simulation.step()
-    assert [waiting.index(one) for one in simulation.finished] == [2, 4, 0, 3, 1]
+    engine.scheduler.add(waiting)
+    while engine.scheduler.has_work:
+        ended += [one for one in engine.step().sampled if one.finish_reason]
+    assert [waiting.index(one) for one in ended] == [2, 4, 0, 3, 1]

@@ -173,10 +173,7 @@ def test_a_split_model_generates_its_own_tokens(name: str, monkeypatch: pytest.M
         engine = prepared(split(name))
         assert engine.runner.name == "packed"
         answers = Answers()
-        sequences = [
-            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
-            for number, one in enumerate(asked)
-        ]
+        sequences = answers.of(asked)
         engine.add(sequences)
         while engine.has_work():
             engine.step()
@@ -189,16 +186,6 @@ def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
         model = split(name)
         model._can_set_attn_implementation = lambda: False
         assert select_runner(model, layer_shapes(model, FIRST), FIRST, compiled=False) is CACHE
-
-
-def test_keys_and_values_lie_with_their_layers() -> None:
-    with pretended_gpus():
-        model = split()
-        shapes = layer_shapes(model, FIRST)
-        cache = PagedCache(shapes, PagedSize(3, 16, 2, 0))
-        assert [shape.device for shape in shapes] == [FIRST, SECOND]
-        assert [keys.device for keys in cache.keys] == [FIRST, SECOND]
-        assert device.devices_of(model) == [FIRST, SECOND]
 
 
 def test_a_tensor_that_is_left_behind_shows() -> None:

@@ -130,8 +130,7 @@ def test_an_equal_image_is_shared_and_another_is_not(made: Images) -> None:
         for number, (tokens, one) in enumerate(
             [(first, source), (first, source), (other, other_source)]
         ):
-            sequence = answers.sequence(number, tokens, max_tokens=2)
-            sequence.source = one
+            [sequence] = answers.of([Asked(tokens, 2, one)], number)
             engine.submit([sequence])
             answers.completion(number)
             reused.append(sequence.num_reused_tokens)
@@ -157,10 +156,8 @@ def test_an_image_that_fails_in_the_encoder_fails_its_own_request_alone(
     broken = replace(source, inputs={**source.inputs, "pixel_values": pixels})
     engine, answers = engine_of(made, max_model_len=80), Answers()
     with running(engine):
-        for number, one in enumerate([asked[1], Asked(bad, MAX_TOKENS, broken), *asked]):
-            sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
-            sequence.source = one.source
-            engine.submit([sequence])
+        for one in answers.of([asked[1], Asked(bad, MAX_TOKENS, broken), *asked]):
+            engine.submit([one])
         results = answers.wait(2 + len(asked))
         assert isinstance(results[1], EngineError)
         assert "encoding failed" in str(results[1])
@@ -268,14 +265,7 @@ def test_an_image_that_is_no_number_changes_no_other(
     broken = replace(source, inputs={**source.inputs, "pixel_values": pixels})
     engine, answers = engine_of(made, max_num_batched_tokens=128), Answers()
     with running(engine):
-        everyone = [Asked(bad, MAX_TOKENS, broken), *asked]
-        sequences = [
-            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
-            for number, one in enumerate(everyone)
-        ]
-        for sequence, one in zip(sequences, everyone, strict=True):
-            sequence.source = one.source
-        engine.submit(sequences)
+        engine.submit(answers.of([Asked(bad, MAX_TOKENS, broken), *asked]))
         results = answers.wait(3)
     assert str(results[0]) == NO_NUMBERS
     assert [answers.completion(number).token_ids for number in (1, 2)] == own

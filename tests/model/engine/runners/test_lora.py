@@ -45,6 +45,11 @@ RUNNERS = (
 NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
 
 
+def mixed_adapters() -> list[Asked]:
+    asked = mixed_load(len(NAMES))
+    return [replace(one, lora_name=name) for one, name in zip(asked, NAMES, strict=True)]
+
+
 def adapters_of(name: str, model: Any, folder: Path) -> dict[str, Path]:
     first, second = TARGETS[name]
     alpha = {"lora_alpha": 16, "rank_pattern": {"c_fc": 2, "o_proj": 2}}
@@ -62,18 +67,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
 
 
-def generated(
-    engine: Engine, asked: list[tuple[Asked, str | None]], at_once: int
-) -> list[tuple[int, ...]]:
+def generated(engine: Engine, asked: list[Asked], at_once: int) -> list[tuple[int, ...]]:
     """Greedy tokens of each, ``at_once`` of them together."""
     answers = Answers()
     for first in range(0, len(asked), at_once):
-        sequences = []
-        for number, (one, name) in list(enumerate(asked))[first : first + at_once]:
-            sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
-            sequence.lora_name = name
-            sequences.append(sequence)
-        engine.submit(sequences)
+        engine.submit(answers.of(asked[first : first + at_once], first))
         answers.wait(min(first + at_once, len(asked)))
     return [answers.completion(number).token_ids for number in range(len(asked))]
 
@@ -81,9 +79,7 @@ def generated(
 def failure(engine: Engine, name: str) -> str:
     """The error of a sequence with this adapter."""
     answers = Answers()
-    sequence = answers.sequence(0, [1, 2], max_tokens=2)
-    sequence.lora_name = name
-    engine.submit([sequence])
+    engine.submit(answers.of([Asked([1, 2], 2, lora_name=name)]))
     return str(answers.wait(1)[0])
 
 
@@ -105,7 +101,7 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     if runner == "packed":
         request.getfixturevalue("not_fused")
     folders = adapters_of(name, tiny_model(name), tmp_path)
-    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    asked = mixed_adapters()
     expected = peft_reference(tiny_model(name), folders, asked)
     made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
     adapters = read(made.model, folders)
@@ -189,8 +185,8 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     model, prompt = made.model, mixed_load(3)[2].prompt
     other = save_adapter(model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
     after = {"sql": other, "new": llama["polite"]}
-    asked = [(Asked(prompt, 30), name) for name in ("polite", "sql", None)]
-    later = [(Asked(prompt, 9), name) for name in ("sql", "new", None)]
+    asked = [Asked(prompt, 30, lora_name=name) for name in ("polite", "sql", None)]
+    later = [Asked(prompt, 9, lora_name=name) for name in ("sql", "new", None)]
     expected = peft_reference(tiny_model("llama"), llama, asked)
     expected_later = peft_reference(tiny_model("llama"), after, later)
     files = AdapterReader(served_with(llama), model.config, model.dtype)

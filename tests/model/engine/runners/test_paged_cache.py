@@ -11,7 +11,6 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight import largest_step
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
-from hf_triton.text_generation.memory.pages import StateCopy
 from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20
@@ -96,30 +95,6 @@ def test_a_model_of_states_alone_has_as_many_rows_as_fit() -> None:
     assert numbers(size) == (101 * 8, 2048, 101)
     with pytest.raises(LoadError, match="beside 1048576 bytes of states for each sequence"):
         plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1, "max_num_seqs": 200})
-
-
-def test_a_copy_takes_a_whole_state_and_the_page_that_it_names() -> None:
-    shape = LayerShape(1, 2, 2, torch.float32, CPU, states=(STATE,))
-    cache = PagedCache([shape], PagedSize(4, 48, 3, 0))
-    for number in range(4):
-        for stored in (*cache.states[0], *cache.keys, *cache.values):
-            stored[number] = number
-    cache.copy([StateCopy(3, 1), StateCopy(1, 1, page=(3, 2))])
-    assert [row.unique().tolist() for row in cache.states[0][0]] == [[0], [3], [2], [3]]
-    for stored in (*cache.keys, *cache.values):
-        assert [page.unique().tolist() for page in stored] == [[0], [1], [3], [3]]
-
-
-def test_of_a_longer_source_nothing_stays_behind_one_that_is_a_token_shorter() -> None:
-    cross = StateShape("cross", 0, (1, 8, 2), torch.float32)
-    cache = PagedCache(
-        [LayerShape(1, 2, 2, torch.float32, CPU, states=(cross,))], PagedSize(4, 48, 3, 0)
-    )
-    ((stored,),) = cache.states
-    cache.begin_source(2, 5)
-    stored[2, :, :5] = 1
-    cache.begin_source(2, 4)
-    assert stored[2, 0].any(-1).tolist() == [True] * 4 + [False] * 4
 
 
 def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:

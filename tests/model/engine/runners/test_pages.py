@@ -4,6 +4,7 @@ of tokens: whatever its pages hold when a sequence computes is what that sequenc
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import and_, eq
@@ -44,6 +45,7 @@ class Engine:
     budget: int = 64
     shares: bool = True
     cells: dict[tuple[int, int], int] = field(default_factory=dict)
+    num_computed: Counter[Sequence] = field(default_factory=Counter)  # tokens of each
 
     def __post_init__(self) -> None:
         self.pages = self.new_pages()
@@ -85,6 +87,7 @@ class Engine:
 
     def write(self, one: Sequence, start: int, end: int, writers: dict[int, Sequence]) -> None:
         assert start < end
+        self.num_computed[one] += end - start
         for position, token in enumerate(self.said(one)[start:end], start):
             page = one.pages[position // PAGE_SIZE]
             assert writers.setdefault(page, one) is one

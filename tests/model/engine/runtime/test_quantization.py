@@ -28,7 +28,7 @@ from hf_triton.runtime.own_environment import lacks
 from hf_triton.runtime.weights.weight_loading import load_config, load_model
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
-from tests.model.engine.runners.test_lora import NAMES, adapters_of, generated
+from tests.model.engine.runners.test_lora import adapters_of, generated, mixed_adapters
 from tests.model.engine.runtime.test_weights import served
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_adapters import peft_reference, read
@@ -184,7 +184,7 @@ def test_adapters_of_a_quantized_model_give_the_tokens_of_pefts_own(
 ) -> None:
     model = quantized(weights, method="int8")
     folders = adapters_of("llama", tiny_model("llama"), tmp_path)
-    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    asked = mixed_adapters()
     expected = peft_reference(widened(model), folders, asked)
     made = dataclasses.replace(
         setup(model, max_num_seqs=5), prepare=prepare, adapters=read(model, folders)
