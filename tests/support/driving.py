@@ -15,7 +15,6 @@ import torch
 
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import decoder_start
-from hf_triton.text_generation.engine.metrics import EngineMetrics
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -196,20 +195,6 @@ def submit(engine: Engine, answers: Answers, number: int, **params: Any) -> Sequ
     sequence = answers.sequence(number, [5, 6], **{"max_tokens": LONG, **params})
     engine.submit([sequence])
     return sequence
-
-
-def counts_of_three(engine: Engine) -> EngineMetrics:
-    """The metrics after three sequences of five tokens, with what every engine counts checked."""
-    answers = Answers()
-    for number in range(3):
-        submit(engine, answers, number, max_tokens=5)
-    answers.wait(3)
-    metrics = engine.metrics
-    assert eventually(lambda: metrics.finish_reasons["length"] == 3)
-    assert metrics.num_prompt_tokens == 6
-    assert metrics.num_generated_tokens == 15
-    assert sum(metrics.time_to_first_token_s.counts) == 3
-    return metrics
 
 
 def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncGenerator, Collection, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -22,8 +23,8 @@ INTERVAL = 4
 
 @dataclass
 class FakeVllm:
-    """``is_held`` keeps each request from its next token, ``held_after`` from the one after so many
-    of its own, ``gives_up`` ends each at its first; ``closed`` are those that were ended before
+    """``held_after`` keeps each request from the token after so many of its own until it is
+    ``opened``, ``gives_up`` ends each at its first; ``closed`` are those that were ended before
     vLLM was done with them.
     """
 
@@ -32,8 +33,10 @@ class FakeVllm:
     max_num_seqs: int = 2
     num_cache_tokens: int = 1024
     is_dead: bool = False
-    is_held: bool = False
     held_after: int | None = None
+    entered: threading.Event = field(default_factory=threading.Event)  # a request is held
+    opened: threading.Event = field(default_factory=threading.Event)
+    num_calls: int = 0
     gives_up: bool = False
     is_changing: bool = False  # keeps a change of adapters from its end
     is_shut_down: bool = False
@@ -106,9 +109,9 @@ class FakeVllm:
 
     async def _computed(self, number: int) -> None:
         await asyncio.sleep(0.0005)
-        while (
-            (self.is_held or number == self.held_after) and not self.is_dead and self.error is None
-        ):
+        self.num_calls += 1
+        while number == self.held_after and not (self.opened.is_set() or self.is_dead):
+            self.entered.set()
             await asyncio.sleep(0.005)
         if self.is_dead:
             raise ConnectionError("the engine's process is gone")

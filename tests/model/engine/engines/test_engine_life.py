@@ -1,5 +1,5 @@
-"""Both engines beside generating: callers that leave, deadlines, streams, stopping, a step that
-hangs, a thread that dies.
+"""Every engine beside generating, vLLM's on a fake one: callers that leave, deadlines, streams,
+stopping, a step that hangs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from hf_triton.runtime.errors import CancelledError, DeadlineError, OverloadedEr
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
+from hf_triton.text_generation.engines.vllm.vllm_engine import VllmEngine
+from tests.model.engine.fake_vllm import FakeVllm
 from tests.support.driving import (
     LONG,
     Answers,
     Caller,
     Clock,
     Completion,
-    counts_of_three,
     no_thread_left,
     running,
     setup,
@@ -31,10 +32,16 @@ from tests.support.driving import (
 from tests.support.tiny_models import tiny_model
 from tests.support.triton import eventually
 
+OURS = ["compiled", "pages", "generate"]
+ours = pytest.mark.parametrize("make", OURS, indirect=True)
 
-@pytest.fixture(params=["compiled", "pages", "generate"])
+
+@pytest.fixture(params=[*OURS, "vllm"])
 def make(request: pytest.FixtureRequest, not_fused: None) -> Callable[..., Engine]:
     def made(**options: Any) -> Engine:
+        if request.param == "vllm":
+            vllm = FakeVllm(max_num_seqs=2)
+            return VllmEngine(setup(vllm, **options), vllm.start, lambda: None)
         asked = setup(tiny_model("llama"), max_num_seqs=2, **options)
         if request.param == "generate":
             return GenerateEngine(asked)
@@ -52,10 +59,10 @@ def engine(make: Callable[..., Engine]) -> Iterator[Engine]:
 class Held:
     """Holds every forward of the model's layers while it is closed."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, model: Any) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
         self.num_calls = 0
-        engine.setup.model.model.layers[0].register_forward_pre_hook(self._hold)
+        model.model.layers[0].register_forward_pre_hook(self._hold)
 
     def _hold(self, *_: Any) -> None:
         self.num_calls += 1
@@ -63,8 +70,17 @@ class Held:
         assert self.opened.wait(60)
 
 
+def hold(engine: Engine) -> Held | FakeVllm:
+    """Holds what the engine computes; vLLM's fake, each request's second token."""
+    model = engine.setup.model
+    if not isinstance(model, FakeVllm):
+        return Held(model)
+    model.held_after = 1
+    return model
+
+
 def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engine) -> None:
-    held, answers = Held(engine), Answers()
+    held, answers = hold(engine), Answers()
     leaving = submit(engine, answers, 0)
     staying = submit(engine, answers, 1, max_tokens=8)
     waiting = [submit(engine, answers, number) for number in (2, 3, 4)]
@@ -91,7 +107,7 @@ def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engin
 def test_an_engine_whose_only_request_was_cancelled_rests(
     engine: Engine, log_lines: list[str]
 ) -> None:
-    held, answers = Held(engine), Answers()
+    held, answers = hold(engine), Answers()
     for number in range(3):
         held.opened.clear()
         held.entered.clear()
@@ -110,7 +126,7 @@ def test_an_engine_whose_only_request_was_cancelled_rests(
 def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, answers, clock = Held(engine), Answers(), Clock(monkeypatch)
+    held, answers, clock = hold(engine), Answers(), Clock(monkeypatch)
     now = time.monotonic()
     submit(engine, answers, 0, deadline_s=now + 60)
     submit(engine, answers, 1, deadline_s=now + 60, fails_on_timeout=True)
@@ -133,6 +149,7 @@ def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
     assert eventually(lambda: engine.thread.num_unfinished == 0)
 
 
+@ours
 def test_streams_get_every_token_as_it_comes_and_the_same_text(engine: Engine) -> None:
     answers = Answers()
     streamed = submit(engine, answers, 0, max_tokens=12, streams=True)
@@ -144,23 +161,8 @@ def test_streams_get_every_token_as_it_comes_and_the_same_text(engine: Engine) -
     assert [update.finish_reason for update in updates] == [None] * 11 + ["length"]
 
 
-def test_a_streamed_stop_word_is_never_sent_in_part(engine: Engine) -> None:
-    answers = Answers()
-    submit(engine, answers, 0, max_tokens=9)
-    full = answers.completion(0)
-    word = f"{full.token_ids[3]} {full.token_ids[4]}"
-    streamed = submit(engine, answers, 1, max_tokens=9, stop_words=(word,), streams=True)
-    assert answers.completion(1).text == full.text[: full.text.index(word)]
-    assert answers.completion(1).finish_reason == "stop"
-    assert isinstance(streamed.recipient, Caller)
-    sent = ""
-    for text in streamed.recipient.texts:
-        sent += text
-        assert answers.completion(1).text.startswith(sent)
-
-
 def test_unloading_lets_requests_finish_within_the_grace(engine: Engine) -> None:
-    held, answers = Held(engine), Answers()
+    held, answers = hold(engine), Answers()
     for number in range(4):
         submit(engine, answers, number, max_tokens=3)
     assert held.entered.wait(60)
@@ -174,8 +176,9 @@ def test_unloading_lets_requests_finish_within_the_grace(engine: Engine) -> None
     assert [len(answers.completion(number).token_ids) for number in range(4)] == [3] * 4
 
 
+@ours
 def test_what_runs_beyond_the_grace_is_answered_at_once(engine: Engine) -> None:
-    held, answers = Held(engine), Answers()
+    held, answers = hold(engine), Answers()
     for number in range(3):
         submit(engine, answers, number)
     assert held.entered.wait(60)
@@ -191,12 +194,13 @@ def test_what_runs_beyond_the_grace_is_answered_at_once(engine: Engine) -> None:
     assert held.num_calls <= 2, "went on for nobody"
 
 
+@ours
 def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     make: Callable[..., Engine], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
     with running(make(watchdog_s=100.0)) as engine:
-        held, answers = Held(engine), Answers()
+        held, answers = hold(engine), Answers()
         submit(engine, answers, 0)
         submit(engine, answers, 1)
         assert held.entered.wait(60)
@@ -225,7 +229,14 @@ def test_nothing_is_left_of_an_engine_that_was_stopped(make: Callable[..., Engin
 
 
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:
-    metrics = counts_of_three(engine)
+    answers, metrics = Answers(), engine.metrics
+    for number in range(3):
+        submit(engine, answers, number, max_tokens=5)
+    answers.wait(3)
+    assert eventually(lambda: metrics.finish_reasons["length"] == 3)
+    assert metrics.num_prompt_tokens == 6
+    assert metrics.num_generated_tokens == 15
+    assert sum(metrics.time_to_first_token_s.counts) == 3
     assert sum(metrics.queue_time_s.counts) == 3
     assert sum(metrics.time_per_output_token_s.counts) == 3
     assert metrics.batch_size.sum == 15

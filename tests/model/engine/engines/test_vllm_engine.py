@@ -6,7 +6,6 @@ Against a real one the same scenarios run as for the other engines: ``pytest -m 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import (
-    CancelledError,
-    DeadlineError,
     EngineError,
     LoadError,
     OverloadedError,
@@ -32,9 +29,7 @@ from tests.support.driving import (
     LONG,
     Answers,
     Caller,
-    Clock,
     Completion,
-    counts_of_three,
     running,
     setup,
     submit,
@@ -71,6 +66,7 @@ def test_requests_share_the_engine_and_each_gets_its_own_tokens(engine: Engine) 
         assert completion.token_ids == tuple(range(first, first + length))
         assert completion.finish_reason == "length"
     assert engine.max_model_len == CONTEXT
+    assert engine.metrics.queue_time_s.sum == 4 * 0.5
     assert "vLLM 0" in engine.description
 
 
@@ -104,35 +100,6 @@ def test_a_stop_word_ends_the_request_in_vllm_too(engine: Engine, vllm: FakeVllm
     assert answers.completion(0).text == " 7 8 9 10"
     assert answers.completion(0).finish_reason == "stop"
     assert eventually(lambda: vllm.closed == [sequence])
-
-
-def test_callers_that_leave_free_their_places(engine: Engine, vllm: FakeVllm) -> None:
-    vllm.is_held, answers = True, Answers()
-    leaving = [submit(engine, answers, number) for number in range(4)]
-    engine.cancel(leaving)
-    for result in answers.wait(4).values():
-        assert isinstance(result, CancelledError)
-    vllm.is_held = False
-    submit(engine, answers, 4, max_tokens=8)
-    assert answers.completion(4).finish_reason == "length"
-    assert set(vllm.closed) <= set(leaving)
-    assert eventually(lambda: engine.thread.num_unfinished == 0)
-    assert eventually(lambda: engine.gauges["num_running"] == engine.gauges["num_waiting"] == 0)
-
-
-def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
-    engine: Engine, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vllm.held_after, answers, clock = 3, Answers(), Clock(monkeypatch)
-    soon = time.monotonic() + 60
-    partial = submit(engine, answers, 0, deadline_s=soon)
-    submit(engine, answers, 1, deadline_s=soon, fails_on_timeout=True)
-    assert eventually(lambda: len(partial.token_ids) == 3)
-    clock.ahead_s = 100
-    results = answers.wait(2)
-    assert answers.completion(0).finish_reason == "timeout"
-    assert answers.completion(0).token_ids == tuple(partial.token_ids)
-    assert isinstance(results[1], DeadlineError)
 
 
 def test_what_vllm_does_not_take_is_refused_by_name(engine: Engine) -> None:
@@ -218,7 +185,7 @@ class MayNotEnd:
 def test_where_vllm_dies_all_are_answered_and_the_process_ends(
     engine: Engine, vllm: FakeVllm, ended: threading.Event, log_lines: list[str]
 ) -> None:
-    vllm.is_held, answers = True, Answers()
+    vllm.held_after, answers = 0, Answers()
     for number in range(3):
         submit(engine, answers, number)
     assert eventually(lambda: engine.gauges["num_waiting"] == 3)
@@ -240,35 +207,16 @@ def test_an_idle_engine_notices_that_vllm_died(
     assert ended.wait(60)
 
 
-def test_unloading_finishes_what_runs_and_ends_vllm(engine: Engine, vllm: FakeVllm) -> None:
-    vllm.is_held, answers = True, Answers()
-    for number in range(3):
-        submit(engine, answers, number, max_tokens=3)
-    stopper = threading.Thread(target=engine.stop, args=(300.0,))
-    stopper.start()
-    assert eventually(lambda: not engine.is_healthy)
-    vllm.is_held = False
-    stopper.join(60)
-    assert [answers.completion(number).text for number in range(3)] == [" 7 8 9"] * 3
-    assert vllm.is_shut_down
-
-
 def test_what_does_not_finish_within_the_grace_is_answered(
     engine: VllmEngine, vllm: FakeVllm
 ) -> None:
-    vllm.is_held, answers = True, Answers()
+    vllm.held_after, answers = 0, Answers()
     submit(engine, answers, 0)
     engine.stop(0.1)
     assert isinstance(answers.wait(1)[0], OverloadedError)
     assert vllm.is_shut_down
     with pytest.raises(OverloadedError, match="the model is being unloaded"):
         engine.change_adapters(files("a"))
-
-
-def test_an_engine_counts_what_it_does(engine: Engine) -> None:
-    metrics = counts_of_three(engine)
-    assert metrics.queue_time_s.sum == 1.5
-    assert metrics.batch_size.sum == 15
 
 
 def files(*names: str) -> list[AdapterFile]:
