@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hf_triton.text_generation.sequence.source import Source
+from tests.support.architectures.configurations import tiny_config
 
 VOCAB_SIZE = 97
 CONTEXT = 128
@@ -70,22 +71,24 @@ CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("falcon", {"alibi": True}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
     "gpt_neox_japanese": ("gpt_neox_japanese", {}),  # views rows and heads of its cache as one
+    "deepseek": (  # keeps latents
+        "deepseek_v3",
+        {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+        },
+    ),
 }
 _FULL, _LINEAR = "full_attention", "linear_attention"
-LATENT = {  # DeepSeek V3
-    **_SHAPE,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 2,
-    "topk_group": 1,
-    "moe_intermediate_size": 16,
-    "first_k_dense_replace": 1,
-}
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("mamba", {"state_size": 8}),
     "mamba2": (
@@ -152,32 +155,6 @@ GPT_NEO = {
     "max_position_embeddings": CONTEXT,
     "attention_types": [[["global", "local"], 1]],
     "window_size": 24,  # longer than what is tried at load
-}
-# Models that do not run in flight, for random_model and random_encoder_decoder.
-RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
-XLSTM = {**RWKV, "hidden_size": 128, "embedding_dim": 128, "autocast_kernel_dtype": "float32"}
-GPT = {"vocab_size": VOCAB_SIZE, "n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}
-INDEXED = {  # DeepSeek V3.2
-    **LATENT,
-    "index_head_dim": 16,
-    "index_n_heads": 16,  # fewer, and all scores of a token are often 0: a tie
-    "index_topk": 24,
-}
-MINIMAX = {
-    **_SHAPE,
-    **_GROUPED,
-    "head_dim": 8,
-    "layer_types": [_LINEAR, _FULL],
-    "block_size": 16,
-    "num_local_experts": 4,
-}
-CPMANT = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "dim_head": 8,
-    "dim_ff": 64,
 }
 # Attends to the best blocks of 128 tokens, once there are more than two.
 MINIMAX_M3 = {
@@ -267,6 +244,13 @@ def random_encoder_decoder(model_type: str, **config: Any) -> Any:
             AutoConfig.for_model(model_type, **{"vocab_size": VOCAB_SIZE, **special, **config})
         )
     )
+
+
+def shrunk_model(model_type: str) -> Any:
+    """A decoder of the tiny configuration of a model type."""
+    from transformers import AutoModelForCausalLM
+
+    return with_large_weights(AutoModelForCausalLM.from_config(tiny_config(model_type)))
 
 
 def with_large_weights(model: Any) -> Any:

@@ -25,13 +25,11 @@ from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_adapters import read, save_adapter
 from tests.support.tiny_models import (
     BART,
-    LATENT,
     T5,
     VOCAB_SIZE,
     Asked,
     mixed_load,
     random_encoder_decoder,
-    random_model,
     reference,
     tiny_model,
 )
@@ -42,7 +40,7 @@ COMPILED = {"llama": "fused", "falcon-h1": "packed, states"}
 NOT_FUSED = {
     "llama": "packed",
     "gemma2": "packed",
-    "deepseek_v3": "cache",
+    "deepseek": "cache",
     "qwen3-next": "packed, states",
     "mamba": "packed, states",
 }
@@ -97,7 +95,7 @@ def check(engine: Engine, token: int, asked: list[Asked], expected: list[tuple[i
 
 
 def check_in_flight(name: str, runner: str) -> None:
-    model = random_model(name, **LATENT) if name == "deepseek_v3" else tiny_model(name)
+    model = tiny_model(name)
     asked = asked_for()
     expected = reference(model, asked, min_gap=0)
     token = poisoned(model, asked, expected)

@@ -21,12 +21,10 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, 
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import (
-    LATENT,
     T5,
     VOCAB_SIZE,
     Asked,
     random_encoder_decoder,
-    random_model,
     reference,
     tiny_model,
 )
@@ -38,7 +36,7 @@ MODELS: dict[str, tuple[str, Any]] = {
     "llama": ("fused", lambda: tiny_model("llama")),
     "gemma2": ("fused", lambda: tiny_model("gemma2", final_logit_softcapping=2.0)),
     "gptj": ("fused", lambda: tiny_model("gptj")),  # a parallel layer
-    "deepseek": ("cache", lambda: random_model("deepseek_v3", **LATENT)),
+    "deepseek": ("cache", lambda: tiny_model("deepseek")),
     "bloom": ("cache", lambda: tiny_model("bloom")),
     "falcon-h1": ("packed, states", lambda: tiny_model("falcon-h1")),
 }

@@ -18,7 +18,6 @@ from tests.support.tiny_models import (
     CACHED,
     CONTEXT,
     GPT_NEO,
-    LATENT,
     LLAMA4,
     PACKED,
     STATES,
@@ -62,6 +61,12 @@ def steps_of(
     return steps
 
 
+def check(name: str) -> None:
+    runner = "cache" if name in CACHED else "packed, states" if name in STATES else "packed"
+    model = tiny_model(name)
+    assert_mixed(steps_of(model, runner, varied_reference(model)))
+
+
 def recorded(engine: InFlightEngine) -> list[Step]:
     steps: list[Step] = []
     forward: Callable[[Step], torch.Tensor] = engine.runner.forward
@@ -86,40 +91,33 @@ def assert_mixed(steps: list[Step]) -> None:
 
 
 @pytest.mark.usefixtures("not_fused")
-@pytest.mark.parametrize("name", sorted(PACKED))
-def test_packed_runner_gives_generates_tokens(name: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "packed", varied_reference(model)))
+@pytest.mark.parametrize("name", [*PACKED, *STATES])
+def test_tokens_by_the_models_own_functions_are_generates(name: str) -> None:
+    check(name)
+
+
+@pytest.mark.parametrize("name", [*CACHED, *STATES])
+def test_tokens_of_what_keeps_more_than_keys_and_values_are_generates(name: str) -> None:
+    check(name)
 
 
 @pytest.mark.parametrize("storage_kind", ["pages"], indirect=True)
 @pytest.mark.parametrize("name", OWN_ATTENTION)
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_paged_runner_gives_generates_tokens(name: str, storage_kind: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "packed", varied_reference(model)))
+def test_tokens_by_varlen_attention_are_generates(name: str, storage_kind: str) -> None:
+    check(name)
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gpt2", "llama"])
 @pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True)
-def test_paged_runner_gives_generates_tokens_where_pages_are_few(
-    name: str, storage_kind: str
-) -> None:
+@pytest.mark.parametrize(
+    "name", ["gemma3", "gpt2", "llama", "falcon-h1", "lfm2", "mamba", "qwen3-next"]
+)
+def test_tokens_are_generates_where_pages_are_few(name: str, storage_kind: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
-    steps = steps_of(model, "packed", expected, max_model_len=56, at_first=len(ASKED))
+    runner = "packed, states" if name in STATES else "packed"
+    steps = steps_of(model, runner, expected, max_model_len=56, at_first=len(ASKED))
     assert any(s.num_preemptions for step in steps for s in step.decodes)
-
-
-@pytest.mark.parametrize("name", sorted(CACHED))
-def test_models_without_attention_interface_go_through_the_cache(name: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "cache", varied_reference(model)))
-
-
-def test_models_that_keep_latents_go_through_the_cache() -> None:
-    model = random_model("deepseek_v3", **LATENT)
-    assert_mixed(steps_of(model, "cache", varied_reference(model)))
 
 
 def test_a_local_window_follows_each_rows_position() -> None:
@@ -135,25 +133,3 @@ def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> 
     assert_mixed(steps_of(model, "packed", expected))
     for without in ({"attention_chunk_size": CONTEXT}, {"attn_temperature_tuning": False}):
         assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
-
-
-@pytest.mark.parametrize("name", sorted(STATES))
-def test_models_that_keep_states_are_packed(name: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "packed, states", varied_reference(model)))
-
-
-@pytest.mark.parametrize("storage_kind", ["few pages"], indirect=True)
-@pytest.mark.parametrize("name", ["falcon-h1", "lfm2", "mamba", "qwen3-next"])
-def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> None:
-    model = tiny_model(name)
-    expected = varied_reference(model)
-    steps = steps_of(model, "packed, states", expected, max_model_len=56, at_first=len(ASKED))
-    assert any(s.num_preemptions for step in steps for s in step.decodes)
-
-
-@pytest.mark.usefixtures("not_fused")
-@pytest.mark.parametrize("name", sorted(STATES))
-def test_models_that_keep_states_run_by_their_own_functions_elsewhere(name: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "packed, states", varied_reference(model)))

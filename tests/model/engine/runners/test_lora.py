@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, OverloadedError
@@ -21,10 +20,9 @@ from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.lora.linear import Matrices, RowAdapters, StepAdapters, attach
 from hf_triton.text_generation.lora.reading import AdapterReader
-from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
-from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
+from tests.support.tiny_models import Asked, mixed_load, shrunk_model, tiny_model
 from tests.support.triton import eventually
 
 # The layers of each of two adapters: attention alone; with other ranks, all and the head.
@@ -170,7 +168,7 @@ def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -
 
 def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) -> None:
     """Another sequence's adapter, or none, may have been there for the earlier ones."""
-    model = random_model("deepseek_v3", **LATENT)
+    model = tiny_model("deepseek")
     saved = {"late": save_adapter(model, tmp_path, r=4, target_modules=["kv_b_proj"])}
     with pytest.raises(LoadError, match=r"^adapters: .*kv_b_proj computes the keys and values"):
         attach(model, read(model, saved))
@@ -277,7 +275,7 @@ def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) 
 
 
 def test_an_adapter_of_a_router_that_is_read_past_is_refused(tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_config(tiny_config("longcat_flash"))
+    model = shrunk_model("longcat_flash")
     saved = {"late": save_adapter(model, tmp_path, r=2, target_modules=["classifier"])}
     with pytest.raises(LoadError, match=r"the layer around .*classifier multiplies its weight"):
         attach(model, read(model, saved))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine import own_logits
@@ -19,8 +18,7 @@ from hf_triton.text_generation.forward.paged.attention import plain_attention
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
-from tests.support.architectures.configurations import tiny_config
-from tests.support.tiny_models import tiny_model, with_large_weights
+from tests.support.tiny_models import shrunk_model, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -44,7 +42,7 @@ def test_a_runner_that_mixes_up_the_second_pages_of_rows_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mask_that_shows_short_rows_what_is_behind_them_is_refused(dtype: torch.dtype) -> None:
     """GIT puts places of images before a mask, of text too: it moves away from its columns."""
-    model = with_large_weights(AutoModelForCausalLM.from_config(tiny_config("git"))).to(dtype)
+    model = shrunk_model("git").to(dtype)
     with torch.no_grad():
         for layer in model.git.encoder.layer:
             layer.attention.self.query.weight.mul_(3)  # so that a column of zeros changes little
