@@ -424,10 +424,3 @@ def test_a_chat_goes_on_within_a_page_and_a_kept_state_gives_its_pages_up() -> N
     assert engine.run(sequence([*range(40), *first.token_ids, 3])) == [52]
     assert engine.run(sequence([7] * 80, 60)) == [0]  # takes all pages
     assert engine.run(sequence([*range(40), *first.token_ids, 4])) == [0]
-
-
-def test_a_snapshot_is_left_at_the_end_of_the_last_page_in_common() -> None:
-    engine = StateEngine()
-    system = list(range(41))
-    assert engine.run(*(sequence([*system, 50 + tail]) for tail in range(2))) == [0, 0]
-    assert engine.run(sequence([*system, 60, 61])) == [32]
