@@ -134,17 +134,6 @@ def test_a_token_that_the_model_lacks_is_its_prompts_own_error(loaded: LoadedMod
         loaded.reader.tokenize("")
 
 
-def test_broken_weights_are_one_line(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "tiny").mkdir()
-    for file in (folder.parents[1] / "weights").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
-    with pytest.raises(LoadError) as raised:
-        load_engine(served(tmp_path / "tiny", model=".."), CPU, 1)
-    assert str(raised.value).startswith(f"{tmp_path}: model.safetensors: Error while ")
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize(
     "models_own, tokenizers_own, expected",
     [

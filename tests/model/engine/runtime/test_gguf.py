@@ -16,9 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.own_environment import lacks
-from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.text_generation.generation_loading import load_parts
-from tests.support.fake_hub import FakeHub, Repository, ask_from_here, running_hub
 from tests.support.served_models import served_model
 from tests.support.triton import DEMO_MODEL
 
@@ -167,21 +165,3 @@ def test_a_file_that_can_not_be_read_is_one_line(
     path.unlink()
     with pytest.raises(LoadError, match="No such file"):
         parts_of(path)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    with running_hub() as hub:
-        ask_from_here(hub, monkeypatch, tmp_path / "no token")
-        yield hub
-
-
-def test_the_server_downloads_the_one_file_that_is_asked_for(hub: FakeHub, tmp_path: Path) -> None:
-    weights = b"w" * 1000
-    hub.repositories["org/tiny"] = Repository({"q4.gguf": weights, "q8.gguf": weights + b"8"})
-    served = served_model(tmp_path / "m", model="org/tiny", gguf_file="q4.gguf")
-    for _ in range(2):  # the second time from the cache
-        folder = model_files(served)
-        assert [path.name for path in folder.iterdir()] == ["q4.gguf"]
-    with pytest.raises(LoadError, match=r"its GGUF files are q4\.gguf, q8\.gguf$"):
-        model_files(served_model(tmp_path / "n", model="org/tiny", gguf_file="q5.gguf"))

@@ -131,14 +131,6 @@ def test_files_are_downloaded_into_the_models_own_cache_with_one_line(
     assert log_lines == ["I tiny: downloading org/tiny"]
 
 
-def test_a_complete_cache_asks_the_hub_nothing(hub: FakeHub, tmp_path: Path) -> None:
-    files = model_files(served(tmp_path))
-    hub.paths.clear()
-    hub.fails = True
-    assert model_files(served(tmp_path)) == files
-    assert hub.paths == []
-
-
 @pytest.mark.parametrize("revision", ["v1", COMMIT])
 def test_a_revision_is_downloaded_and_cached(hub: FakeHub, tmp_path: Path, revision: str) -> None:
     files = model_files(served(tmp_path, revision=revision))
@@ -148,6 +140,16 @@ def test_a_revision_is_downloaded_and_cached(hub: FakeHub, tmp_path: Path, revis
     assert hub.paths == []
     model_files(served(tmp_path))
     assert hub.paths != [], "another revision is not taken from the cache"
+
+
+def test_the_gguf_file_that_is_asked_for_is_downloaded(hub: FakeHub, tmp_path: Path) -> None:
+    weights = b"w" * 1000
+    hub.repositories["org/tiny"] = Repository({"q4.gguf": weights, "q8.gguf": weights + b"8"})
+    for _ in range(2):  # the second time from the cache
+        folder = model_files(served(tmp_path, gguf_file="q4.gguf"))
+        assert [path.name for path in folder.iterdir()] == ["q4.gguf"]
+    with pytest.raises(LoadError, match=r"its GGUF files are q4\.gguf, q8\.gguf$"):
+        model_files(served(tmp_path / "n", gguf_file="q5.gguf"))
 
 
 def test_other_frameworks_weights_are_left_out(hub: FakeHub, tmp_path: Path) -> None:
