@@ -4,6 +4,7 @@ options and requests change of what a model's files say (test_saved_models.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,12 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(PROMPTED, tmp_path_factory.mktemp("sentences"))
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
+    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -58,11 +58,6 @@ def test_masks_of_texts_in_one_batch_are_filled_as_in_transformers(
         assert_same(written(reply), expected)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("filler"))
-
-
 def test_five_predictions_are_answered_unless_the_request_says_otherwise(
     server: StubServer, model: Path
 ) -> None:

@@ -149,11 +149,6 @@ def test_questions_in_one_batch_are_answered_as_in_transformers(kind: str, tmp_p
         assert_same(answers(reply), reference(**one))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("reader"))
-
-
 @pytest.mark.parametrize(
     "options",
     [

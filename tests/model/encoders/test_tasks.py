@@ -5,17 +5,14 @@ request leaves out, a client's batch has a row for each request, flat JSON is ta
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import transformers
-from stub_server import StubServer
 from triton_python_backend_utils import TritonModelException
 
 from hf_triton.encoder.options import EncoderOptions
@@ -24,12 +21,12 @@ from hf_triton.question_answering.options import Options as QuestionAnswering
 from hf_triton.text_classification.options import Options as TextClassification
 from hf_triton.token_classification.options import Options as TokenClassification
 from hf_triton.zero_shot_classification.options import Options as ZeroShot
+from tests.model.encoders.conftest import Servers
 from tests.model.encoders.ensemble_stub import close
 from tests.model.encoders.tasks import COLUMNS, MODELS, REQUESTS, model_of
 from tests.support.served_encoder import outputs_of, refused, request, rows, served
 from tests.support.tiny_encoders import tiny_encoder
 
-Servers = Callable[[str], StubServer]
 EMBED, CLASSIFY, MASK = "feature-extraction", "text-classification", "fill-mask"
 ZERO_SHOT, TAG, READ = "zero-shot-classification", "token-classification", "question-answering"
 FAR = "a cat " * 80  # 162 tokens
@@ -37,23 +34,6 @@ FAR = "a cat " * 80  # 162 tokens
 
 def _short(value: object) -> str:
     return str(value)[:40]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return cache(lambda task: model_of(task, tmp_path_factory.mktemp(task)))
-
-
-@pytest.fixture(scope="module")
-def servers(
-    models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
-    with ExitStack() as stack:
-        yield cache(
-            lambda task: stack.enter_context(
-                served(tmp_path_factory.mktemp("served"), task, models(task))
-            )
-        )
 
 
 WRONG_READS: list[tuple[dict[str, Any], str]] = [

@@ -15,16 +15,12 @@ from wire import Reply
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.text_classification.classification import default_function
 from tests.model.encoders.tasks import labelled, model_of
-from tests.support.served_encoder import outputs_of, pipeline, request, served
+from tests.support.served_encoder import assert_same, outputs_of, pipeline, request, served
 from tests.support.tiny_encoders import texts
 
 TASK = "text-classification"
 TEXTS = texts(9)
 PAIRS = list(zip(texts(7, longest=40), texts(7, longest=40, seed=5)[::-1], strict=True))
-
-
-def classifier(folder: Path, **config: Any) -> Path:
-    return model_of(TASK, folder / "model", **config)
 
 
 def ranked(reply: Reply) -> list[dict[str, Any]]:
@@ -34,12 +30,6 @@ def ranked(reply: Reply) -> list[dict[str, Any]]:
     scores = outputs["score"].tolist()
     pairs = zip(reply.texts("label"), scores, strict=True)
     return [{"label": label, "score": score} for label, score in pairs]
-
-
-def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    assert [one["label"] for one in got] == [one["label"] for one in expected]
-    scores = [one["score"] for one in expected]
-    np.testing.assert_allclose([one["score"] for one in got], scores, atol=1e-4)
 
 
 def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
@@ -66,7 +56,7 @@ def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
     ids=["single-label", "multi-label", "regression", "reranker", "one-number"],
 )
 def test_the_function_is_the_problem_types(config: dict[str, Any], tmp_path: Path) -> None:
-    model = classifier(tmp_path, **config)
+    model = model_of(TASK, tmp_path / "model", **config)
     reference = pipeline(TASK, model)
     with served(tmp_path, TASK, model) as server:
         for text in TEXTS[:3]:
@@ -83,11 +73,6 @@ def test_the_activation_that_older_releases_saved_is_followed() -> None:
     saved: dict[str, Any] = {"sbert_ce_default_activation_function": name, "num_labels": 1}
     config = transformers.PretrainedConfig(**saved)
     assert isinstance(default_function(config, SentenceFiles(Path())), torch.nn.Identity)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classifier(tmp_path_factory.mktemp("classifier"))
 
 
 def test_one_label_is_answered_unless_more_are_asked_for(server: StubServer) -> None:

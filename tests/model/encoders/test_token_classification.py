@@ -79,11 +79,6 @@ def test_offsets_are_right_where_tokens_hold_bytes_or_spaces(kind: str, tmp_path
             assert_same(written(server.infer(asked)), expected)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("tagger"), **LABELS)
-
-
 @pytest.mark.parametrize("stride, strategy", [(0, "simple"), (1, "first"), (40, "max")])
 def test_windows_of_a_long_text_are_merged_as_in_transformers(
     stride: int, strategy: str, server: StubServer, model: Path

@@ -53,11 +53,6 @@ def test_texts_of_one_batch_score_as_in_transformers(server: StubServer, model: 
         assert_same(one, reference(text, LABELS, **way))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_of(TASK, tmp_path_factory.mktemp("nli"))
-
-
 @pytest.mark.parametrize("labels", ["food, Paris ,, a cat", "größe, 猫", "food"])
 def test_one_text_is_a_list_of_labels_and_one_label_weighed_against_its_contradiction(
     labels: str, server: StubServer, model: Path
