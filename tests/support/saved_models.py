@@ -19,6 +19,7 @@ import transformers
 
 from tests.support.installed import environment_with, run_in
 from tests.support.tiny_encoders import tiny_tokenizer
+from tests.support.tiny_models import T5_SHAPE
 
 ANSWERS = Path(__file__).with_name("saved_answers.json")
 REQUIREMENTS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0")
@@ -33,15 +34,7 @@ _SHAPE = {
     "max_position_embeddings": 256,
 }
 _DECODER = {**_SHAPE, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
-_T5 = {
-    "d_model": _HIDDEN,
-    "d_kv": 8,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
-    "pad_token_id": 0,
-}
+_T5 = {**T5_SHAPE, "decoder_start_token_id": 0, "pad_token_id": 0}
 _SHAPES = {"bert": _SHAPE, "qwen3": _DECODER, "t5": _T5, "mt5": _T5}
 TEXTS = ("the cat sat", "Paris is THE capital", "a dog ran to the big red house . good")
 LONG = "the cat never sat on a green mat , it ran and ran to the old house of Peter ? " * 2

@@ -183,16 +183,9 @@ PHI3_LONG = {
         "long_factor": [4.0] * 4,
     },
 }
-T5 = {
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_heads": 4,
-    "feed_forward_proj": "gated-gelu",
-    "tie_word_embeddings": False,
-}
-BART = {
+T5_SHAPE = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 = {**T5_SHAPE, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+BART_SHAPE = {
     "d_model": 32,
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
@@ -201,9 +194,9 @@ BART = {
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "max_position_embeddings": 64,
-    "bos_token_id": 3,
-    "forced_eos_token_id": 1,  # the last token of every output, as in BART's own checkpoints
 }
+# The last token of every output is forced, as in BART's own checkpoints.
+BART = {**BART_SHAPE, "bos_token_id": 3, "forced_eos_token_id": 1}
 
 
 @dataclass(frozen=True)
@@ -216,10 +209,16 @@ class Asked:
     lora_name: str | None = None
 
 
-def tiny_model(name: str, **changes: Any) -> Any:
-    """The model of an entry of PACKED, CACHED or STATES, float32, in evaluation mode."""
+def tiny_values(name: str) -> tuple[str, dict[str, Any]]:
+    """The model type and configuration of an entry of PACKED, CACHED or STATES."""
     model_type, differences = {**PACKED, **CACHED, **STATES}[name]
-    return random_model(model_type, **{**_SHAPE, **differences, **changes})
+    return model_type, {**_SHAPE, **differences}
+
+
+def tiny_model(name: str, **changes: Any) -> Any:
+    """The model of an entry, float32, in evaluation mode."""
+    model_type, values = tiny_values(name)
+    return random_model(model_type, **{**values, **changes})
 
 
 def random_model(model_type: str, **config: Any) -> Any:

@@ -19,23 +19,10 @@ from hf_triton.encoder.texts.encoding import Encoding, set_padding
 from hf_triton.runtime.trial import RunnerSpec
 from tests.support.served_encoder import outputs_of, request, served
 from tests.support.tiny_encoders import CONTEXT, texts, tiny_tokenizer
-from tests.support.tiny_models import with_large_weights
+from tests.support.tiny_models import tiny_values, with_large_weights
 
 TASK, AUTO_CLASS = "text-classification", "AutoModelForSequenceClassification"
 TEXTS = texts(9)
-SHAPE = {
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": CONTEXT,
-    "num_key_value_heads": 2,
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama": SHAPE,
-    "mistral": {**SHAPE, "sliding_window": 8},
-    "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": CONTEXT},
-}
 
 
 def classifier(folder: Path, kind: str, more: int = 0, pads: str | None = None, **own: Any) -> Path:
@@ -43,9 +30,8 @@ def classifier(folder: Path, kind: str, more: int = 0, pads: str | None = None, 
     tokenizer = tiny_tokenizer("distilbert")
     tokenizer.pad_token = pads
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, **own}
-    config = transformers.AutoConfig.for_model(
-        kind, vocab_size=len(tokenizer) + more, num_labels=3, **{**SHAPES[kind], **special}
-    )
+    sizes = {"vocab_size": len(tokenizer) + more, "num_labels": 3}
+    config = transformers.AutoConfig.for_model(kind, **{**tiny_values(kind)[1], **special, **sizes})
     torch.manual_seed(7)
     model = with_large_weights(getattr(transformers, AUTO_CLASS).from_config(config))
     model.save_pretrained(folder)
@@ -70,7 +56,7 @@ def answers(folder: Path, model: Path, **keys: Any) -> list[Any]:
     return [outputs_of(reply)["logits"] for reply in replies]
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
 def test_a_classifier_without_padding_classifies_by_the_last_token(
     kind: str, tmp_path: Path
 ) -> None:

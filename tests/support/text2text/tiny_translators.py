@@ -14,6 +14,8 @@ from typing import Any
 import sentencepiece
 import torch
 
+from tests.support.tiny_models import BART_SHAPE, T5_SHAPE, with_large_weights
+
 _SENTENCE = """
 the cat sat on a mat and dogs run in park while birds sing of hello world summer rain fell slowly
 over green hills where old friends met again
@@ -29,26 +31,9 @@ SUMMARY: dict[str, Any] = {
     "length_penalty": 2.0,
     "early_stopping": True,
 }
-_BART_SHAPE = {
-    "d_model": 32,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": CONTEXT,
-    "tie_word_embeddings": False,  # tied, such models mostly repeat the last token
-}
-_T5_SHAPE = {
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_heads": 4,
-    "n_positions": CONTEXT,
-    "tie_word_embeddings": False,
-}
+_UNTIED = {"tie_word_embeddings": False}  # tied, such models mostly repeat the last token
+_BART = {**BART_SHAPE, **_UNTIED, "max_position_embeddings": CONTEXT}
+_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
 def texts() -> list[str]:
@@ -77,12 +62,9 @@ def _save_model(
 ) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 
-    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(model_type, **config))
-    generator = torch.Generator().manual_seed(0)
+    made = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(model_type, **config))
+    model = with_large_weights(made)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3, generator=generator)
         # Most of a tiny vocabulary are languages: let outputs be words all the same.
         model.get_output_embeddings().weight[num_words:] *= 0.01
     special = {key: config[key] for key in config if key.endswith("_token_id")}
@@ -125,7 +107,9 @@ def _t5(folder: Path) -> _Family:
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     tokenizer = T5Tokenizer(vocab=[*special, *pieces], extra_ids=0)
     config = {
-        **_T5_SHAPE,
+        **T5_SHAPE,
+        **_UNTIED,
+        "n_positions": CONTEXT,
         "pad_token_id": 0,
         "eos_token_id": 1,
         "decoder_start_token_id": 0,
@@ -162,19 +146,8 @@ def _bart(folder: Path) -> _Family:
         unk_token="<unk>",
         model_max_length=CONTEXT,
     )
-    config = {
-        **_BART_SHAPE,
-        "bos_token_id": 0,
-        "pad_token_id": 1,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 2,
-    }
-    return (
-        tokenizer,
-        "bart",
-        config,
-        {"forced_bos_token_id": 0, "forced_eos_token_id": 2, **SUMMARY},
-    )
+    own = {"forced_bos_token_id": 0, "forced_eos_token_id": 2, **SUMMARY}
+    return tokenizer, "bart", {**_BART, **_IDS}, own
 
 
 def _marian(folder: Path) -> _Family:
@@ -193,7 +166,7 @@ def _marian(folder: Path) -> _Family:
     )
     pad = len(tokens) - 1
     config = {
-        **_BART_SHAPE,
+        **_BART,
         "eos_token_id": 0,
         "pad_token_id": pad,
         "decoder_start_token_id": pad,
@@ -222,7 +195,7 @@ def _m2m100(folder: Path) -> _Family:
     )
     size = 1 + max(tokenizer.lang_code_to_id.values())
     own = {"max_length": 30, "num_beams": 5, "early_stopping": True}
-    return tokenizer, "m2m_100", {**_BART_SHAPE, **_FAIRSEQ, "vocab_size": size}, own
+    return tokenizer, "m2m_100", {**_BART, **_IDS, "vocab_size": size}, own
 
 
 def _mbart(folder: Path) -> _Family:
@@ -231,7 +204,7 @@ def _mbart(folder: Path) -> _Family:
 
     tokenizer = MBartTokenizer(vocab=_unigram(folder))
     start = tokenizer.lang_code_to_id["ro_RO"]
-    config = {**_BART_SHAPE, **_FAIRSEQ, "decoder_start_token_id": start}
+    config = {**_BART, **_IDS, "decoder_start_token_id": start}
     return tokenizer, "mbart", config, {"max_length": 30, "num_beams": 5}
 
 
@@ -239,7 +212,7 @@ def _mbart50(folder: Path) -> _Family:
     from transformers import MBart50Tokenizer
 
     tokenizer = MBart50Tokenizer(vocab=_unigram(folder))
-    return tokenizer, "mbart", {**_BART_SHAPE, **_FAIRSEQ}, {"max_length": 30, "num_beams": 5}
+    return tokenizer, "mbart", {**_BART, **_IDS}, {"max_length": 30, "num_beams": 5}
 
 
 def _nllb(folder: Path) -> _Family:
@@ -252,20 +225,8 @@ def _nllb(folder: Path) -> _Family:
         vocab={token: number for number, token in enumerate(tokens)},
         merges=merges,
     )
-    return (
-        tokenizer,
-        "m2m_100",
-        {**_BART_SHAPE, **_FAIRSEQ, "max_position_embeddings": 128},
-        {"max_length": 30},
-    )
-
-
-_FAIRSEQ: dict[str, Any] = {
-    "bos_token_id": 0,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
+    config = {**_BART, **_IDS, "max_position_embeddings": 128}
+    return tokenizer, "m2m_100", config, {"max_length": 30}
 
 
 def _unigram(folder: Path) -> list[tuple[str, float]]:
