@@ -16,20 +16,25 @@ VOCABULARY = 420
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
-def byte_level() -> tokenizers.Tokenizer:
-    """RoBERTa's kind: BPE over bytes; a character may be several tokens."""
+def of_bytes(learned: list[str], size: int, special: list[str]) -> tokenizers.Tokenizer:
+    """BPE over bytes; a character may be several tokens."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.train_from_iterator(
-        [*texts(200), *(f"{word} {word.title()}" for word in WORDS)],
-        trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
-            special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    made.train_from_iterator(learned, trainer)
+    return made
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """RoBERTa's kind."""
+    learned = [*texts(200), *(f"{word} {word.title()}" for word in WORDS)]
+    made = of_bytes(learned, VOCABULARY, SPECIAL)
     made.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
     )

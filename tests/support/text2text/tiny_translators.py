@@ -14,6 +14,7 @@ from typing import Any
 import sentencepiece
 import torch
 
+from tests.support.other_tokenizers import of_bytes
 from tests.support.tiny_models import BART_SHAPE, T5_SHAPE, with_large_weights
 
 _SENTENCE = """
@@ -122,19 +123,10 @@ def _t5(folder: Path) -> _Family:
 
 
 def _bart(folder: Path) -> _Family:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator([" ".join(WORDS)] * 9, trainer)
+    backend = of_bytes([" ".join(WORDS)] * 9, 320, ["<s>", "<pad>", "</s>", "<unk>"])
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

@@ -36,6 +36,7 @@ from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Following, Grammar
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.support.driving import Caller, NumberTokenizer
+from tests.support.other_tokenizers import of_bytes
 from tests.support.triton import eventually
 from tests.unit.requests.test_request import READER
 from tests.unit.sampling.test_grammar_processes import Told
@@ -91,15 +92,8 @@ def fits(constraint: Constraint, text: str) -> bool:
 
 
 def byte_level() -> Any:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+    made = of_bytes(TEXTS, 320, ["<end>"])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
 
 
 def sentencepiece() -> Any:
