@@ -48,6 +48,7 @@ class Caller:
 
     request_id: str = ""
     responses: list[dict[str, list[Any]]] = field(default_factory=list)
+    arrays: Mapping[str, Array] = field(default_factory=dict)  # of the last response
     error: Exception | None = None
     is_gone: bool = False
     done: threading.Event = field(default_factory=threading.Event)
@@ -57,6 +58,7 @@ class Caller:
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         assert not self.done.is_set(), "answered twice"
         self.responses.append({name: array.tolist() for name, array in outputs.items()})
+        self.arrays = outputs
         if final:
             self.done.set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,32 +24,9 @@ from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs, Update
 from tests.support.driving import NumberTokenizer
+from tests.support.intake_driver import Caller
 
 ALL = frozenset(OUTPUTS)
-
-
-class Recorder:
-    """A responder that keeps what it is given."""
-
-    request_id = "7"
-
-    def __init__(self) -> None:
-        self.responses: list[tuple[dict[str, Any], bool]] = []
-        self.errors: list[Exception] = []
-        self.arrays: Mapping[str, Any] = {}  # of the last response
-
-    def send(self, outputs: Mapping[str, Any], *, final: bool) -> None:
-        assert not self.errors
-        assert not any(final for _, final in self.responses)
-        self.arrays = outputs
-        plain = {name: array.tolist() for name, array in outputs.items()}
-        self.responses.append((plain, final))
-
-    def fail(self, error: Exception) -> None:
-        self.errors.append(error)
-
-    def is_cancelled(self) -> bool:
-        return False
 
 
 def described(token_id: int) -> dict[str, Any]:
@@ -70,7 +46,7 @@ class Asked:
         describe: Describe = described,
         call: Any = None,
     ) -> None:
-        self.responder = Recorder()
+        self.responder = Caller()
         self.closed: list[Answer] = []
         self.choices = [Choice("", [1] * (7 + row)) for row in range(rows) for _ in range(n)]
         self.answer = Answer(
@@ -96,7 +72,7 @@ class Asked:
 
     @property
     def texts(self) -> list[Any]:
-        return [outputs["text_output"] for outputs, _ in self.responder.responses]
+        return [outputs["text_output"] for outputs in self.responder.responses]
 
 
 def test_a_whole_answer_is_one_response_when_all_choices_are_done() -> None:
@@ -105,8 +81,8 @@ def test_a_whole_answer_is_one_response_when_all_choices_are_done() -> None:
         asked.news(number, 3, number, end="length")
         assert asked.responder.responses == []
     asked.news(3, 8, end="stop")
-    ((outputs, final),) = asked.responder.responses
-    assert final
+    (outputs,) = asked.responder.responses
+    assert asked.responder.done.is_set()
     assert outputs["text_output"] == [[b" 3 0", b" 3 1"], [b" 3 2", b" 8"]]
     assert outputs["finish_reason"] == [[b"length", b"length"], [b"length", b"stop"]]
     assert outputs["num_input_tokens"] == [[7], [8]]
@@ -114,7 +90,7 @@ def test_a_whole_answer_is_one_response_when_all_choices_are_done() -> None:
     assert outputs["cumulative_logprob"] == [[-1.0, -1.0], [-1.0, -0.5]]
     assert asked.closed == [asked.answer]
     asked.answer.fail(RuntimeError("late"))
-    assert asked.responder.errors == []
+    assert asked.responder.error is None
 
 
 def test_a_stream_sends_each_piece_and_the_final_flag_with_the_last() -> None:
@@ -122,10 +98,11 @@ def test_a_stream_sends_each_piece_and_the_final_flag_with_the_last() -> None:
     asked.choices[0].prefix = "Say:"
     asked.news(0, 3)
     asked.news(0, 4, 5)
+    assert not asked.responder.done.is_set()
     asked.news(0, 6, end="length")
     assert asked.texts == [[b"Say: 3"], [b" 4 5"], [b" 6"]]
-    assert [final for _, final in asked.responder.responses] == [False, False, True]
-    outputs = [outputs for outputs, _ in asked.responder.responses]
+    assert asked.responder.done.is_set()
+    outputs = asked.responder.responses
     assert [one["num_output_tokens"] for one in outputs] == [[1], [2], [1]]
     assert [one["finish_reason"] for one in outputs] == [[b""], [b""], [b"length"]]
     assert [one["cumulative_logprob"] for one in outputs] == [[-0.5], [-1.5], [-2.0]]
@@ -141,8 +118,8 @@ def test_a_stream_without_text_waits_but_an_end_is_told() -> None:
     assert asked.responder.responses == []
     asked.answer.take(Update(asked.sequences[0], [], [], "", "timeout", None))
     asked.answer.flush()
-    ((outputs, final),) = asked.responder.responses
-    assert final
+    (outputs,) = asked.responder.responses
+    assert asked.responder.done.is_set()
     assert (outputs["text_output"], outputs["num_output_tokens"]) == ([b""], [1])
 
 
@@ -177,7 +154,7 @@ def test_a_streams_choices_come_side_by_side() -> None:
     asked.news(0, 3, end="length")
     asked.news(1, 5, end="length")
     assert asked.texts == [[b"", b" 4"], [b" 3", b""], [b"", b" 5"]]
-    reasons = [outputs["finish_reason"] for outputs, _ in asked.responder.responses]
+    reasons = [outputs["finish_reason"] for outputs in asked.responder.responses]
     assert reasons == [[b"", b""], [b"length", b""], [b"length", b"length"]]
 
 
@@ -188,7 +165,7 @@ def test_an_error_answers_once_and_nothing_follows() -> None:
     asked.answer.take(Update(asked.sequences[1], [], [], None, "error", error))
     asked.news(0, 4, end="length")
     asked.answer.fail(RuntimeError("again"))
-    assert asked.responder.errors == [error]
+    assert asked.responder.error is error
     assert asked.texts == [[b" 3", b""]]
     assert asked.closed == [asked.answer]
 
@@ -204,7 +181,7 @@ def test_an_answer_that_cannot_be_made_is_an_error(streams: bool) -> None:
     with pytest.raises(ValueError, match="no such token"):
         asked.news(0, 3, end="length")
     asked.answer.fail(error)
-    assert asked.responder.errors == [error]
+    assert asked.responder.error is error
     assert asked.closed == [asked.answer]
 
 
@@ -228,7 +205,7 @@ def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
     sequence.prompt_logprobs += [TokenLogprobs(-2.5, 3), TokenLogprobs(-0.5, 1, ((9, -1.5, 2),))]
     asked.news(0, 3)
     asked.news(0, 8, end="length")
-    (first, _), (last, _) = asked.responder.responses
+    first, last = asked.responder.responses
     begin, *others = json.loads(first["prompt_logprobs"][0])
     assert begin == {"4": {"logprob": None, "rank": None, "decoded_token": "4"}}
     assert [list(other) for other in others] == [["5"], ["6", "9"]]
@@ -243,7 +220,7 @@ def test_a_text_that_an_encoder_has_read_is_told_when_the_engine_has_forgotten_i
     asked = Asked()
     asked.sequences[0].continues_prompt = False
     asked.news(0, 3, end="length")
-    [(outputs, _)] = asked.responder.responses
+    [outputs] = asked.responder.responses
     assert outputs["prompt_token_ids"] == [b"[1, 1, 1, 1, 1, 1, 1]"]
 
 
@@ -253,7 +230,7 @@ def test_reused_tokens_are_told_to_whom_they_belong() -> None:
         asked = Asked()
         asked.sequences[0].cache_salt, asked.sequences[0].num_reused_tokens = salt, 12
         asked.news(0, 3, end="length")
-        [(outputs, _)] = asked.responder.responses
+        [outputs] = asked.responder.responses
         assert outputs["num_cached_tokens"] == [expected]
 
 
@@ -295,7 +272,7 @@ def test_the_tokens_of_a_reasoning_are_counted_for_each_choice() -> None:
     for token_id in (50, 1, 2, 51, 50):
         asked.news(0, token_id)
     asked.news(1, 4, 5, end="stop")
-    told = [outputs["chat_format"][0].decode() for outputs, _ in asked.responder.responses]
+    told = [outputs["chat_format"][0].decode() for outputs in asked.responder.responses]
     assert [read_counts(text) for text in told] == [[], [1, 0], *[[2, 0]] * 4]
     assert read_format(told[-1]) == ChatFormat(reasoning="think")
 
@@ -312,7 +289,7 @@ def test_only_marks_that_are_tokens_are_counted_by() -> None:
 
 def test_an_answer_to_a_sound_that_cannot_be_made_is_an_error() -> None:
     sound: Any = SimpleNamespace(finish_reason="stop", text="", segments=[float("nan")])
-    responder: Any = Recorder()
+    responder = Caller()
     closed: list[Exception | None] = []
     answer = SoundAnswer(
         responder,
@@ -326,4 +303,4 @@ def test_an_answer_to_a_sound_that_cannot_be_made_is_an_error() -> None:
     with pytest.raises(EngineError, match=NO_NUMBERS) as raised:
         answer.flush()
     answer.fail(raised.value)
-    assert responder.errors == closed == [raised.value]
+    assert [responder.error] == closed == [raised.value]
