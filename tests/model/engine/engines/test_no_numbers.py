@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +164,23 @@ def test_nobody_reads_beside_an_adapter_what_is_no_number(tmp_path: Path) -> Non
 
 
 @pytest.mark.threat("no-numbers")
-@pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])
-@pytest.mark.parametrize("family", _ENCODER_DECODERS)
-def test_nobody_reads_of_a_source_what_is_no_number(family: str, kind: type[Engine]) -> None:
-    model, asked = random_encoder_decoder(family, **_ENCODER_DECODERS[family]), mixed_load(8)
-    expected = [tokens[1:] for tokens in reference(model, asked, min_gap=0)]
+@pytest.mark.parametrize(
+    "family, kind",
+    [("llama", GenerateEngine), *product(_ENCODER_DECODERS, (InFlightEngine, GenerateEngine))],
+)
+def test_nobody_reads_of_a_prompt_or_a_source_what_is_no_number(
+    family: str, kind: type[Engine]
+) -> None:
+    has_source = family in _ENCODER_DECODERS
+    if has_source:
+        model = random_encoder_decoder(family, **_ENCODER_DECODERS[family])
+    else:
+        model = tiny_model(family)
+    asked = mixed_load(8)
+    expected = [tokens[has_source:] for tokens in reference(model, asked, min_gap=0)]
     token = poisoned(model, asked, expected)
-    with running(kind(setup(model, eos=[1], max_num_seqs=4))) as engine:
+    eos = [1] if has_source else []
+    with running(kind(setup(model, eos=eos, max_num_seqs=4))) as engine:
         check(engine, token, asked, expected)
 
 
@@ -184,15 +195,6 @@ def test_beams_are_searched_on_without_it() -> None:
         found, failed = answered(engine, asked, [Asked([token, 5, 6], 5)], **beams)
     assert found == expected
     assert [str(error) for error in failed] == [NO_NUMBERS]
-
-
-@pytest.mark.threat("no-numbers")
-def test_generate_goes_on_without_it() -> None:
-    model, asked = tiny_model("llama"), mixed_load(6)
-    expected = reference(model, asked, min_gap=0)
-    token = poisoned(model, asked, expected)
-    with running(GenerateEngine(setup(model, max_num_seqs=4))) as engine:
-        check(engine, token, asked, expected)
 
 
 @pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])

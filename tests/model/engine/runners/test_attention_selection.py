@@ -53,21 +53,6 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_selection, "difference", on_the_cpu)
 
 
-def agrees(attend: Attend, case: AttentionCase) -> bool:
-    return difference(attend, case, CPU) <= TOLERANCE[case.dtype]
-
-
-@pytest.mark.parametrize("name", TAKEN)
-def test_varlen_attn_is_given_what_it_takes(name: str) -> None:
-    assert agrees(varlen_attention, CASES[name])
-
-
-@pytest.mark.parametrize("name", ["softcap", "sinks"])
-def test_what_varlen_attn_does_not_take_is_not_left_out(name: str) -> None:
-    with pytest.raises(NotImplementedError, match="it takes no soft caps, no chunks and no sinks"):
-        difference(varlen_attention, CASES[name], CPU)
-
-
 def test_other_sizes_of_pages_and_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="heads of keys and values alike"):
         difference(varlen_attention, replace(PLAIN, value_dim=32), CPU)
@@ -131,16 +116,24 @@ def flash_2(
     return flash(q, k, v, cu_seqlens_q, *longest, *more)[0]
 
 
-@pytest.mark.parametrize("function", [flash, flash_2])
+FLASH = flash_attention(flash)
+
+
+@pytest.mark.parametrize("attend", [varlen_attention, FLASH, flash_attention(flash_2)])
 @pytest.mark.parametrize("name", TAKEN)
-def test_flash_attention_is_given_what_it_takes(name: str, function: Callable[..., Any]) -> None:
-    assert agrees(flash_attention(function), CASES[name])
+def test_each_is_given_what_it_takes(name: str, attend: Attend) -> None:
+    assert difference(attend, CASES[name], CPU) <= TOLERANCE[CASES[name].dtype]
 
 
-@pytest.mark.parametrize("name, what", [("softcap", "softcap"), ("sinks", "s_aux")])
-def test_what_a_function_does_not_take_is_not_left_out(name: str, what: str) -> None:
+@pytest.mark.parametrize("attend, name, what", [
+    (varlen_attention, "softcap", "soft caps, no chunks and no sinks"),
+    (varlen_attention, "sinks", "soft caps, no chunks and no sinks"),
+    (FLASH, "softcap", "softcap"),
+    (FLASH, "sinks", "s_aux"),
+])  # fmt: skip
+def test_what_one_does_not_take_is_not_left_out(attend: Attend, name: str, what: str) -> None:
     with pytest.raises(NotImplementedError, match=f"it takes no {what}"):
-        difference(flash_attention(flash), CASES[name], CPU)
+        difference(attend, CASES[name], CPU)
 
 
 def without_windows(q: Any, keys: Any, values: Any, step: Any, rule: AttentionRule) -> Any:
