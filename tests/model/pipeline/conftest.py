@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from stub_server import StubServer
 
-from tests.support.served_encoder import served
+from tests.support.served_encoder import pipeline, served
 from tests.support.tiny_pipelines import MAKERS
 
 Serve = Callable[..., StubServer]
@@ -20,13 +20,12 @@ Serve = Callable[..., StubServer]
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny model for a pipeline, made when it is first asked for."""
-    made: dict[str, Path] = {}
 
+    @functools.cache
     def folder(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp(name)
-            MAKERS[name](made[name])
-        return made[name]
+        made = tmp_path_factory.mktemp(name)
+        MAKERS[name](made)
+        return made
 
     return folder
 
@@ -69,14 +68,4 @@ def _serving(tiny_model: Callable[[str], Path], place: Path) -> Iterator[Serve]:
 @pytest.fixture(scope="session")
 def own_pipeline(tiny_model: Callable[[str], Path]) -> Callable[[str], Any]:
     """transformers' own pipeline of the same tiny model."""
-    from transformers import pipeline
-
-    made: dict[str, Any] = {}
-
-    def pipe(name: str) -> Any:
-        if name not in made:
-            make: Any = pipeline
-            made[name] = make(name, model=str(tiny_model(name)), device="cpu")
-        return made[name]
-
-    return pipe
+    return functools.cache(lambda name: pipeline(name, tiny_model(name)))
