@@ -1,5 +1,5 @@
-"""Every engine beside generating, vLLM's on a fake one: callers that leave, deadlines, streams,
-stopping, a step that hangs.
+"""Every engine beside generating, vLLM's on a fake one: a full queue, failures, callers that leave,
+deadlines, streams, stopping, a step that hangs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.runtime.errors import CancelledError, DeadlineError, OverloadedError
+from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
@@ -102,6 +102,48 @@ def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engin
     again = answers.sequence(5, [5, 6], max_tokens=8)
     engine.submit([again])
     assert answers.completion(5).token_ids == answers.completion(1).token_ids
+
+
+@pytest.mark.threat("too-many-requests")
+def test_a_full_queue_refuses_with_all_numbers_and_takes_again_later(engine: Engine) -> None:
+    held, answers = hold(engine), Answers()
+    for number in range(4):
+        submit(engine, answers, number, max_tokens=3)
+    with pytest.raises(OverloadedError) as raised:
+        engine.submit([answers.sequence(number, [5, 6], max_tokens=3) for number in (4, 5)])
+    assert str(raised.value) == (
+        "the queue is full: 4 sequences run or wait and 1 more fit (max_num_seqs 2 + "
+        "max_queue_size 3), got 2: try again later"
+    )
+    assert raised.value.status == "UNAVAILABLE"
+    submit(engine, answers, 4, max_tokens=3)
+    held.opened.set()
+    assert len(answers.wait(5)) == 5
+    submit(engine, answers, 5, max_tokens=3)
+    assert answers.completion(5).token_ids == answers.completion(0).token_ids
+
+
+@ours
+def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: Engine) -> None:
+    calls: list[Any] = []
+
+    def fail(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) > 2:
+            raise RuntimeError("boom\nand a second line")
+
+    failing = engine.setup.model.model.layers[0].register_forward_pre_hook(fail)
+    answers, params = Answers(), {"max_tokens": 6, "repetition_penalty": 1.3}
+    asked = [answers.sequence(number, [5, 6], **params) for number in range(4)]
+    engine.submit(asked[:3])
+    for error in answers.wait(3).values():
+        assert isinstance(error, EngineError)
+        assert str(error) == "generating failed: RuntimeError: boom and a second line"
+    failing.remove()
+    engine.submit(asked[3:])
+    assert len(answers.completion(3).token_ids) == 6
+    assert not any(one.kept for one in asked), "nothing is kept of them"
+    assert eventually(lambda: engine.thread.num_unfinished == 0)
 
 
 def test_an_engine_whose_only_request_was_cancelled_rests(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.runtime.errors import EngineError, LoadError, RequestError
+from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.text_generation.engines.generate import generate_engine
 from hf_triton.text_generation.engines.generate.generate_engine import GenerateEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
@@ -202,32 +202,6 @@ def test_a_model_that_does_not_run_fails_its_load() -> None:
     model.forward = None
     with pytest.raises(LoadError, match=r"^the model does not run: TypeError: "):
         GenerateEngine(setup(model)).start()
-
-
-def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt2")
-    engine = GenerateEngine(setup(model, max_num_seqs=4))
-    answers = Answers()
-    with running(engine):
-        forward, calls = model.forward, [0]
-
-        def failing(**inputs: Any) -> Any:
-            calls[0] += 1
-            if calls[0] == 3:
-                raise RuntimeError("boom\nmore")
-            return forward(**inputs)
-
-        monkeypatch.setattr(model, "forward", failing)
-        params = {"max_tokens": 6, "repetition_penalty": 1.5}
-        asked = [answers.sequence(n, [3, 4, 5], **params) for n in range(3)]
-        engine.submit(asked[:2])
-        failed = answers.wait(2)
-        for number in range(2):
-            assert isinstance(failed[number], EngineError)
-            assert str(failed[number]) == "generating failed: RuntimeError: boom more"
-        engine.submit(asked[2:])
-        assert len(answers.completion(2).token_ids) == 6
-        assert not any(one.kept for one in asked), "nothing is kept of them"
 
 
 def test_a_batch_whose_rows_all_ignore_the_end_goes_on(encoder_decoder: Any) -> None:

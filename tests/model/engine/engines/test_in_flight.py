@@ -1,11 +1,10 @@
-"""The in-flight engine's life: its bounded queue, failures, stopping, and options beside greedy."""
+"""What is the in-flight engine's own beside generating: failures, lengths, what it keeps."""
 
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,6 @@ from hf_triton.runtime.errors import (
     OverloadedError,
     RequestError,
 )
-from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import in_flight_engine
 from hf_triton.text_generation.engines.in_flight.in_flight_engine import InFlightEngine
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
@@ -43,45 +41,6 @@ def engine(model: Any) -> Iterator[InFlightEngine]:
         yield engine
 
 
-class Gate:
-    """Holds the engine's forward until it is opened."""
-
-    def __init__(self, engine: InFlightEngine) -> None:
-        self.entered, self.opened = threading.Event(), threading.Event()
-        self._forward: Callable[[Step], torch.Tensor] = engine.runner.forward
-        engine.runner.forward = self._held  # type: ignore[method-assign]
-
-    def _held(self, step: Step) -> torch.Tensor:
-        self.entered.set()
-        assert self.opened.wait(60)
-        return self._forward(step)
-
-
-def texts(results: dict[int, Completion | Exception]) -> dict[int, str]:
-    return {number: str(result) for number, result in results.items()}
-
-
-@pytest.mark.threat("too-many-requests")
-def test_a_full_queue_refuses_with_all_numbers_and_takes_again_later(
-    engine: InFlightEngine,
-) -> None:
-    gate, answers = Gate(engine), Answers()
-    for number in range(4):
-        engine.submit([answers.sequence(number, [5, 6], max_tokens=3)])
-    with pytest.raises(OverloadedError) as raised:
-        engine.submit([answers.sequence(number, [5, 6], max_tokens=3) for number in (4, 5)])
-    assert str(raised.value) == (
-        "the queue is full: 4 sequences run or wait and 1 more fit (max_num_seqs 2 + "
-        "max_queue_size 3), got 2: try again later"
-    )
-    assert raised.value.status == "UNAVAILABLE"
-    engine.submit([answers.sequence(4, [5, 6], max_tokens=3)])
-    gate.opened.set()
-    assert len(answers.wait(5)) == 5
-    engine.submit([answers.sequence(5, [5, 6], max_tokens=3)])
-    assert answers.completion(5).token_ids == answers.completion(0).token_ids
-
-
 def test_more_sequences_than_ever_fit_are_the_requests_own_fault(engine: InFlightEngine) -> None:
     answers = Answers()
     with pytest.raises(RequestError) as raised:
@@ -90,29 +49,6 @@ def test_more_sequences_than_ever_fit_are_the_requests_own_fault(engine: InFligh
         "n: got 6 sequences, n of each prompt, allowed: at most 5 in one request (max_num_seqs 2 + "
         "max_queue_size 3)"
     )
-
-
-def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngine) -> None:
-    forward, answers = engine.runner.forward, Answers()
-
-    def failing(step: Step) -> torch.Tensor:
-        if len(step.decodes) == 2:
-            raise RuntimeError("boom\nand a second line")
-        return forward(step)
-
-    engine.runner.forward = failing  # type: ignore[method-assign]
-    params: dict[str, Any] = {"max_tokens": 6, "repetition_penalty": 1.3}
-    asked = [answers.sequence(number, [5, 6], **params) for number in range(5)]
-    engine.submit(asked[:4])
-    failed = answers.wait(4)
-    assert all(isinstance(result, EngineError) for result in failed.values())
-    assert set(texts(failed).values()) == {
-        "generating failed: RuntimeError: boom and a second line"
-    }
-    engine.submit(asked[4:])
-    assert len(answers.completion(4).token_ids) == 6
-    assert not any(one.kept for one in asked), "nothing is kept of them"
-    assert engine.thread.num_unfinished == 0
 
 
 def test_a_step_of_which_everything_was_cancelled_is_no_failure(
