@@ -12,7 +12,6 @@ from transformers import AutoConfig
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -50,13 +49,6 @@ def reader_of(model: LoadedModel) -> SourceReader:
     return model.reader
 
 
-@pytest.fixture
-def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "info", lines.append)
-    return lines
-
-
 @pytest.mark.parametrize(
     "options, prefix, max_tokens, min_tokens",
     [
@@ -81,18 +73,18 @@ def test_what_may_surprise_is_logged_once(folders: Folders, log_lines: list[str]
     with loaded(folders("t5")):
         (line,) = log_lines
         known = "summarization, translation_en_to_de"
-        assert line == f"tiny: no prefix; the option task_specific_params can be {known}"
+        assert line == f"I tiny: no prefix; the option task_specific_params can be {known}"
     log_lines.clear()
     with loaded(folders("bart")):
         (line,) = log_lines
         assert line == (
-            "tiny: answers are greedy; the model's own settings search with 4 beams, as the option "
-            "num_beams: 4 does"
+            "I tiny: answers are greedy; the model's own settings search with 4 beams, as the "
+            "option num_beams: 4 does"
         )
     log_lines.clear()
     with loaded(folders("bart"), num_beams=2):
         why = "beams are searched for in padded batches"
-        assert log_lines == [f"tiny: engine generate, because {why}"]
+        assert log_lines == [f"I tiny: engine generate, because {why}"]
 
 
 @pytest.mark.parametrize(
@@ -143,14 +135,12 @@ def test_a_decoder_is_pointed_to_its_own_task(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_the_generate_engine_does_not_follow_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log_lines: list[str]
 ) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "warn", lines.append)
     folder = make("bart", tmp_path, exponential_decay_length_penalty=(5, 1.1))
     with loaded(folder, num_beams=2):
         setting = "exponential_decay_length_penalty"
-        assert lines == [f"generation_config.json: the generate engine ignores {setting}"]
+        assert f"W generation_config.json: the generate engine ignores {setting}" in log_lines
 
 
 def test_bad_words_are_spelt_by_marians_tokenizer_of_outputs(folders: Folders) -> None:
