@@ -75,12 +75,16 @@ def test_only_who_watches_is_told_of_each_token(engine: Engine, vllm: FakeVllm) 
     submit(engine, answers, 0, max_tokens=10)
     answers.wait(1)
     assert vllm.told == [1, INTERVAL, INTERVAL, 1]
-    vllm.told.clear()
-    streamed = submit(engine, answers, 1, max_tokens=3, streams=True)
-    answers.wait(2)
-    assert vllm.told == [1, 1, 1]
-    assert isinstance(streamed.recipient, Caller)
-    assert "".join(streamed.recipient.texts) == " 7 8 9"
+    ways: list[dict[str, Any]] = [
+        {"streams": True},
+        {"deadline_s": time.monotonic() + 60},
+        {"stop_words": ("never said",)},
+    ]
+    for number, way in enumerate(ways, 1):
+        vllm.told.clear()
+        submit(engine, answers, number, max_tokens=3, **way)
+        assert answers.completion(number).text == " 7 8 9"
+        assert vllm.told == [1, 1, 1], way
 
 
 def test_an_end_token_ends_unless_it_is_to_be_ignored(engine: Engine) -> None:
