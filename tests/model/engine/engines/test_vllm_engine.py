@@ -6,6 +6,7 @@ Against a real one the same scenarios run as for the other engines: ``pytest -m 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
