@@ -34,7 +34,8 @@ def test_goes_on_as_it_would_have_gone_on(name: str, storage_kind: str) -> None:
     answers, rnd = Answers(), random.Random(5)
     options = {**OPTIONS, **({"speculative_method": "ngram"} if name == "drafts" else {})}
     with running(InFlightEngine(setup(made(name), **options))) as engine:
-        asked = {"max_tokens": 24, "streams": True, "start": decoder_start(engine.setup.model)}
+        start = decoder_start(engine.setup.model)
+        asked: dict[str, Any] = {"max_tokens": 24, "streams": True, "start": start}
         engine.submit(load(answers, **asked))
         expected = [answers.completion(number) for number in range(NUM)]
     with running(InFlightEngine(setup(made(name), **options))) as engine:
