@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.errors import (
+    CancelledError,
     EngineError,
     LoadError,
     OverloadedError,
@@ -105,6 +106,15 @@ def test_a_stop_word_ends_the_request_in_vllm_too(engine: Engine, vllm: FakeVllm
     assert answers.completion(0).text == " 7 8 9 10"
     assert answers.completion(0).finish_reason == "stop"
     assert eventually(lambda: vllm.closed == [sequence])
+
+
+def test_who_leaves_ends_its_request_in_vllm_too(engine: Engine, vllm: FakeVllm) -> None:
+    vllm.held_after, answers = 0, Answers()
+    leaving = submit(engine, answers, 0)
+    assert vllm.entered.wait(60)
+    engine.cancel([leaving])
+    assert eventually(lambda: vllm.closed == [leaving])
+    assert isinstance(answers.wait(1)[0], CancelledError)
 
 
 def test_what_vllm_does_not_take_is_refused_by_name(engine: Engine) -> None:

@@ -31,6 +31,13 @@ def test_the_device_with_the_least_room_decides() -> None:
     assert spread_free_bytes(SHAPES, 8, free.__getitem__) == 9000
 
 
+def test_layer_shapes_are_read_off_the_model() -> None:
+    model = tiny_model("llama").to(torch.bfloat16)
+    expected = LayerShape(2, 8, 8, torch.bfloat16, CPU)
+    assert layer_shapes(model, CPU) == [expected, expected]
+    assert expected.bytes_per_token == 2 * 16 * 2
+
+
 @pytest.mark.parametrize(
     "model_type, config, expected",
     [

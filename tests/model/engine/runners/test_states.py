@@ -17,9 +17,13 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
 )
+from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import compiled_functions, own_functions
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.state_pages import StatePages
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Snapshot
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 
@@ -161,3 +165,28 @@ def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
     with running(engine):
         assert generate_all(engine, asked, at_first=6) == expected
         assert engine.metrics.num_preemptions > 2
+
+
+def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
+    space = StatePages(40, 16, 4, max_kept=4, snapshots=True)
+    prompt = list(range(90))
+    first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
+    for sequence in (first, second):
+        space.allocate(sequence)
+    assert second.snapshot == Snapshot(48, 4)
+    assert space.find(third).is_worth_waiting_for
+    space.note_computed(second, 40)
+    space.finish_step()
+    space.free(second)
+    assert not space.find(third).is_worth_waiting_for
+
+
+def test_a_row_that_a_sequence_needs_takes_no_snapshot() -> None:
+    space = StatePages(40, 16, 3, max_kept=3, snapshots=True)
+    made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
+    for sequence in made:
+        space.allocate(sequence)
+    assert made[1].snapshot == Snapshot(48, 3)
+    space.allocate(dummy_sequence([7] * 40, SamplingParams(1)))
+    assert made[1].snapshot is None
+    assert not space.kept
