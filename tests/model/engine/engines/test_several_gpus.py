@@ -197,6 +197,16 @@ def test_a_tensor_that_is_left_behind_shows() -> None:
             select_runner(model, shapes, FIRST, compiled=False)
 
 
+def test_keys_and_values_lie_with_their_layers() -> None:
+    with pretended_gpus():
+        model = split()
+        shapes = layer_shapes(model, FIRST)
+        cache = PagedCache(shapes, PagedSize(3, 16, 2, 0))
+        assert [shape.device for shape in shapes] == [FIRST, SECOND]
+        assert [keys.device for keys in cache.keys] == [FIRST, SECOND]
+        assert device.devices_of(model) == [FIRST, SECOND]
+
+
 def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
     with pretended_gpus():
         model = split()
