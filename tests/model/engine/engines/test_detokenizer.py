@@ -134,12 +134,13 @@ def test_text_so_far_is_always_whole_characters(text: str) -> None:
 def stopped(
     tokenizer: Any, output: list[int], stop_words: tuple[str, ...], min_tokens: int = 0
 ) -> tuple[int, str]:
-    """The number of tokens that were taken, and the text."""
-    detokenizer = Detokenizer(tokenizer, [], stop_words)
+    """The number of tokens that were taken, and the text, which is told token by token."""
+    detokenizer, told = Detokenizer(tokenizer, [], stop_words), ""
     for count, token_id in enumerate(output, start=1):
         if detokenizer.stops_after(token_id, armed=count >= min_tokens):
-            return count, detokenizer.release(final=True)
-    return len(output), detokenizer.release(final=True)
+            return count, told + detokenizer.release(final=True)
+        told += detokenizer.release(final=False)
+    return len(output), told + detokenizer.release(final=True)
 
 
 @settings(max_examples=200, deadline=None)
