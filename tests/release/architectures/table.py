@@ -1,4 +1,4 @@
-"""Lists how model types are served: ``rows.tsv``, for the tests, and docs/architectures.md.
+"""Lists how model types are served: ``rows.txt``, for the tests, and docs/architectures.md.
 
 ``python -m tests.release.architectures.table`` writes both, with the names of types to measure
 those alone.
@@ -6,11 +6,11 @@ those alone.
 
 from __future__ import annotations
 
-import csv
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Collection
+import textwrap
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "architectures.md"
-ROWS = Path(__file__).with_name("rows.tsv")
+ROWS = Path(__file__).with_name("rows.txt")
 COMMAND = "python -m tests.release.architectures.table"
 _PROCESSES = 2
 
@@ -37,7 +37,6 @@ from tests.release.architectures.measuring import (  # noqa: E402
     names_of,
 )
 
-_FORM = "excel-tab"
 _TITLES = {
     "causal": "Decoders",
     "sequence-to-sequence": "Encoder-decoders and audio-text models",
@@ -58,19 +57,38 @@ between a mixture's experts.
 {totals}
 
 A type that loads and is in no table below runs in flight: fused, packed or encoder-decoder. Where \
-two stand, the second one is that of bfloat16. `tests/release/architectures/rows.tsv` has all \
+two stand, the second one is that of bfloat16. `tests/release/architectures/rows.txt` has all \
 types, and why one does not load: it may be that its tiny model could not be built.
 """
 
 
 @cache
 def read() -> dict[tuple[str, str], Row]:
-    """The rows by kind and name."""
-    with ROWS.open(encoding="utf-8", newline="") as file:
-        return {
-            (kind, name): Row(kind, name, runner, tuple(tokens), why)
-            for kind, name, runner, *tokens, why in csv.reader(file, _FORM)
-        }
+    """The rows by kind and name; in the file a result stands once, above the names it is of."""
+    rows: list[Row] = []
+    result: list[str] = []
+    for line in ROWS.read_text(encoding="utf-8").splitlines():
+        if line.startswith(" "):
+            kind, runner, *tokens, why = result
+            rows += [Row(kind, name, runner, tuple(tokens), why) for name in line.split()]
+        else:
+            result = line.split("\t")
+    rows.sort(key=lambda row: (KINDS.index(row.kind), row.name))
+    return {(row.kind, row.name): row for row in rows}
+
+
+def rows_text(rows: Iterable[Row]) -> str:
+    """The inverse of ``read``."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        names.setdefault((row.kind, row.runner, *row.tokens, row.why), []).append(row.name)
+    indented = textwrap.TextWrapper(
+        100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return "".join(
+        "\t".join(result) + "\n" + indented.fill(" ".join(alike)) + "\n"
+        for result, alike in names.items()
+    )
 
 
 def version() -> str:
@@ -185,9 +203,7 @@ def main(names: list[str]) -> int:
         if item in before and (lost := worse(rows[item], before[item])):
             print(f"worse: {item[1]}: {lost}", file=sys.stderr)
     kept = [rows[item] for item in items if item in rows]
-    with ROWS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, _FORM, lineterminator="\n")
-        writer.writerows((row.kind, row.name, row.runner, *row.tokens, row.why) for row in kept)
+    ROWS.write_text(rows_text(kept), encoding="utf-8")
     PAGE.write_text(text(kept), encoding="utf-8")
     return 0
 
