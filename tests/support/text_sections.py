@@ -21,16 +21,16 @@ def write_sections(file: Path, sections: Iterable[tuple[str, str]]) -> None:
     file.write_text("".join(f"=== {name}\n{text}" for name, text in sections), encoding="utf-8")
 
 
-def tree_text(tree: Mapping[str, str], like: Mapping[str, str] | None = None) -> str:
-    """A folder's files, each a section with its path; of a file that is mostly as another of its
-    name, before it or in ``like``, only what differs, the names of their models aside.
+def tree_text(tree: Mapping[str, str]) -> str:
+    """A folder's files, each a section with its path; of a file that is mostly as one of its name
+    before it, only what differs, the names of their models aside.
     """
-    whole = [("the base's ", path, text) for path, text in (like or {}).items()]
+    whole: list[tuple[str, str]] = []
     sections = []
     for path, text in sorted(tree.items()):
         differing = [
-            (_difference(_renamed(other, name, path), text), of + name)
-            for of, name, other in whole
+            (_difference(_renamed(other, name, path), text), name)
+            for name, other in whole
             if Path(name).name == Path(path).name
         ]
         least, name = min(differing, key=lambda each: len(each[0]), default=([], ""))
@@ -38,7 +38,7 @@ def tree_text(tree: Mapping[str, str], like: Mapping[str, str] | None = None) ->
             sections.append(f"=== {path}: as {name} but for\n" + "".join(least))
         else:
             sections.append(f"=== {path}\n{text}")
-            whole.append(("", path, text))
+            whole.append((path, text))
     return "".join(sections)
 
 

@@ -1,4 +1,4 @@
-"""The Kubernetes target: right by Kubernetes' own schemas, and right by what it is for."""
+"""Kubernetes and KServe: right by Kubernetes' own schemas, and right by what it is for."""
 
 from __future__ import annotations
 
@@ -279,3 +279,45 @@ def test_the_gpus_of_a_server_follow_from_its_model(deploy: Deploy, work: Path) 
     (work / "spread.yaml").write_text(SPREAD)
     rendered = deploy("kubernetes", "--config", "spread.yaml")
     assert rendered.server()["resources"]["limits"]["nvidia.com/gpu"] == 16
+
+
+# KServe's schema is not on PyPI: the pod in it is Kubernetes', and these are the v1beta1 API's own.
+# https://github.com/kserve/kserve, pkg/apis/serving/v1beta1/component.go: ComponentExtensionSpec.
+COMPONENT: dict[str, type] = {
+    "minReplicas": int,
+    "maxReplicas": int,
+    "labels": dict,
+    "annotations": dict,
+    "deploymentStrategy": dict,
+}
+OF_KSERVE = {
+    "plain": (),
+    "longest name": ("--openai", "--name", "a" * 32),
+    "shared claim": ("--shared-claim", "--namespace", "models"),
+}
+
+
+@pytest.mark.parametrize("variant", OF_KSERVE)
+def test_every_object_of_kserve_is_right_by_the_schema(deploy: Deploy, variant: str) -> None:
+    rendered = deploy("kserve", *OF_KSERVE[variant])
+    assert rendered.code == 0, rendered.err
+    services = []
+    for entry in rendered.objects():
+        if entry["kind"] == "InferenceService":
+            check_inference_service(entry)
+            assert len(f"{entry['metadata']['name']}-predictor") <= 63  # of what KServe makes of it
+            services.append(entry)
+        else:
+            kubernetes_validate.validate(entry, "1.31", strict=True)
+    assert len(services) == 1
+
+
+def check_inference_service(entry: dict[str, Any]) -> None:
+    assert entry["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert set(entry) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(entry["spec"]) == {"predictor"}
+    predictor = dict(entry["spec"]["predictor"])
+    for name, kind in COMPONENT.items():
+        assert isinstance(predictor.pop(name), kind)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": predictor}
+    kubernetes_validate.validate(pod, "1.31", strict=True)

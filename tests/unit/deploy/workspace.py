@@ -10,8 +10,6 @@ from typing import Any
 
 import yaml
 
-GOLDEN = Path(__file__).parent / "golden"
-
 MODELS = """\
 # A comment of the user's.
 defaults:
