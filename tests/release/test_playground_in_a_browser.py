@@ -65,6 +65,17 @@ def message(page: Page) -> Any:
     return page.get_by_label("Message", exact=True)
 
 
+def send(page: Page, text: str) -> None:
+    message(page).fill(text)
+    message(page).press("Enter")
+
+
+def ask(page: Page, text: str) -> None:
+    """Sends a message; returns once it is answered."""
+    send(page, text)
+    page.get_by_text("tokens, ").wait_for()
+
+
 def turns(page: Page) -> list[str]:
     texts: list[str] = page.locator("#turns article").all_inner_texts()
     return texts
@@ -86,8 +97,7 @@ def run(command: list[str], text: str) -> str:
 
 
 def test_a_text_grows_until_it_is_stopped_and_the_chat_goes_on(echo: Page, api: Translator) -> None:
-    message(echo).fill("one two !waits")
-    message(echo).press("Enter")
+    send(echo, "one two !waits")
     echo.get_by_role("button", name="Stop").wait_for()
     assert eventually(lambda: turns(echo) == ["one two !waits", "one two !waits"])
     assert api.triton.num_waiting == 1, "what has come is shown while the rest is awaited"
@@ -106,22 +116,17 @@ def test_a_text_grows_until_it_is_stopped_and_the_chat_goes_on(echo: Page, api: 
 
 
 def test_a_new_chat_knows_nothing_of_an_answer_that_it_ended(echo: Page, api: Translator) -> None:
-    message(echo).fill("one !waits")
-    message(echo).press("Enter")
+    send(echo, "one !waits")
     assert eventually(lambda: api.triton.num_waiting == 1)
     echo.get_by_role("button", name="New chat").click()
     assert eventually(lambda: api.triton.left == ["one !waits"])
-    message(echo).fill("two")
-    message(echo).press("Enter")
-    echo.get_by_text("tokens, ").wait_for()
+    ask(echo, "two")
     assert json.loads(api.triton.seen[-1]["messages"]) == [{"role": "user", "content": "two"}]
     assert turns(echo) == ["two", "two"]
 
 
 def test_what_was_sent_works_as_pasted_in_a_shell_and_in_python(echo: Page) -> None:
-    message(echo).fill('it\'s "a" $HOME `b` \\ é 😀')
-    message(echo).press("Enter")
-    echo.get_by_text("tokens, ").wait_for()
+    ask(echo, 'it\'s "a" $HOME `b` \\ é 😀')
     assert "it's" in run(["bash"], copied(echo))
     echo.get_by_role("radio", name="Python").check()
     assert run([sys.executable, "-"], copied(echo)) == 'it\'s "a" $HOME `b` \\ é 😀\n'
@@ -129,8 +134,7 @@ def test_what_was_sent_works_as_pasted_in_a_shell_and_in_python(echo: Page) -> N
 
 def test_an_error_stands_beside_its_field_and_the_text_is_kept(echo: Page) -> None:
     echo.get_by_label("Temperature").fill("hot")
-    message(echo).fill("a b")
-    message(echo).press("Enter")
+    send(echo, "a b")
     wrong = echo.get_by_label("Temperature")
     echo.locator("#field-temperature-error:visible").wait_for()
     assert wrong.get_attribute("aria-describedby") == "field-temperature-error"
@@ -139,14 +143,12 @@ def test_an_error_stands_beside_its_field_and_the_text_is_kept(echo: Page) -> No
     assert wrong.evaluate("field => field === document.activeElement")
     assert (message(echo).input_value(), turns(echo)) == ("a b", [])
     wrong.fill("0.5")
-    message(echo).fill("!503")
-    message(echo).press("Enter")
+    send(echo, "!503")
     echo.get_by_role("alert").get_by_text("the queue is full").wait_for()
 
 
 def test_a_model_without_a_chat_template_completes(echo: Page, api: Translator) -> None:
-    message(echo).fill("!plain")
-    message(echo).press("Enter")
+    send(echo, "!plain")
     echo.get_by_text("echo has no chat template").wait_for()
     box = echo.get_by_label("Text to go on with")
     assert box.input_value() == "!plain"
@@ -209,9 +211,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_never_shown(page: Page, starter
     page.get_by_text("The server refuses this key").wait_for()
     page.get_by_label("API key").fill("secret")
     page.keyboard.press("Enter")
-    message(page).fill("a b")
-    message(page).press("Enter")
-    page.get_by_text("tokens, ").wait_for()
+    ask(page, "a b")
     text = copied(page)
     assert "$HF_TRITON_KEY" in text
     assert "secret" not in text + page.content()
@@ -223,9 +223,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_never_shown(page: Page, starter
 def test_axe_finds_nothing_and_a_phone_is_wide_enough(scheme: Any, echo: Page) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core").Axe()
     echo.emulate_media(color_scheme=scheme)
-    message(echo).fill("a b")
-    message(echo).press("Enter")
-    echo.get_by_text("tokens, ").wait_for()
+    ask(echo, "a b")
     assert axe.run(echo).response["violations"] == []
     echo.set_viewport_size({"width": 360, "height": 740})
     echo.get_by_role("button", name="stranger").click()
@@ -240,9 +238,7 @@ def test_axe_finds_nothing_and_a_phone_is_wide_enough(scheme: Any, echo: Page) -
 @pytest.mark.threat("playground-scripts")
 def test_markup_of_a_model_is_text(echo: Page) -> None:
     text = "<img src=x onerror=alert(1)><b>bold</b>"
-    message(echo).fill(text)
-    message(echo).press("Enter")
-    echo.get_by_text("tokens, ").wait_for()
+    ask(echo, text)
     assert turns(echo) == [text, text]
     echo.get_by_role("button", name="stranger").click()
     echo.get_by_label("Words").fill(text)
@@ -288,9 +284,7 @@ async def serve_metrics(path: Path, tokens: Iterator[int]) -> web.AppRunner:
 def test_a_screen_reader_hears_sentences_once(echo: Page) -> None:
     spoken = "window.said = []; new MutationObserver(() => said.push(spoken.textContent))"
     echo.evaluate(f"{spoken}.observe(document.getElementById('spoken'), {{childList: true}})")
-    message(echo).fill("One sentence. " + "word " * 50)
-    message(echo).press("Enter")
-    echo.get_by_text("tokens, ").wait_for()
+    ask(echo, "One sentence. " + "word " * 50)
     said = echo.evaluate("said")
     assert len(said) <= 2, "not with each token"
     assert "One sentence." in " ".join(said)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +20,8 @@ from generator.deploy.monitoring import dashboard, rules
 from hf_triton.tritonserver.listen import Listen
 from tests.support.http_server import Handler, serving_http
 from tests.support.prometheus import Prometheus, program, running
-from tests.support.triton import ROOT, eventually, free_ports, get, post
+from tests.support.served import started
+from tests.support.triton import ROOT, eventually, free_ports, post
 from tests.unit.deploy.workspace import read_yaml
 
 MODELS = f"""\
@@ -45,7 +42,7 @@ nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 50
 nv_gpu_power_usage{gpu_uuid="GPU-1"} 300
 """
 PANELS = [panel for panel in json.loads(dashboard())["panels"] if "targets" in panel]
-START_TIMEOUT_S, DATA_TIMEOUT_S = 300.0, 120.0
+DATA_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("watched")
     listen, other = free_ports(), free_ports()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(serving(folder, listen))
+        (folder / "models.yaml").write_text(MODELS)
+        serving = started(folder, ("generator",), (), listen, {"OMP_NUM_THREADS": "1"})
+        stack.enter_context(serving).wait_for("hf-triton: serving ")
         stack.enter_context(gpu_exporter(other.http_port))
         stack.enter_context(requests(listen))
         targets = [listen.metrics_port, listen.health_port, other.http_port]
