@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -132,3 +133,17 @@ def test_a_wrong_host_is_refused(host: str, message: str) -> None:
 def test_a_server_on_every_address_is_reached_on_the_loopback() -> None:
     assert Listen(host="0.0.0.0").address(8000) == "127.0.0.1:8000"
     assert Listen(host="::").address(8000) == "[::1]:8000"
+
+
+def test_a_folder_of_sockets_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    Listen(sockets=str(folder)).check_triton()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    Listen(sockets=str(folder)).check_triton()
+
+
+def test_a_folder_of_sockets_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(ServerError, match="is open to other users"):
+        Listen(sockets=str(folder)).check_triton()

@@ -1,5 +1,4 @@
-"""Links of pages outside docs/ lead to files (`make docs` checks the others), curl lines say that
-they send JSON, and the architecture names files that are there."""
+"""Tables of docs/ say what the code says; links, curl lines and names of files are right."""
 
 from __future__ import annotations
 
@@ -9,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.triton import ROOT
+from tests.unit.docs.tables import DOCS, TABLES, written
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_a_page_has_the_tables_of_the_code(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert written(page, text) == text, "write it: python -m tests.unit.docs.tables"
+
 
 BESIDE = [
     page
