@@ -39,7 +39,8 @@ def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
     [spec] = load(tmp_path / "models.yaml")
     assert spec.options["engine"] == "generate"
     assert read(tmp_path, "{engine: generate, prefix_cache: false}").name == "m"
-    assert read(tmp_path, "{engine: auto, num_speculative_tokens: 9}").name == "m"
+    for fine in ("num_speculative_tokens: 9", "max_num_seqs: 8, max_num_batched_tokens: 8"):
+        assert read(tmp_path, f"{{engine: auto, {fine}}}").name == "m"
 
 
 def test_vllms_own_arguments_are_passed_on_as_they_are(tmp_path: Path) -> None:
@@ -62,6 +63,9 @@ REFUSED = {
     ),
     "{engine: vllm, num_speculative_tokens: 9}": (
         "num_speculative_tokens: got 9, but engine is vllm: only engine in_flight has it"
+    ),
+    "{max_num_seqs: 9, max_num_batched_tokens: 8}": (
+        "max_num_batched_tokens: got 8, expected at least max_num_seqs (9): a step computes one"
     ),
     "{max_step_ms: 9}": "max_step_ms: is no longer a key: lower max_num_batched_tokens",
     "{prompt_lookup_min: 5}": "prompt_lookup_min: is no longer a key: the last 2 to 4 tokens",
