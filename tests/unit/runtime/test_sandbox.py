@@ -6,6 +6,7 @@ import importlib
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -218,7 +219,9 @@ def test_a_process_has_no_torch_no_secret_and_no_descriptor(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.syspath_prepend(Path.cwd())
-    *found, num_sockets = sandbox.call(functions.look, time_limit_s=10).decode().split()
+    with socket.socket() as listening:
+        listening.set_inheritable(True)
+        *found, num_sockets = sandbox.call(functions.look, time_limit_s=10).decode().split()
     assert "torch" not in found
     assert "HF_TOKEN" not in found
     assert str(Path.cwd()) not in found
