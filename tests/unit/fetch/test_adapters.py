@@ -109,15 +109,6 @@ def test_without_a_fetch_the_server_downloads_the_same_files(adapted: Workplace)
     assert sorted(path.name for path in found.iterdir()) == sorted(SAVED)
 
 
-def test_a_pickle_comes_where_it_is_allowed(adapted: Workplace, hub: FakeHub) -> None:
-    hub.repositories["org/sql"] = Repository(
-        {"adapter_config.json": b"{}", "adapter_model.bin": b"p"}
-    )
-    write(adapted, {"name": "sql", "model": "org/sql"}, allow_pickle=True)
-    adapted.fetch()
-    assert (folders(adapted)["sql"] / "adapter_model.bin").is_file()
-
-
 @pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
 def test_a_model_and_its_adapters_may_come_from_one_repository(
     work: Workplace, hub: FakeHub, weights: str

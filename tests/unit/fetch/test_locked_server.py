@@ -29,14 +29,6 @@ def refusal(work: Workplace) -> str:
     return text
 
 
-def test_model_json_has_the_commit_and_the_files(work: Workplace) -> None:
-    work.fetch()
-    served = work.served()
-    assert served.revision == COMMIT
-    assert served.locked_files is not None
-    assert set(served.locked_files) == set(FILES)
-
-
 def test_models_that_share_a_repository_get_the_files_that_each_may_have(
     work: Workplace, hub: FakeHub
 ) -> None:
