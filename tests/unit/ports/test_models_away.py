@@ -1,4 +1,4 @@
-"""Requests to a model that is loaded for the first time, which Triton calls unknown."""
+"""Requests to a model that is not there, at every door: it loads, or its loads were killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tell(port: RetryCoordinator, state: State) -> None:
 
 
 @pytest.mark.parametrize("path", [INFER, OF_A_VERSION, GENERATE, f"{GENERATE}_stream"])
-async def test_over_http_it_is_a_503(path: str) -> None:
+async def test_over_http_a_first_load_is_a_503(path: str) -> None:
     unknown = answer(json.dumps({"error": UNKNOWN}).encode(), status="404 Not Found")
     async with open_port(script=answering(unknown)) as port:
 
@@ -45,7 +45,7 @@ async def test_over_http_it_is_a_503(path: str) -> None:
         assert await found() == (404, None, UNKNOWN)
 
 
-async def test_over_grpc_it_is_unavailable(tmp_path: Path) -> None:
+async def test_over_grpc_a_first_load_is_unavailable(tmp_path: Path) -> None:
     request = service_pb2.ModelInferRequest(model_name="m")
     async with grpc_port(tmp_path) as (triton, stub):
 
@@ -75,3 +75,49 @@ def test_a_name_that_is_no_folder_of_the_repository_locks_nothing(
 ) -> None:
     with locked_model(tmp_path / "repository"):
         assert not RetryCoordinator(repository=tmp_path / "repository").why_loading(name)
+
+
+WHY = "its Python process died while loading (killed by SIGKILL)"
+FOR_GOOD = f"{WHY}; given up after 6 failed loads in a row; `hf-triton apply` loads it again"
+BY_ITSELF = f"failed to load: {WHY}; it is loaded again in 8 s (5 deaths in a row)"
+GIVEN_UP = Model(True, failure=FOR_GOOD, retry_s=60, state=State.GIVEN_UP)
+TRIED_AGAIN = Model(True, waits_for=BY_ITSELF, wait_s=0.05, state=State.LOADING)
+ON_DEMAND = Model(True, residence="asleep", failure=WHY, retry_s=7, state=State.FAILED)
+TOLD = {
+    "given up": (GIVEN_UP, f"model 'm' can't be loaded: {FOR_GOOD}", "60"),
+    "tried again": (TRIED_AGAIN, f"model 'm' did not come back in time: {BY_ITSELF}", "5"),
+    "on demand": (ON_DEMAND, f"model 'm' can't be loaded: {WHY}", "7"),
+}
+
+
+@pytest.mark.parametrize("how", TOLD)
+@pytest.mark.parametrize("path", [INFER, GENERATE, f"{GENERATE}_stream"])
+async def test_over_http_a_model_whose_loads_were_killed_is_a_503(path: str, how: str) -> None:
+    model, text, retry_s = TOLD[how]
+    async with open_port() as port:
+        port.proxy.retries.follow(line_of({"m": model}))
+        answer = await port.post(path, BODY)
+        assert answer.status == 503
+        assert answer.error.removesuffix("; try again") == text
+        assert answer.headers["retry-after"] == retry_s
+        assert not port.triton.asked
+
+
+@pytest.mark.parametrize("how", TOLD)
+async def test_over_grpc_a_model_whose_loads_were_killed_is_unavailable(
+    how: str, tmp_path: Path
+) -> None:
+    model, text, _ = TOLD[how]
+    request = service_pb2.ModelInferRequest(model_name="m")
+    async with grpc_port(tmp_path) as (triton, stub):
+        triton.supervisor.port.follow(line_of({"m": model}))
+
+        async def stream() -> list[Any]:
+            return [one async for one in stub.ModelStreamInfer(iter((request,)))]
+
+        for answer in (stub.ModelInfer(request), stream()):
+            with pytest.raises(grpc.aio.AioRpcError) as found:
+                await answer
+            assert found.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert (found.value.details() or "").removesuffix("; try again") == text
+        assert not triton.prompts
