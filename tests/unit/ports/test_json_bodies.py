@@ -171,7 +171,7 @@ def test_too_many_keys_are_refused(place: str) -> None:
 
 @pytest.mark.threat("callers-name")
 def test_only_the_proxy_names_a_caller_to_a_model() -> None:
-    """A name in another case is read beside it, see tests/unit/requests/test_cache_salt.py."""
+    """A name in another case is read beside it, see tests/unit/requests/test_response_cache.py."""
     asked = infer(parameters={CALLER: "somebody else", "a": 1})
     for own in ({}, {CALLER: "me"}):
         sent = json.loads(checked_infer(asked, len(asked), **own)[0])

@@ -1,4 +1,4 @@
-"""Hooks' observations are counted as models.yaml declares them, and are published."""
+"""Hooks' observations are counted as models.yaml declares them; lines of the log name the model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import custom_metrics
 import numpy as np
 import pytest
 
+from hf_triton.runtime import log
 from hf_triton.runtime.errors import HookError
 from hf_triton.runtime.metrics import observations, publishing
 from hf_triton.runtime.metrics.observations import Metric, Observations, observe
@@ -143,3 +144,27 @@ def test_hooks_count_on_metrics_of_their_model(
         assert value("hook_labels_total", label="a") == 2
         driver.ask("a")
         assert eventually(lambda: value("hook_logit_sum") == -12), "it falls, and is published"
+
+
+@pytest.mark.parametrize(
+    "message,expected",
+    [
+        ("a request failed: KeyError", "demo_stream: a request failed: KeyError"),
+        ("demo_stream: loaded in 1.0 s", "demo_stream: loaded in 1.0 s"),
+        ("demo: quantising to int8, once", "demo: quantising to int8, once"),
+        ("[request id: 7] failed", "demo_stream: [request id: 7] failed"),
+        ("d: no name of it", "demo_stream: d: no name of it"),
+    ],
+)
+def test_a_line_begins_with_the_models_name(
+    message: str, expected: str, log_lines: list[str]
+) -> None:
+    log.begin("demo_stream")
+    for write in (log.info, log.warn, log.error):
+        write(message)
+    assert log_lines == [f"{letter} {expected}" for letter in "IWE"]
+
+
+def test_before_the_name_is_known_lines_are_as_they_are(log_lines: list[str]) -> None:
+    log.info("torch is imported")
+    assert log_lines == ["I torch is imported"]

@@ -1,9 +1,11 @@
-"""Splits requests into shares: exactly, evenly, and the same value always the same."""
+"""Requests are split among the arms of a canary by routing.json, and a value stays with its arm."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
