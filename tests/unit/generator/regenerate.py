@@ -87,8 +87,11 @@ def rendered_golden(work: Path) -> dict[str, str]:
 
 
 def report_of(models_yaml: str, work: Path) -> str:
-    """The mistakes that ``validate`` names in a YAML, with the folder's own path left out."""
+    """The mistakes that ``validate`` names in a YAML beside a hooks.py, with the folder's own path
+    left out.
+    """
     (work / "models.yaml").write_text(models_yaml, encoding="utf-8")
+    (work / "hooks.py").write_text("def preprocess(request): pass\n", encoding="utf-8")
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr):
         code = cli.main(["validate"])
