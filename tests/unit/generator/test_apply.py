@@ -207,13 +207,15 @@ def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None
 def test_an_apply_that_is_stopped_before_its_loads_is_told_and_done_by_the_next(
     made: Bench,
 ) -> None:
-    made.say(CHANGED)
+    made.say(f"- {{name: s, streaming: true, {SLOWER}}}\n")
     applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
     applying.stop()
     assert applying.apply(Path("models.yaml")) == EXIT_INTERRUPTED
-    assert made.ready("a") == {1}
+    assert (made.ready("a"), made.ready("s_stream")) == ({1}, {1})
+    assert recorded(made).models == ("a", "s")
     assert made.apply().code == 0
-    assert made.ready("a") == {2}
+    assert (made.ready("a"), made.ready("s_stream")) == (set(), {2})
+    assert recorded(made).models == ("s",)
 
 
 def test_an_apply_changes_all_models_where_no_thread_is_left(

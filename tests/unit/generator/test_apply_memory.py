@@ -90,17 +90,12 @@ FULL_CARD = published("chat", "cuda:0", loaded=72, free=7, cache=58)
 HALF_CARD = published("chat", "cuda:0", loaded=36, free=43, cache=20)
 
 
-def test_a_model_that_fills_its_gpu_has_no_room_for_a_second_copy() -> None:
-    found = shortage(FULL_CARD, change(options={"max_queue_size": 9}))
-    # 14 GiB of weights and so on, and so much that 90 % of it hold the cache
-    assert found == "a second copy needs 78.4 GiB on cuda:0, and 7.0 GiB are free"
-
-
 TWO = published("chat", "cuda:0", 10, 25, cache=4)
 TWO += published("chat", "cuda:0", 10, 24, cache=4, instance="1")
 ON_CPU = published("chat", "cpu", 3, free=4, cache=9)
 ELSEWHERE = 'name: "chat" instance_group { gpus: 1 }'
 CASES: dict[str, tuple[str, dict[str, Any], float | None]] = {
+    "a cache that fills the GPU": (FULL_CARD, {}, 14 + 58 / 0.9),
     "a cache of a given size fits twice": (HALF_CARD, {"options": {"kv_cache_gib": 20}}, None),
     "or does not": (FULL_CARD, {"options": {"kv_cache_gib": 20}}, 14 + 20),
     "without a size a cache would stay small": (

@@ -34,25 +34,12 @@ def test_validate_says_what_it_read(text: str, says: str, work: Path, run: Run) 
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["bake"],
-        ["validate", "--frobnicate"],
-        ["diff", "x"],
-        ["diff", "--config", ""],
-        ["generate", "--repository", "a\0b"],
-    ],
-)
-def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    assert caught.value.code == 2
-
-
-@pytest.mark.parametrize(
     "arguments, near",
     [
+        ([], "the following arguments are required: VERB"),
+        (["bake"], "argument VERB: invalid choice: 'bake'"),
+        (["diff", "--config", ""], "argument --config: got '', expected a path"),
+        (["generate", "--repository", "a\0b"], "argument --repository: got 'a\\x00b', expected"),
         (["serve", "--http-prot", "8000"], "--http-prot; did you mean --http-port?"),
         (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
         (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
@@ -72,6 +59,13 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
         (["serve", "--http-port=0"], "expected a port from 1 to 65535"),
         (["serve", "--drain-s=-1"], "expected a number, 0 or more"),
         (["diff", "--qqq"], "unrecognized arguments: --qqq\n"),
+        (["optimize"], "MODEL"),
+        (["optimize", "demo", "--engines", "tf"], "got 'tf', expected some of torch, onnxruntime"),
+        (["optimize", "demo", "--engines", ","], "expected some of torch, onnxruntime"),
+        (["optimize", "demo", "--lengths", "16,x"], "got '16,x', expected whole numbers such as"),
+        (["optimize", "demo", "--batch-sizes", "0"], "got '0', expected whole numbers"),
+        (["optimize", "demo", "--seconds", "-1"], "got '-1', expected a number above 0"),
+        (["optimize", "demo", "--tolerance", "nan"], "got 'nan', expected a number above 0"),
     ],
 )
 def test_a_wrong_option_is_told_with_what_is_right(
@@ -252,3 +246,20 @@ def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_tim
         assert config.read_bytes() == before
     assert run("generate")[0] == 0
     assert config.read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("dmo", "models.yaml has no model 'dmo'; did you mean 'demo'?\n"),
+        ("demo", "model 'demo' is of the task fake-task, which has no engines to compare"),
+    ],
+)
+def test_a_model_that_is_not_there_or_has_no_engines_can_not_be_optimized(
+    name: str, message: str, work: Path, run: Run
+) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    code, out, err = run("optimize", name)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"hf-triton: {message}")
+    assert [path.name for path in work.iterdir()] == ["models.yaml"]

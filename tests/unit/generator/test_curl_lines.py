@@ -25,11 +25,14 @@ def lines_of(text: str, work: Path, run: Run) -> list[list[str]]:
     return [shlex.split(line) for line in curl_lines(work / "model_repository", "demo", URL)]
 
 
-@pytest.mark.parametrize("size, shape", [(0, [1]), (8, [1, 1])])
+@pytest.mark.parametrize(
+    "key, shape",
+    [("max_batch_size: 0", [1]), ("max_batch_size: 8", [1, 1]), ("layout: ensemble", [1])],
+)
 def test_a_model_has_a_line_for_each_endpoint(
-    size: int, shape: list[int], work: Path, run: Run
+    key: str, shape: list[int], work: Path, run: Run
 ) -> None:
-    infer, generate = lines_of(f"{ONE_MODEL}    max_batch_size: {size}\n", work, run)
+    infer, generate = lines_of(f"{ONE_MODEL}    {key}\n", work, run)
     assert infer[:3] == ["curl", f"{URL}/demo/infer", "-d"]
     tensor = {"name": "IN", "datatype": "BYTES", "shape": shape, "data": ["I am going"]}
     assert json.loads(infer[3]) == {"inputs": [tensor]}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generator.render import model_config
-from generator.render.sample_requests import curl_lines
 from tests.support.apply_bench import tell_state
 from tests.support.fake_control import FakeTriton, listening
 from tests.unit.generator.conftest import Run
@@ -18,7 +15,6 @@ from tests.unit.generator.workspace import ONE_MODEL
 
 ENSEMBLE = ONE_MODEL + "    layout: ensemble\n"
 FOLDERS = ["demo", "demo_model", "demo_postprocessing", "demo_tokenizer"]
-URL = "http://127.0.0.1:8000/v2/models"
 
 
 def configs(text: str, work: Path, run: Run) -> dict[str, Any]:
@@ -72,13 +68,6 @@ def test_each_tensor_has_one_type_and_shape_wherever_it_goes(
                 shape = (tensor.data_type, *full_dims(tensor, config))
                 seen.setdefault(names[name], set()).add(shape)
     assert all(len(shapes) == 1 for shapes in seen.values()), seen
-
-
-def test_curl_lines_are_those_of_a_single_model(work: Path, run: Run) -> None:
-    configs(ENSEMBLE, work, run)
-    infer, generate = map(shlex.split, curl_lines(work / "model_repository", "demo", URL))
-    assert infer[1] == f"{URL}/demo/infer"
-    assert json.loads(generate[3]) == {"IN": "I am going"}
 
 
 def test_all_folders_come_and_go_together(work: Path, run: Run) -> None:

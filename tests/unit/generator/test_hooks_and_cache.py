@@ -48,21 +48,16 @@ def make_deterministic(work: Path, task: str) -> None:
         ("def process(request):\n    pass\n", "neither preprocess(request) nor postprocess"),
         ("", "my_hooks.py has neither preprocess(request) nor postprocess(response) at its"),
         ("\0", "my_hooks.py"),
+        (b"\xff\xfe\x00" + HOOKS.encode(), "my_hooks.py"),
     ],
 )
 def test_a_mistake_in_the_hooks_file_has_both_places(
-    hooks: str, message: str, work: Path, run: Run
+    hooks: str | bytes, message: str, work: Path, run: Run
 ) -> None:
     write(work, ONE_MODEL + WITH_HOOKS, hooks)
     (line,) = mistakes(run)
     assert line.startswith("models.yaml:5:12: models[0].hooks: my_hooks.py")
     assert message in line
-
-
-def test_bytes_that_are_no_text_are_a_mistake_too(work: Path, run: Run) -> None:
-    write(work, ONE_MODEL + WITH_HOOKS, b"\xff\xfe\x00" + HOOKS.encode())
-    (line,) = mistakes(run)
-    assert line.startswith("models.yaml:5:12: models[0].hooks: my_hooks.py")
 
 
 @pytest.mark.threat("hooks-at-validation")

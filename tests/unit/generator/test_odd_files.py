@@ -10,7 +10,7 @@ import pytest
 
 from generator.errors import RepositoryError, ServerError, SpecError
 from generator.yaml_file import nodes
-from hf_triton.runtime.regular_file import read_json, read_regular
+from hf_triton.runtime.regular_file import read_regular
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
     SERVED_FILE,
@@ -56,14 +56,6 @@ def write_good(work: Path) -> None:
 
 @pytest.mark.threat("yaml-file-kinds")
 @pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_file_is_told_at_once(kind: str, tmp_path: Path) -> None:
-    said = make(kind, tmp_path / "odd")
-    with pytest.raises(OSError, match=said):
-        read_regular(tmp_path / "odd", 2**20)
-
-
-@pytest.mark.threat("yaml-file-kinds")
-@pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("name", ["models.yaml", "models.lock", "hooks.py", "requirements.txt"])
 def test_a_file_of_models_yaml_that_is_none_is_a_mistake(
     name: str, kind: str, work: Path, run: Run
@@ -83,12 +75,6 @@ def test_a_state_file_on_a_full_disk_leaves_no_part_of_one(tmp_path: Path) -> No
     with files_of_at_most(10), pytest.raises(RepositoryError, match="File too large"):
         write_state(state)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_json_that_is_too_deep_is_none(tmp_path: Path) -> None:
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="too deep"):
-        read_json(tmp_path / "deep.json")
 
 
 @pytest.mark.threat("yaml-file-kinds")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from generator.repository import version_folders
-from generator.repository.compare import ModelPlan, folder_version
+from generator.repository.compare import ModelPlan
 from generator.repository.plan import make_plan
 from generator.spec.triton_models import LAUNCHER_FILE
 from tests.unit.generator.conftest import Run
@@ -35,27 +35,6 @@ def folder(work: Path, run: Run) -> Path:
 def add(work: Path, dtype: str, number: int, *keep: int) -> None:
     say(work, dtype)
     version_folders.add_version(plan_of(work), number, keep)
-
-
-def test_the_version_before_stays_with_its_own_config(work: Path, folder: Path, run: Run) -> None:
-    before = snapshot(folder)
-    add(work, HALF, 2)
-    assert folder_version(folder) == 2
-    assert run("diff")[0] == 0
-    after = snapshot(folder)
-    assert b"float16" in after["2/model.json"]
-    assert after["1/config.pbtxt"] == before["config.pbtxt"] != after["config.pbtxt"]
-    assert all(after[path] == before[path] for path in before if path.startswith("1/"))
-
-
-def test_only_the_version_before_and_those_to_keep_stay(work: Path, folder: Path) -> None:
-    for number, dtype in enumerate((HALF, WHOLE, HALF), start=2):
-        add(work, dtype, number)
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"3", "4"}
-    add(work, WHOLE, 5, 3)
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"3", "4", "5"}
-    configs = [(folder / path).read_bytes() for path in ("3/config.pbtxt", "4/config.pbtxt")]
-    assert configs[0] == (folder / "config.pbtxt").read_bytes() != configs[1]
 
 
 def test_dropping_a_version_leaves_what_was_before_byte_for_byte(work: Path, folder: Path) -> None:

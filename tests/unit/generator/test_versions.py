@@ -17,7 +17,6 @@ from generator.render.manifest import (
 from generator.render.manifest import parameter_line as line
 from generator.repository.compare import folder_version
 from generator.repository.versions import (
-    at_version,
     current_version,
     served_by,
     version_of,
@@ -25,7 +24,7 @@ from generator.repository.versions import (
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, snapshot
 
-RENDERED = {"config.pbtxt": b'name: "m"\n', "1/model.py": b"code", "routing.json": b"{}"}
+RENDERED = {"config.pbtxt": b'name: "m"\n', "1/model.py": b"code"}
 
 
 def renumber(folder: Path, version: int) -> None:
@@ -50,25 +49,6 @@ def folder(work: Path, run: Run) -> Path:
 )
 def test_a_version_is_what_triton_takes_for_one(path: str, version: int | None) -> None:
     assert version_of(path) == version
-
-
-def test_only_what_is_rendered_for_the_version_moves_with_it() -> None:
-    assert set(at_version(RENDERED, 3)) == {"config.pbtxt", "3/model.py", "routing.json"}
-    assert at_version(RENDERED, 1) == RENDERED
-
-
-def test_the_digest_stands_in_the_config_and_depends_on_every_file() -> None:
-    first = digest_in(with_digest(RENDERED)["config.pbtxt"])
-    assert len(first) == 64
-    for path in ("config.pbtxt", "1/model.py"):
-        changed = with_digest({**RENDERED, path: RENDERED[path] + b"x"})
-        assert digest_in(changed["config.pbtxt"]) != first
-    assert digest_in(with_digest({**RENDERED, "1/new.py": b""})["config.pbtxt"]) != first
-
-
-def test_routing_that_is_read_while_serving_is_not_in_the_digest() -> None:
-    other = with_digest({**RENDERED, "routing.json": b"[]"})
-    assert other["config.pbtxt"] == with_digest(RENDERED)["config.pbtxt"]
 
 
 def test_adapters_that_are_read_while_serving_are_not_in_the_digest() -> None:
