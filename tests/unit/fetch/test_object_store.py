@@ -177,6 +177,7 @@ def test_a_package_that_is_missing_is_named(
         (PermissionError(f"InvalidAccessKeyId {SECRET}"), "AWS_ACCESS_KEY_ID and AWS_SECRET_"),
         (OSError(f"Unable to locate credentials {SECRET}"), "or give this machine a role"),
         (OSError(f"no route, {SECRET}, http://a?sig=abc"), "$AWS_SECRET_ACCESS_KEY, http://a?***"),
+        (OSError("Cannot connect to http://a:40312/permission/403"), "gave no answer"),
     ],
 )
 def test_no_message_and_no_file_quotes_credentials(

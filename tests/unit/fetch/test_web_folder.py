@@ -151,15 +151,3 @@ def test_what_cant_be_fetched_is_told_in_a_line(
         setattr(web, name, value)
     assert text in work.refused("fetch")
     assert not work.snapshots()
-
-
-def test_an_address_that_looks_like_a_refusal_is_none(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_answer(scheme: str) -> None:
-        raise OSError("Cannot connect to http://127.0.0.1:40312/v1/permission/403")
-
-    monkeypatch.setattr(hub_client, "WAITS_S", ())
-    monkeypatch.setattr(object_store, "file_system", no_answer)
-    workplace.write("tiny", model=URL)
-    assert "gave no answer" in workplace.refused("fetch")

@@ -176,9 +176,9 @@ def test_every_option_is_read(as_tensors: bool) -> None:
 
 
 def test_empty_words_are_ignored_as_litellm_sends_them() -> None:
-    given = {"text_input": [b"abc"], "bad_words": [b""], "stop_words": [b""]}
+    given = {"text_input": [b"abc"], "bad_words": [b""], "stop_words": [b"", b"b"]}
     row = parse_request(fields(given, {}), READER).rows[0]
-    assert (row.params.bad_token_ids, row.params.stop_words) == ((), ())
+    assert (row.params.bad_token_ids, row.params.stop_words) == ((), ("b",))
 
 
 def test_each_row_of_a_batch_has_its_own_options() -> None:

@@ -21,38 +21,6 @@ def error_of(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
-def test_a_request_without_batching_is_one_row() -> None:
-    one = fields({"text_input": [b"caf\xc3\xa9"], "max_tokens": [5]}, {})
-    assert one.count_rows("text_input") == 1
-    assert one.optional_texts("text_input") == ["café"]
-    assert one.num_rows == 1
-    assert one.values("max_tokens", integer, None) == [5]
-    assert one.values("top_k", integer, 7) == [7]
-
-
-def test_a_client_batch_is_read_row_by_row() -> None:
-    batch = fields(
-        {"text_input": [[b"a"], [b"b"]], "max_tokens": [[5], [6]], "stop_words": [[b"x", b""]] * 2},
-        {"top_k": 3},
-        batched=True,
-    )
-    assert batch.count_rows("text_input") == 2
-    assert batch.optional_texts("text_input") == ["a", "b"]
-    assert batch.values("max_tokens", integer, None) == [5, 6]
-    assert batch.values("top_k", integer, 0) == [3, 3]
-    assert batch.values("min_tokens", integer, 0) == [0, 0]
-    assert batch.text_lists("stop_words") == [("x",), ("x",)]
-
-
-@pytest.mark.parametrize(
-    "given, expected",
-    [(["a"], ("a",)), (["", "b"], ("b",)), ([], ()), ([""], ())],
-)
-def test_empty_stop_words_are_left_out(given: list[str], expected: tuple[str, ...]) -> None:
-    one = fields({"text_input": [b"t"], "stop_words": [text.encode() for text in given]}, {})
-    assert one.text_lists("stop_words") == [expected]
-
-
 def test_text_that_is_not_utf8_is_refused_without_quoting_it() -> None:
     one = fields({"text_input": [SECRET + b"\xff"]}, {})
     expected = f"text_input: not valid UTF-8 at byte {len(SECRET)}"
@@ -104,13 +72,6 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(name: str, expected: s
 @pytest.mark.parametrize("name", ["id", "timeout", "priority", "binary_data_output", "triton_x"])
 def test_tritons_own_parameters_pass(name: str) -> None:
     fields({"text_input": [b"t"]}, {name: 1}).check_parameters(("max_tokens",))
-
-
-def test_rows_are_counted_by_the_first_tensor_that_is_there() -> None:
-    names = ("text_input", "messages")
-    assert fields({"messages": [[b"a"], [b"b"], [b"c"]]}, {}, batched=True).count_rows(*names) == 3
-    assert fields({"messages": [b"a"]}, {}).count_rows(*names) == 1
-    assert fields({}, {"messages": "a"}).count_rows(*names) == 1
 
 
 def test_a_text_that_may_be_missing_is_none_and_an_empty_one_empty() -> None:
