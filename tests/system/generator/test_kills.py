@@ -14,7 +14,7 @@ from generator.repository.compare import folder_version, read_manifest
 from hf_triton.cli import main as cli
 from tests.system.generator.killing import is_killed
 from tests.unit.generator.conftest import Run, run, work
-from tests.unit.generator.test_version_folders import HALF, WHOLE, add, folder, say
+from tests.unit.generator.test_versions import HALF, WHOLE, add, folder, say
 from tests.unit.generator.workspace import ONE_MODEL, snapshot
 
 __all__ = ["folder", "run", "work"]  # fixtures

@@ -1,4 +1,4 @@
-"""Task folders are found by their presence, and broken ones are named."""
+"""Task folders are found by their presence and under other names, and broken ones are named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import TemplateError
+from generator.models_yaml.reading import task_hint
 from generator.spec import task_folders
 from generator.spec.task_folders import find_tasks
 from tests.unit.generator.conftest import Run
@@ -52,3 +53,29 @@ def test_a_text_option_may_be_empty_and_have_lines(
 ) -> None:
     (work / "models.yaml").write_text(f"{ONE_MODEL}    options: {{label: {text}}}\n")
     assert run("validate")[0] == code
+
+
+@pytest.mark.parametrize(
+    "tag, hint",
+    [
+        ("sentence-similarity", "'feature-extraction'?"),
+        ("text-ranking", "'text-classification'?"),
+        ("sentiment-analysis", "'text-classification'?"),
+        ("ner", "'token-classification'?"),
+        ("summarization", "'text2text-generation'?"),
+        ("translation_en_to_de", "'text2text-generation'?"),
+        ("image-classification", "'pipeline', with options: {pipeline: image-classification}?"),
+        ("speech-to-text", "'automatic-speech-recognition'?"),
+        ("visual-question-answering", "'image-text-to-text'?"),
+    ],
+)
+def test_another_name_of_a_task_is_understood(tag: str, hint: str) -> None:
+    found = task_hint(tag, find_tasks())
+    assert found.startswith("; did you mean ")
+    assert found.endswith(hint)
+
+
+def test_what_means_nothing_gets_no_hint_and_no_task_that_is_not_there() -> None:
+    assert task_hint("nonsense", find_tasks()) == ""
+    assert task_hint("ner", ["text-generation"]) == ""
+    assert task_hint("image-classification", ["text-generation"]) == ""
