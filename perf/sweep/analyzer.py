@@ -34,7 +34,8 @@ _VERSION = re.compile(r"Perf Analyzer Version (\S+)")
 _START_TIMEOUT_S = 30.0
 _MOST_SAID = 400
 _UNSTABLE = "Failed to obtain stable measurement"
-_NOTHING_DONE = "No valid requests recorded"
+# The second where Triton's statistics counted none either.
+_NOTHING_DONE = ("No valid requests recorded", "failed to find the requested model version")
 _EMPTY_PHRASES = ("Failed to retrieve results", "WARNING", "Usage:", "perf_analyzer: ")
 _THREAD = re.compile(r"^Thread \[\d+\] had error: ")
 _FEW_REQUESTS = 4
@@ -163,7 +164,7 @@ class Ended:
 
     @property
     def has_no_requests(self) -> bool:
-        return self.code != 0 and _NOTHING_DONE in self.said
+        return self.code != 0 and any(text in self.said for text in _NOTHING_DONE)
 
     def reason(self) -> str:
         if self.has_no_requests:

@@ -1,6 +1,6 @@
 """A perf_analyzer that asks nobody: it tells its version, and exports two requests. A file beside
-it says what it does wrong: ``fail`` with the text of its error, ``unstable``, ``nothing``,
-``empty``, which it does once, or ``kill``, which ends the fake server with the second load.
+it says what it does wrong: ``fail`` with the text of its error, ``unstable``, ``nothing`` with its
+text, ``empty``, which it does once, or ``kill``, which ends the fake server with the second load.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if "--request-count" in arguments:
 if how == "unstable" and "999999" not in arguments:
     print("Failed to obtain stable measurement within 3 measurement windows", file=sys.stderr)
     sys.exit(2)
-if how == "nothing" and "count_windows" not in arguments:
-    print("No valid requests recorded within time interval.", file=sys.stderr)
+if how.startswith("nothing ") and "count_windows" not in arguments:
+    print(how[8:], file=sys.stderr)
     sys.exit(3)
 if how == "kill" and "--concurrency-range 2" in " ".join(arguments):
     urllib.request.urlopen(f"http://{arguments[arguments.index('-u') + 1]}/die").close()

@@ -78,7 +78,12 @@ def test_a_failed_load_is_kept_with_its_error_and_tried_again(
 
 
 @pytest.mark.parametrize(
-    "how, then", [("unstable", "--stability-percentage 999999"), ("nothing", "count_windows")]
+    "how, then",
+    [
+        ("unstable", "--stability-percentage 999999"),
+        ("nothing No valid requests recorded within time interval.", "count_windows"),
+        ("nothing failed to find the requested model version", "count_windows"),
+    ],
 )
 def test_windows_that_are_of_no_use_are_measured_again_and_marked(
     options: MakeOptions, analyzer: FakeAnalyzer, how: str, then: str
