@@ -19,6 +19,7 @@ from typing import IO, cast
 
 from generator.errors import ServerError
 from generator.python_modules import ROOT_FOLDER
+from hf_triton.runtime.request.request_parameters import USES_VARIABLE
 from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard

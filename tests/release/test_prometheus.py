@@ -70,37 +70,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, listen: Listen) -> Iterator[None]:
-    """``hf-triton serve`` with both models, ready."""
-    (folder / "models.yaml").write_text(MODELS)
-    ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
-    with (folder / "serve.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hf_triton.cli", "serve", *ports],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        ready = eventually(lambda: process.poll() is not None or is_ready(listen), START_TIMEOUT_S)
-        assert ready and process.poll() is None, (folder / "serve.log").read_text()  # noqa: PT018
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(180)
-        finally:
-            process.kill()
-
-
-def is_ready(listen: Listen) -> bool:
-    with contextlib.suppress(OSError):
-        return get(f"http://127.0.0.1:{listen.health_port}/ready", 5).status == 200
-    return False
-
-
-@contextlib.contextmanager
 def gpu_exporter(port: int) -> Iterator[None]:
     """Stands for the part of Triton's metrics that needs a GPU."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hf_triton.cli.verbs.add import entry_of
+from tests.model.engine.runtime.test_gguf import write_demo
 from tests.support import tiny_pipelines as tiny
-from tests.support.gguf_files import write_demo
 from tests.support.saved_models import CASES, save
 from tests.support.tiny_whisper import tiny_whisper
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from generator.spec.task_names import HEADS
+from hf_triton.ports import callers
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.schema.body import fields_of
 from hf_triton.ports.openai.schema.request import Chat

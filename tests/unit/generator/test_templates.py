@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import TemplateError
-from generator.models_yaml.reading import task_hint
 from generator.spec import task_folders
 from generator.spec.task_folders import find_tasks
+from generator.spec.task_names import task_hint
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import types
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from generator.spec.access import Limits
 from hf_triton.ports import api_keys
 from hf_triton.ports import callers as callers_module
 from hf_triton.ports.callers import Account, Callers, CallName, counted
-from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.port import Connections, Port, Shared
+from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.settings import EVERYBODY, Access, Caller
 from hf_triton.runtime.request.request_parameters import (
     CALL,

@@ -47,7 +47,7 @@ FLOORS = (
     ("hf_triton/serving",),
     ("hf_triton/cli/places",),
     ("hf_triton/cli/verbs",),
-    ("hf_triton/cli",),
+    ("hf_triton/cli", "generator/__main__"),
     ("perf",),
     ("perf/lab",),
 )

@@ -14,6 +14,7 @@ from generator.errors import ServerError
 from hf_triton.tritonserver import child_process
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.listen import HeldPorts, Listen
+from hf_triton.tritonserver.restart_policy import Restarts
 from tests.support.triton import eventually, free_ports
 
 GETS_ON = """

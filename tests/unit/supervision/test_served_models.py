@@ -12,15 +12,15 @@ from hf_triton.tritonserver.state_file import SERVED_FILE, write_served
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    served_record.write(tmp_path, ["b", "a"])
-    assert served_record.read(tmp_path) == ServedRecord(("a", "b"))
+    write_served(tmp_path, ["b", "a"])
+    assert state_file.served_models(tmp_path) == ("a", "b")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"models": 3}'])
 def test_what_is_no_record_counts_for_nothing(tmp_path: Path, text: str) -> None:
-    assert served_record.read(tmp_path) is None
-    (tmp_path / RECORD_FILE).write_text(text)
-    assert served_record.read(tmp_path) is None
+    assert state_file.served_models(tmp_path) is None
+    (tmp_path / SERVED_FILE).write_text(text)
+    assert state_file.served_models(tmp_path) is None
 
 
 def test_a_record_is_read_once_until_it_is_written_again(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hf_triton.automatic_speech_recognition.answer import Answer as SoundAnswer
 from hf_triton.runtime.errors import NO_NUMBERS, CancelledError, EngineError, OverloadedError
 from hf_triton.text_generation.request.answer import (
     OUTPUTS,
