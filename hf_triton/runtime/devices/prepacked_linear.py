@@ -288,7 +288,7 @@ def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_ha
     num_found = len(layers)
     for names in (*joins, *[(name,) for name in layers]):
         group = [layers[name] for name in names if name in layers]
-        linear = packed(group, in_half) if len(group) == len(names) else None
+        linear = _packed(group, in_half) if len(group) == len(names) else None
         if linear is None:
             continue
         shared = _SharedInput(linear, [len(weight) for weight, _ in group])
@@ -311,7 +311,7 @@ def _shares_inputs(model: nn.Module) -> bool:
     )
 
 
-def packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
+def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     """One layer with the outputs of all, in order; None where torch can't lay the weights out."""
     kinds = {(w.shape[1], w.dtype, bias is not None, is_int8(w)) for w, bias in layers}
     if len(kinds) > 1:

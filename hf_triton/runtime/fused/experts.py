@@ -1,78 +1,91 @@
-"""A mixture's experts on a CPU: a prepacked layer for each, over the tokens that chose it."""
+"""A mixture's experts on a CPU: one loop over all of them, instead of two products for each. Where
+an expert has many tokens, torch's products over its tokens are faster.
+"""
 
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
 
-from hf_triton.runtime.devices.prepacked_linear import PrepackedLinear, packed
+from hf_triton.runtime.kernels.compiled_loops import load_kernel, team_of
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_PACKED = "packed_experts"  # of a module: its layers before and after the activation
+# Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's
+# products of matrices.
+MANY = {torch.float32: 24, torch.bfloat16: 6}
 
 
 def grouped_experts(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """hidden_states (tokens, size), each token's experts and their weights (tokens, k) -> (tokens,
-    size); ``module`` is packed. The expert after the last is none.
+    size); ``module`` holds the experts' weights as transformers' MoE interface says.
     """
     if not len(hidden_states):
         return hidden_states
-    experts, order = top_k_index.flatten().to(torch.int64).sort(stable=True)
-    starts = torch.searchsorted(experts, torch.arange(module.num_experts + 1)).tolist()
-    runs = [(*run, number) for number, run in enumerate(itertools.pairwise(starts))]
-    first, second = getattr(module, _PACKED)
-    x = _products(first, hidden_states[order // top_k_index.shape[1]], runs)
+    pairs = _Pairs(top_k_index.flatten().to(torch.int64), module.num_experts)
+    x = _product(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states, pairs)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # noqa: SLF001
-    x = _products(second, x, runs)
-    out = x.new_zeros(len(order), x.shape[1])
-    out[order[: len(x)]] = x
-    out = out.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)
-    return out.sum(dim=1).to(hidden_states.dtype)
+    x = _product(module, "down_proj", x, pairs)
+    x = x.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)
+    return x.sum(dim=1).to(hidden_states.dtype)
 
 
-def _products(
-    layers: list[PrepackedLinear], x: torch.Tensor, runs: list[tuple[int, int, int]]
-) -> torch.Tensor:
-    """x (pairs, inputs), those of an expert one after the other -> (pairs, outputs)."""
-    return torch.cat([layers[number](x[begin:end]) for begin, end, number in runs if begin < end])
+def takes(module: Any) -> bool:
+    """True if the loop can read the experts' weights; transposed ones are laid out anew."""
+    names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
+    for weight in (getattr(module, name, None) for name in names):
+        if type(weight) is not torch.nn.Parameter or weight.dtype not in _DTYPES:
+            return False
+        if module.is_transposed and weight.is_contiguous():
+            weight.data = weight.data.transpose(1, 2).contiguous().transpose(1, 2)
+        laid_out = weight.transpose(1, 2) if module.is_transposed else weight
+        if not laid_out.is_contiguous() or laid_out.shape[1] % 4:
+            return False
+    return not module.has_post_expert_norm
 
 
-def pack(module: Any) -> bool:
-    """Lays out the weights, which transformers' MoE interface describes, beside the module's own;
-    returns False where it can't.
+class _Pairs:
+    """All pairs of a token and one of its experts, (tokens * k), in the experts' order: those of
+    expert ``e`` are ``order[starts[e] : starts[e + 1]]``. The expert after the last is none.
     """
-    if not hasattr(module, _PACKED):
-        names = _names(module)
-        weights = [getattr(module, name, None) for name in names]
-        are_plain = all(type(one) is nn.Parameter and one.dtype in _DTYPES for one in weights)
-        if module.has_post_expert_norm or not are_plain:
-            return False
-        both = [_layers(module, name) for name in names]
-        if not all(itertools.chain(*both)):
-            return False
-        setattr(module, _PACKED, both)
-    return True
+
+    def __init__(self, experts: torch.Tensor, num_experts: int) -> None:
+        self._experts, self.num_experts = experts, num_experts
+        ordered, self.order = experts.sort(stable=True)
+        self.starts = torch.searchsorted(ordered, torch.arange(num_experts + 1))
+
+    @cached_property
+    def known(self) -> torch.Tensor:
+        """The expert of each pair in its token's order; the last one in the place of none."""
+        return self._experts.clamp(max=self.num_experts - 1)
 
 
-def drop_weights(module: Any) -> None:
-    """Frees the module's own weights."""
-    for name in _names(module):
-        parameter = getattr(module, name)
-        parameter.data = parameter.new_empty(0)
-
-
-def _names(module: Any) -> tuple[str, str]:
-    return ("gate_up_proj" if module.has_gate else "up_proj"), "down_proj"
-
-
-def _layers(module: Any, name: str) -> list[PrepackedLinear | None]:
-    weights = getattr(module, name).detach()
+def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
+    """x (tokens or pairs, inputs) -> (pairs, outputs)."""
+    weight = getattr(module, name).detach()
     if module.is_transposed:
-        weights = weights.transpose(1, 2)  # (experts, outputs, inputs)
-    biases = getattr(module, f"{name}_bias").detach() if module.has_bias else [None] * len(weights)
-    return [packed([layer], in_half=True) for layer in zip(weights, biases, strict=True)]
+        weight = weight.transpose(1, 2)  # (experts, outputs, inputs)
+    count = len(pairs.order)
+    per_row = count // len(x)
+    out = x.new_zeros(count, weight.shape[1])
+    if count >= MANY[x.dtype] * pairs.num_experts:
+        starts = pairs.starts.tolist()
+        for expert, (first, last) in enumerate(itertools.pairwise(starts)):
+            own = pairs.order[first:last]
+            if len(own):
+                out[own] = F.linear(x[own // per_row], weight[expert])
+    else:
+        x = x.contiguous()
+        team_of(torch.get_num_threads()).run(
+            load_kernel("experts", x.dtype),
+            *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
+            *(pairs.starts.data_ptr(), pairs.order.data_ptr(), per_row, out.data_ptr()),
+        )
+    if module.has_bias:
+        out += getattr(module, f"{name}_bias").detach().index_select(0, pairs.known)
+    return out

@@ -29,7 +29,7 @@ from hf_triton.runtime.errors import reason
 from .layout import COUNTERS, NUM_ARGUMENTS
 
 # The modules of kernels, the first of which all others import.
-_MODULES = ("kernels", "state_kernels", "text_kernels", "draw_kernels")
+_MODULES = ("kernels", "state_kernels", "expert_kernels", "text_kernels", "draw_kernels")
 # Functions of Numba's that a kernel calls where it has raised an exception, and the first of them.
 # None does: without Numba the process would end there.
 _RAISING = (

@@ -19,7 +19,6 @@ import torch
 from hf_triton.runtime import log
 from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
-from hf_triton.runtime.fused.experts import drop_weights, grouped_experts, pack
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import narrowed
 from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend, plain_attention
@@ -38,7 +37,7 @@ from .trial import TRIAL_WIDTH, WIDTHS, text_trial
 
 CPU_EXPERTS_NAME = "hf_triton_experts_cpu"
 _NUM_TRIAL_TOKENS = 9  # tokens: several of an expert
-_TIMES_EPS = 32  # of the last bit of what prepacked experts may differ by
+_TIMES_EPS = 32  # of the last bit of what a loop over experts may differ by
 
 
 def _fused(*given: Any) -> Any:
@@ -174,8 +173,8 @@ def _attention_cases(
 
 
 def choose_experts(model: Any) -> None:
-    """Makes a model on a CPU compute its experts by prepacked layers, if those agree with
-    transformers' own grouped products.
+    """Makes a model on a CPU compute its experts in one loop, if that agrees with transformers' own
+    grouped products, which take one call for each expert.
     """
     if getattr(model.config, "_experts_implementation", "") != "grouped_mm":
         return
@@ -183,17 +182,15 @@ def choose_experts(model: Any) -> None:
 
     experts = [module for module in model.modules() if hasattr(module, "has_post_expert_norm")]
     try:
+        from hf_triton.runtime.fused.experts import grouped_experts, takes
+
         kinds = {type(module): module for module in experts}.values()
-        fits = all(pack(each) and _matches(each, grouped_experts) for each in kinds)
+        fits = all(map(takes, experts)) and all(_matches(each, grouped_experts) for each in kinds)
     except Exception as error:
         # After any failure transformers' own implementation serves.
-        log.info(f"experts are not prepacked: {type(error).__name__}: {reason(error, 120)}")
+        log.info(f"no loop over experts: {type(error).__name__}: {reason(error, 120)}")
         return
     if experts and fits:
-        for module in experts:
-            if not pack(module):
-                raise UnsupportedModelError("its experts differ in kind")
-            drop_weights(module)
         ALL_EXPERTS_FUNCTIONS.register(CPU_EXPERTS_NAME, grouped_experts)
         model.set_experts_implementation(CPU_EXPERTS_NAME)
 

@@ -1,4 +1,4 @@
-"""Experts of prepacked layers give what transformers' own ways give."""
+"""Experts computed in one loop give what transformers' own ways give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from hf_triton.text_generation.engines.in_flight import runner_selection
+from hf_triton.runtime.fused import experts as grouped
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
     CPU_EXPERTS_NAME,
     choose_experts,
@@ -39,8 +39,8 @@ def test_without_experts_a_model_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MIXTURES)
 @torch.inference_mode()
-def test_on_the_cpu_prepacked_layers_compute_what_each_expert_does(
-    name: str, dtype: torch.dtype
+def test_on_the_cpu_one_loop_computes_what_each_expert_does(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model(name, **{**SHAPE, **MIXTURES[name]}).to(dtype)
     module = next(part for part in model.modules() if hasattr(part, "has_post_expert_norm"))
@@ -51,15 +51,16 @@ def test_on_the_cpu_prepacked_layers_compute_what_each_expert_does(
     choose_experts(model)
     assert model.config._experts_implementation == CPU_EXPERTS_NAME
     rtol = 1e-4 if dtype == torch.float32 else 3e-2
-    assert not module.down_proj.numel()
-    for count in (1, 4, 21):
-        got = module(x[:count], index[:count], weights[:count])
-        atol = rtol * float(expected.abs().max())
-        torch.testing.assert_close(got, expected[:count], rtol=rtol, atol=atol)
+    for many in (1000, 1):  # by the loop, and by torch's products
+        monkeypatch.setitem(grouped.MANY, dtype, many)
+        for count in (1, 4, 21):
+            got = module(x[:count], index[:count], weights[:count])
+            atol = rtol * float(expected.abs().max())
+            torch.testing.assert_close(got, expected[:count], rtol=rtol, atol=atol)
 
 
-def test_experts_that_are_computed_otherwise_stay_transformers_own() -> None:
+def test_experts_that_a_loop_computes_otherwise_stay_transformers_own() -> None:
     model = random_model("mixtral", **{**SHAPE, **MIXTURES["mixtral"]})
-    with patch.object(runner_selection, "grouped_experts", lambda _, x, *__: x):
+    with patch.object(grouped, "grouped_experts", lambda _, x, *__: x):
         choose_experts(model)
     assert model.config._experts_implementation == "grouped_mm"
