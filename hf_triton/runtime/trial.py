@@ -49,7 +49,6 @@ def first_agreeing(
     """
     names: dict[str, dict[str, None]] = {}  # by the reason
     for name, candidate in candidates:
-        why = ""
         try:
             found = difference(candidate)
         except LoadError:
@@ -63,8 +62,7 @@ def first_agreeing(
                     log.info("; not ".join([f"{taken} {name}", *_refusals(names)]))
                 return candidate, ""
             why = f"{told.format(found)}, allowed is {tolerance:.2g}"
-        if why:
-            names.setdefault(why, {})[name] = None
+        names.setdefault(why, {})[name] = None
         give_back()
     return None, "; ".join(_refusals(names))
 

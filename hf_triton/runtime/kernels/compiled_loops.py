@@ -184,10 +184,14 @@ def _keep(path: Path | None, function: Any) -> None:
     if path is None:
         say_not_kept("no cache folder belongs to this user alone; set XDG_CACHE_HOME to one")
         return
+    from llvmlite import binding
+
     try:
         library = function._library  # noqa: SLF001
         code = library.serialize_using_object_code()[2][0]
-        called = called_names(library.get_llvm_str())
+        parsed = binding.parse_assembly(library.get_llvm_str())
+        uses = [one for one in (*parsed.functions, *parsed.global_variables) if one.is_declaration]
+        called = [one.name for one in uses if not one.name.startswith("llvm.")]
         # Python's own names are in every process; those of _RAISING are never called.
         missing = [n for n in called if n not in _RAISING and not hasattr(ctypes.pythonapi, n)]
         if missing:
@@ -218,12 +222,3 @@ def _loaded(kept: bytes) -> Kernel:
 @cache
 def say_not_kept(why: str) -> None:
     log.warn(f"compiled kernels can't be cached, so each load compiles them for seconds: {why}")
-
-
-def called_names(module: str) -> list[str]:
-    """The functions and variables that a module of LLVM uses and does not define."""
-    from llvmlite import binding
-
-    parsed = binding.parse_assembly(module)
-    used = [one.name for one in (*parsed.functions, *parsed.global_variables) if one.is_declaration]
-    return [name for name in used if not name.startswith("llvm.")]

@@ -88,16 +88,13 @@ class EngineClient(Connection):
             if pending := self.pending.pop(frame.number, None):
                 error = RuntimeModelError(frame.texts[1])
                 error.status = frame.texts[0]
-                self._fail(pending, error, frame.flags)
+                if frame.flags & frames.UNLOADING and not pending.has_begun:
+                    self.is_usable = False
+                    self._pool.forward_again(pending, error)
+                else:
+                    pending.fail(error)
         else:
             raise LinkError("a frame of an unknown kind")
-
-    def _fail(self, pending: PendingRequest, error: RuntimeModelError, flags: int) -> None:
-        if flags & frames.UNLOADING and not pending.has_begun:
-            self.is_usable = False
-            self._pool.forward_again(pending, error)
-        else:
-            pending.fail(error)
 
     def on_end(self, fault: LinkError | None) -> None:
         self.is_usable = False

@@ -103,13 +103,10 @@ class _Caller(Connection):
             if responder is not None:
                 responder.cancel()
         elif frame.kind == frames.REQUEST:
-            self._take(frame)
+            request = read_request(frame, partial(_LinkResponder, self, frame.number))
+            attempt(request.responder, self.listener.dispatch, request)
         else:
             raise LinkError("a frame of an unknown kind")
-
-    def _take(self, frame: Frame) -> None:
-        request = read_request(frame, partial(_LinkResponder, self, frame.number))
-        attempt(request.responder, self.listener.dispatch, request)
 
     def on_end(self, fault: LinkError | None) -> None:
         self.listener.forget(self)

@@ -90,14 +90,6 @@ def _too_large(got: str, most_pixels: float) -> RequestError:
 
 
 def _check_scans(file: bytes, num_pixels: int) -> None:
-    found, most = _num_scans(file), max(_FEW_SCANS, _MOST_SCANNED // max(1, num_pixels))
-    if found > most:
-        raise RequestError(
-            f"got a JPEG image of {found} scans, at most {most} of {num_pixels} pixels each"
-        )
-
-
-def _num_scans(file: bytes) -> int:
     """Counts how often a decoder goes over the picture: SOS markers of ITU-T T.81, B.1.1."""
     found, at = 0, 0
     while marker := _MARKER.search(file, at):
@@ -107,7 +99,11 @@ def _num_scans(file: bytes) -> int:
         found += kind == _SOS
         if kind not in _BARE_MARKERS:
             at += int.from_bytes(file[at : at + 2], "big")
-    return found
+    most = max(_FEW_SCANS, _MOST_SCANNED // max(1, num_pixels))
+    if found > most:
+        raise RequestError(
+            f"got a JPEG image of {found} scans, at most {most} of {num_pixels} pixels each"
+        )
 
 
 def _check_tile(tags: Any) -> None:

@@ -53,14 +53,12 @@ _BY_TASK: dict[str, dict[str, Value]] = {
 
 def sample_values(task: str, pipeline: str, first_input: str) -> dict[str, Value] | None:
     """A value for each input that a request needs; None for a user's task."""
-    return _pipeline_values(pipeline, first_input) if task == "pipeline" else _BY_TASK.get(task)
-
-
-def _pipeline_values(name: str, first_input: str) -> dict[str, Value]:
-    if name == "document-question-answering":
+    if task != "pipeline":
+        return _BY_TASK.get(task)
+    if pipeline == "document-question-answering":
         return {"image": _PICTURE, "question": "What colour is it?"}
-    text = _MASKED if name == "fill-mask" else SAMPLE_TEXT
+    text = _MASKED if pipeline == "fill-mask" else SAMPLE_TEXT
     found: dict[str, Value] = {first_input: _FILES.get(first_input, text)}
-    if "zero-shot" in name:
+    if "zero-shot" in pipeline:
         found["candidate_labels"] = ["red", "blue"] if first_input == "image" else _LABELS
     return found

@@ -106,17 +106,11 @@ def model_that_began(call: Call | None) -> str:
     """The Triton model that sent the first responses of a call; "" if none did."""
     if call is None or not call.num_responses:
         return ""
-    return str(head_of(Path(call.journal)).get("model", ""))
-
-
-def head_of(journal: Path) -> dict[str, Any]:
-    """Reads a journal's first line, which names the answering process; empty without one."""
     try:
-        with journal.open("rb") as file:
-            found: dict[str, Any] = json.loads(file.readline())
-            return found
+        with Path(call.journal).open("rb") as file:
+            return str(json.loads(file.readline()).get("model", ""))
     except (OSError, ValueError):
-        return {}
+        return ""
 
 
 def refuse_to_go_on(call: Call | None) -> None:
