@@ -147,7 +147,10 @@ class GenerateEngine(Engine):
         if searches := first.params.num_beams > 1:
             config = self._beam_config(first.params)
         else:
-            config.update(max_new_tokens=self._most_steps(batch))
+            most_steps = max(sequence.num_tokens_left for sequence in batch)
+            if not self.is_encoder_decoder:  # all rows stay within the context
+                most_steps = min(most_steps, self.max_model_len - max(map(_num_read, batch)))
+            config.update(max_new_tokens=most_steps)
         if not first.continues_prompt:
             starts = [sequence.prompt_token_ids[0] for sequence in batch]
             config.update(decoder_start_token_id=starts)
@@ -161,13 +164,6 @@ class GenerateEngine(Engine):
         )
         if searches:
             self._take_beams(batch, found.tolist())
-
-    def _most_steps(self, batch: list[Sequence]) -> int:
-        """The steps that the longest row needs; all rows of a decoder stay within the context."""
-        most = max(sequence.num_tokens_left for sequence in batch)
-        if self.is_encoder_decoder:
-            return most
-        return min(most, self.max_model_len - max(map(_num_read, batch)))
 
     def _choose(self, input_ids: Any, scores: Any) -> Any:
         """A logits processor that samples a token for each row, or takes a forced one, and forbids

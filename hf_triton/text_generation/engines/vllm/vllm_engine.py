@@ -224,7 +224,10 @@ class VllmEngine(Engine):
     def _take(self, sequence: Sequence, output: Any) -> None:
         [completion] = output.outputs
         if sequence.lacks_prompt_logprobs and output.prompt_logprobs:
-            sequence.prompt_logprobs += _prompt_logprobs(sequence, output)
+            num = sequence.params.num_prompt_logprobs or 0
+            # The prompt's tokens after the first; vLLM's first output has them.
+            pairs = zip(sequence.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+            sequence.prompt_logprobs += [token_logprobs(one, found, num) for one, found in pairs]
         if not sequence.params.max_tokens:
             sequence.end("length")
             self.metrics.began(sequence, _queue_time_s(output))
@@ -314,13 +317,6 @@ def _tokens(sequence: Sequence, completion: Any) -> Iterable[tuple[int, TokenLog
         return ((token_id, None) for token_id in token_ids)
     found = map(token_logprobs, token_ids, completion.logprobs, repeat(num))
     return zip(token_ids, found, strict=True)
-
-
-def _prompt_logprobs(sequence: Sequence, output: Any) -> list[TokenLogprobs]:
-    """Log-probabilities of the prompt's tokens after the first, from vLLM's first output."""
-    num = sequence.params.num_prompt_logprobs or 0
-    pairs = zip(sequence.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
-    return [token_logprobs(token_id, found, num) for token_id, found in pairs]
 
 
 def _queue_time_s(output: Any) -> float:
