@@ -1,9 +1,12 @@
-"""Finds models.yaml and the model repository, by the command line or the running server."""
+"""Finds models.yaml and the model repository, by the command line or the running server; adds
+arguments as several verbs have them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +29,12 @@ def add_places(parser: argparse.ArgumentParser) -> None:
             metavar=metavar,
             help=f"default: {usual}",
         )
+
+
+def add_switches(parser: argparse._ActionsContainer, switches: Mapping[str, str]) -> None:
+    """Adds options without a value, each with its help."""
+    for flag, about in switches.items():
+        parser.add_argument(flag, action="store_true", help=about)
 
 
 def _path(text: str) -> str:

@@ -12,35 +12,18 @@ from pathlib import Path
 
 from generator.errors import ServerError
 from generator.flag_values import port, zero_or_more
+from hf_triton.cli.places import add_switches
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLE
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the changes without making them; exit 1 if any",
-    )
+    add_switches(parser, _SWITCHES)
     parser.add_argument(
         "--http-port",
         type=port,
         metavar="PORT",
         help="HTTP port of the server, if several run on the repository",
-    )
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="wait while another hf-triton writes to the repository (default: fail)",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="overwrite files that were edited by hand"
-    )
-    parser.add_argument(
-        "--allow-gap",
-        action="store_true",
-        help="where memory does not hold two copies of a model, unload the old one before the new "
-        "one is loaded: its requests wait meanwhile (default: change nothing)",
     )
     parser.add_argument(
         "--drain-timeout-s",
@@ -52,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_SWITCHES = {
+    "--dry-run": "print the changes without making them; exit 1 if any",
+    "--wait": "wait while another hf-triton writes to the repository (default: fail)",
+    "--force": "overwrite files that were edited by hand",
+    "--allow-gap": "where memory does not hold two copies of a model, unload the old one before "
+    "the new one is loaded: its requests wait meanwhile (default: change nothing)",
+}
 _EXAMPLE = """\
 A changed model comes up as a new version beside the one that answers, takes over once it is ready,
 and the old one ends with its last request. One that fails to load leaves the old one serving. New

@@ -17,6 +17,7 @@ from generator.flag_values import whole
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.model_spec import ModelSpec
+from hf_triton.cli.places import add_switches
 from hf_triton.serving.python_env import ensure_environments, preview
 
 NUM_WORKERS = 8
@@ -40,6 +41,17 @@ names another Hub, HF_HUB_DOWNLOAD_TIMEOUT the seconds until a silent connection
 Object stores (s3://, gs://, az://) take their own credentials: docs/models-yaml.md.
 exit codes: 0 all is here, 1 something is not (the others are), 2 usage, 130 interrupted
 """
+_WAYS = {
+    "--locked": "fetch exactly the files of models.lock; an error if models.yaml asks for more",
+    "--update": "look up branches and tags again, instead of taking the commits in models.lock",
+    "--verify": "read every downloaded file, unlike the server, which hashes a file once and "
+    "recognizes it by its size, time and inode; fetch again what differs from models.lock",
+}
+_SWITCHES = {
+    "--dry-run": "print what would be fetched, and whether it fits on the disk",
+    "--envs-only": "build the Python environments (python_env) and fetch no weights",
+    "--wait": "wait for another fetch of the same models (default: an error)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,38 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
     )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--locked",
-        action="store_true",
-        help="fetch exactly the files of models.lock; an error if models.yaml asks for more",
-    )
-    how.add_argument(
-        "--update",
-        action="store_true",
-        help="look up branches and tags again, instead of taking the commits in models.lock",
-    )
-    how.add_argument(
-        "--verify",
-        action="store_true",
-        help="read every downloaded file, unlike the server, which hashes a file once and "
-        "recognizes it by its size, time and inode; fetch again what differs from models.lock",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print what would be fetched, and whether it fits on the disk",
-    )
-    parser.add_argument(
-        "--envs-only",
-        action="store_true",
-        help="build the Python environments (python_env) and fetch no weights",
-    )
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="wait for another fetch of the same models (default: an error)",
-    )
+    add_switches(parser.add_mutually_exclusive_group(), _WAYS)
+    add_switches(parser, _SWITCHES)
     parser.add_argument(
         "--max-workers",
         type=whole(1, 64),

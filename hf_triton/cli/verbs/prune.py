@@ -9,18 +9,16 @@ from pathlib import Path
 from generator.models_yaml.reading import load_unpinned
 from generator.repository import writing as writer
 from generator.repository.plan import find_orphans
+from hf_triton.cli.places import add_switches
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be removed and remove nothing"
-    )
-    parser.add_argument(
-        "--weights", action="store_true", help="also remove their downloaded weights (hf_cache)"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="also remove files that were edited by hand"
-    )
+    switches = {
+        "--dry-run": "print what would be removed and remove nothing",
+        "--weights": "also remove their downloaded weights (hf_cache)",
+        "--force": "also remove files that were edited by hand",
+    }
+    add_switches(parser, switches)
 
 
 def run(args: argparse.Namespace) -> int:

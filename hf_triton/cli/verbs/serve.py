@@ -23,7 +23,7 @@ from generator.repository.compare import readable_errors
 from generator.spec.access import Tls
 from hf_triton.cli.places import CONFIG, REPOSITORY
 from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
-from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
+from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
 from hf_triton.runtime.weights.hub_files import is_stored
@@ -53,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_openai(parser)
     _add_admin(parser)
     _add_supervision(parser)
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="show tritonserver's whole log",
-    )
+    parser.add_argument("--verbose", action="store_true", help="show tritonserver's whole log")
     parser.passes_on = True  # type: ignore[attr-defined]  # the command line's own parser
 
 
@@ -221,7 +217,11 @@ def run(args: argparse.Namespace) -> int:
         raise ModelError(f"{config}: no such file; {hint}")
     outcome = generate(config, repository)
     settings = load_settings(config)
-    _report(outcome, repository)
+    if outcome.written:
+        names = ", ".join(model.name for model in outcome.written)
+        say(f"generated in {repository}: {names}")
+    for note in outcome.notes:
+        say(note)
     refuse_conflicts(outcome)
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
@@ -291,14 +291,6 @@ def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path)
         tls=tls,
         max_body_mib=settings.max_body_mib,
     )
-
-
-def _report(outcome: Outcome, repository: Path) -> None:
-    if outcome.written:
-        names = ", ".join(model.name for model in outcome.written)
-        say(f"generated in {repository}: {names}")
-    for note in outcome.notes:
-        say(note)
 
 
 def _hosts(text: str) -> tuple[str, ...]:
