@@ -43,7 +43,7 @@ print(json.dumps({"python": list(sys.version_info[:2]), "versions": found}))
 
 
 class BrokenEnvironmentError(Exception):
-    """The environment can't be used; the text is one line."""
+    """The environment can't be built or used; the text says why."""
 
 
 class Inside(NamedTuple):

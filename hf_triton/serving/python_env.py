@@ -55,10 +55,6 @@ _MAX_SHOWN = 100
 _MAX_LAST = 240
 
 
-class BuildError(Exception):
-    """An environment can't be built; the text says why, with pip's last lines."""
-
-
 def ensure_environments(specs: Iterable[ModelSpec]) -> dict[str, str]:
     """Models that can't have their environment, each with the reason."""
     failures: dict[str, str] = {}
@@ -69,7 +65,7 @@ def ensure_environments(specs: Iterable[ModelSpec]) -> dict[str, str]:
         began = time.monotonic()
         try:
             built = ensure(env, binary.numpy_below(), progress.show, progress.busy)
-        except BuildError as error:
+        except BrokenEnvironmentError as error:
             failures.update({spec.name: f"python_env: {error}" for spec in users})
             continue
         finally:
@@ -149,7 +145,7 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
     where another process builds it, before that one is waited for.
 
     Raises:
-        BuildError: it can't be built, or the server's stub can't run in it.
+        BrokenEnvironmentError: it can't be built, or the server's stub can't run in it.
     """
     folder = folder_of(env)
     was_there = env.folder is not None or is_built(folder)
@@ -161,7 +157,7 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
                 if not was_there:
                     _build(env, folder, numpy_below, show, lock)
         check(folder, numpy_below)
-    except (BuildError, BrokenEnvironmentError, subprocess.CalledProcessError, OSError) as error:
+    except (BrokenEnvironmentError, subprocess.CalledProcessError, OSError) as error:
         why = str(error)
         if isinstance(error, subprocess.CalledProcessError):
             why = f"{folder}: {' '.join(str(error.stderr).split()[-40:])}"
@@ -170,7 +166,7 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
         if env.folder is None and not is_built(folder):  # its models say so when they are loaded
             with contextlib.suppress(OSError):
                 write(str(failure_file(folder)), " ".join(why.split()).encode())
-        raise BuildError(why) from None
+        raise BrokenEnvironmentError(why) from None
     return not was_there
 
 
@@ -225,7 +221,9 @@ def installer(pip: Sequence[str], python: str) -> list[str]:
 
 
 def _install(command: Sequence[str], folder: Path, show: Show, lock: int) -> None:
-    """Runs an installer from ``folder``, where paths of local wheels start. Raises BuildError."""
+    """Runs an installer from ``folder``, where paths of local wheels start. Raises
+    BrokenEnvironmentError with pip's last lines.
+    """
     lines: list[str] = []
     with subprocess.Popen(
         command,
@@ -247,7 +245,7 @@ def _install(command: Sequence[str], folder: Path, show: Show, lock: int) -> Non
     if process.returncode:
         shown = [mask_tokens(line)[:_MAX_LAST] for line in lines if line]
         why = reason(lines) or f"{command[0]} ended with exit code {process.returncode}"
-        raise BuildError("\n    ".join([why, *shown[-_NUM_SHOWN_LINES:]]))
+        raise BrokenEnvironmentError("\n    ".join([why, *shown[-_NUM_SHOWN_LINES:]]))
 
 
 def reason(lines: Sequence[str]) -> str:

@@ -18,13 +18,7 @@ from generator.errors import RepositoryError, ServerError
 from generator.render.manifest import ADAPTERS_FILE, WEIGHTS_FOLDER
 from generator.render.model_data import json_bytes
 from generator.repository import writing as writer
-from generator.repository.compare import (
-    Action,
-    ModelPlan,
-    compare,
-    edited_hash,
-    folder_version,
-)
+from generator.repository.compare import Action, ModelPlan, compare, edited_hash, folder_version
 from generator.repository.version_folders import current_files
 from generator.repository.versions import renumbered_path
 
@@ -90,11 +84,9 @@ def _wait_served(plan: ModelPlan, model: str) -> None:
             return
         waited_s = time.monotonic() - began
         if not found and waited_s > SHOWN_WITHIN_S:
-            message = f"{plan.name}: no process reports that it watches {path.name}"
-            raise ServerError(message)
+            raise ServerError(f"{plan.name}: no process reports that it watches {path.name}")
         if waited_s > _READ_WITHIN_S:
-            message = f"{plan.name}: not read within {_READ_WITHIN_S:.0f} s: {path.name}"
-            raise ServerError(message)
+            raise ServerError(f"{plan.name}: not read within {_READ_WITHIN_S:.0f} s: {path.name}")
         time.sleep(_POLL_S)
 
 

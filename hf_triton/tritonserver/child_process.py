@@ -61,11 +61,6 @@ class ChildProcess:
         self._is_mid_line = False
         self._unread = self._last_line = b""
 
-    def start(self) -> None:
-        """Starts it and waits until it listens. Raises ServerError."""
-        self.begin_start()
-        self.wait_until_it_listens()
-
     def begin_start(self) -> None:
         """Starts it without waiting. Raises ServerError where its ports can't be listened on."""
         ports = self._ports
@@ -108,9 +103,8 @@ class ChildProcess:
         self._note_listening()
 
     def _note_listening(self) -> None:
-        self.heard_at_s, self._is_starting = time.monotonic(), False
+        self._is_starting, self.why_not_up = False, ""
         self._restarts.lives()
-        self.why_not_up = ""
 
     @property
     def pid(self) -> int | None:
@@ -121,15 +115,14 @@ class ChildProcess:
         """Seconds since its last sign of life; 0 before the first."""
         if self._process is None or self._is_starting:
             return 0.0
-        if self._read():
-            self.heard_at_s = time.monotonic()
+        self._read()
         return time.monotonic() - self.heard_at_s
 
     @property
     def said(self) -> bytes:
         """The last line of JSON that it has sent, b"" before the first."""
-        if not self._is_starting and self._read():
-            self.heard_at_s = time.monotonic()
+        if not self._is_starting:
+            self._read()
         return self._last_line
 
     def _read(self, timeout_s: float = 0.0) -> bool:
@@ -146,6 +139,8 @@ class ChildProcess:
         for line in lines:
             if line.startswith(b"{"):
                 self._last_line = line
+        if data:
+            self.heard_at_s = time.monotonic()
         return data != b""
 
     @property

@@ -78,15 +78,14 @@ class ServerApi:
 
     def index(self) -> list[ModelVersion]:
         """Every version that the server knows, loaded or not any more. Raises ServerError."""
+        path = "/v2/repository/index"
+        status, body = self._call("POST", path, timeout_s=self.answer_timeout_s)
+        if status != 200:
+            raise ServerError(f"{path}: {_error(status, body)}")
         return [
-            ModelVersion(
-                entry["name"],
-                entry["version"],
-                entry.get("state", ""),
-                entry.get("reason", ""),
-            )
-            for entry in self._json("POST", "/v2/repository/index")
-            if "version" in entry
+            ModelVersion(one["name"], one["version"], one.get("state", ""), one.get("reason", ""))
+            for one in _parsed(body)
+            if "version" in one
         ]
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
@@ -110,12 +109,6 @@ class ServerApi:
         path = f"/v2/repository/models/{_quoted(name)}/{action}"
         status, body = self._call("POST", path, timeout_s=None)
         return None if status == 200 else _error(status, body)
-
-    def _json(self, method: str, path: str) -> Any:
-        status, body = self._call(method, path, timeout_s=self.answer_timeout_s)
-        if status != 200:
-            raise ServerError(f"{path}: {_error(status, body)}")
-        return _parsed(body)
 
     def _call(
         self, method: str, path: str, timeout_s: float | None, at: tuple[int, str] | None = None

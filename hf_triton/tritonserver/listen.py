@@ -199,14 +199,11 @@ def listening_socket(host: str, port: int, flag: str) -> socket.socket:
         except (socket.gaierror, UnicodeError):
             raise ServerError(f"'{host}' is not an address; see --host") from None
         except OSError as error:
-            raise ServerError(_reason(error, host, port, flag)) from None
+            why = f"can't listen on port {port} of '{host}' ({error.strerror}); see {flag}"
+            if error.errno == errno.EADDRINUSE:
+                why = f"port {port} is in use; choose another with {flag}"
+            elif error.errno == errno.EADDRNOTAVAIL:
+                why = f"'{host}' is not an address of this machine; see --host"
+            raise ServerError(why) from None
         stack.pop_all()
     return listening
-
-
-def _reason(error: OSError, host: str, port: int, flag: str) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use; choose another with {flag}"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"'{host}' is not an address of this machine; see --host"
-    return f"can't listen on port {port} of '{host}' ({error.strerror}); see {flag}"

@@ -135,12 +135,9 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     return [value for value in values if len(value) >= _SHORTEST]
 
 
-def without_colours(line: str) -> str:
-    return _CONTROL.sub("", line)
-
-
-def mask(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without them, and without what is a token of the Hub by its looks."""
+def plain(line: str, secrets: Iterable[str]) -> str:
+    """``line`` without colours and secrets, and without what is a token of the Hub by its looks."""
+    text = _CONTROL.sub("", line)
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)

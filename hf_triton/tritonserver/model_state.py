@@ -104,9 +104,6 @@ class Seen:
     reason: str = NOT_LOADED
 
 
-_UNKNOWN_TO_TRITON = Seen()
-
-
 @dataclass(frozen=True)
 class LastDeath:
     """A model's last death; ``number`` counts the deaths of all models."""
@@ -321,7 +318,7 @@ class ModelStates:
         with self._lock:
             for folder, model in self._models.items():
                 if since.get(folder) == model.num_changes:
-                    model.see(seen.get(folder, _UNKNOWN_TO_TRITON))
+                    model.see(seen.get(folder, Seen()))
 
     def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:
         """Notes a failed load of an entry's ``folders``, the public one last, as a model's

@@ -17,16 +17,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from generator.errors import ServerError
+from generator.errors import ServerError, UsageError
 from generator.python_modules import ROOT_FOLDER
-from hf_triton.runtime.request.request_parameters import USES_VARIABLE
+from hf_triton.runtime.request.request_parameters import CALLER, USES_VARIABLE
 from hf_triton.runtime.request.request_parameters import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
-from hf_triton.tritonserver import restrictions
 from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
-from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
+from hf_triton.tritonserver.log import LogFilter, plain, secrets_of
 from hf_triton.tritonserver.system_calls import signal_name, start_thread
 from hf_triton.tritonserver.triton_texts import Loads
 
@@ -42,6 +41,20 @@ _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one t
 # Triton puts paths into command lines for bash, unquoted; its Python can encode ASCII alone.
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_triton/runtime/heartbeat.py
+_SHORTEST = len("--http-r")  # Triton takes a flag's beginning for the whole
+# The headers of a call that become parameters of it, and the flag's shortest beginning.
+_FORWARDING, _SHORTEST_FORWARDING = "--grpc-header-forward-pattern", len("--grpc-he")
+# tritonserver listens for the proxies alone; what stands for each flag towards callers.
+_OF_SERVE = {
+    **{f"--{kind}-address": "--host" for kind in ("http", "grpc", "metrics")},
+    **{f"--{kind}-port": f"--{kind}-port before the --" for kind in ("http", "grpc", "metrics")},
+    "--grpc-use-ssl": "tls in models.yaml's server: block",
+    **dict.fromkeys(
+        ("--http-restricted-api", "--grpc-restricted-protocol"),
+        "--api-keys-file, and the admin key for the APIs that change a server",
+    ),
+}
+_CALLER_PATTERN = f"(?i:^{CALLER}$)"
 
 
 class TritonServer:
@@ -138,7 +151,7 @@ class TritonServer:
             *self.listen.triton_flags(),
             f"--http-thread-count={_NUM_HTTP_THREADS}",
             f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
-            *restrictions.forwarding(self.arguments),
+            *forwarding(self.arguments),
         ]
 
     def _repository_path(self) -> Path:
@@ -232,7 +245,7 @@ class TritonServer:
     def _read_log(self, process: subprocess.Popen[str]) -> None:
         with cast(IO[str], process.stdout) as pipe:  # only closed here, where it is read
             for line in pipe:
-                text = mask(without_colours(line.rstrip("\n")), self._secrets)
+                text = plain(line.rstrip("\n"), self._secrets)
                 self.loads.follow(text)
                 shown = self._log.feed(text)
                 self._write([text] if self.verbose else shown)
@@ -242,6 +255,31 @@ class TritonServer:
         for line in lines:
             with contextlib.suppress(OSError):  # nobody reads it; the server must not block
                 self.write_log(line)
+
+
+def forwarding(arguments: Sequence[str]) -> list[str]:
+    """The user's own arguments for tritonserver, with the one by which a gRPC call's caller reaches
+    its model: Triton takes one pattern, so a user's own gets an alternative.
+    """
+    found = [f"{_FORWARDING}={_CALLER_PATTERN}"]
+    for argument in arguments:  # the last one of a flag counts
+        flag, _, pattern = argument.partition("=")
+        if _FORWARDING.startswith(flag) and len(flag) >= _SHORTEST_FORWARDING:
+            either = f"(?:{pattern})|{_CALLER_PATTERN}" if pattern else _CALLER_PATTERN
+            argument = f"{flag}={either}"
+        found.append(argument)
+    return found
+
+
+def refuse_clashes(arguments: Sequence[str]) -> None:
+    """Raises UsageError where the user's own arguments for tritonserver move the sockets behind the
+    proxies, or close APIs that ``serve`` itself asks.
+    """
+    for argument in arguments:
+        flag = argument.partition("=")[0]  # the rest may hold a key
+        for name, instead in _OF_SERVE.items():
+            if len(flag) >= _SHORTEST and (name.startswith(flag) or flag.startswith(name)):
+                raise UsageError(f"{flag}: leave it out, and use {instead}")
 
 
 def _reap_group(group: int) -> None:

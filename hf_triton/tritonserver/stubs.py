@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +43,16 @@ def find_stubs(group: int) -> frozenset[Stub]:
     """Every stub alive in the process group, without processes that a stub has forked."""
     found: dict[Stub, int] = {}
     pids = set()
-    for process in _processes(group):
-        pids.add(process.pid)
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+    for pid in psutil.pids():
+        with contextlib.suppress(*_HAS_ENDED):
+            if os.getpgid(pid) != group:
+                continue
+            process = psutil.Process(pid)
+            pids.add(pid)
             program, model_file, *_ = [*process.cmdline(), "", ""]  # without any it starts or ends
             if program.endswith(_STUB) and model_file and process.status() not in _ENDED:
                 version = Path(model_file).parent
-                found[Stub(version.parent.name, version.name, process.pid)] = process.ppid()
+                found[Stub(version.parent.name, version.name, pid)] = process.ppid()
     servers = pids - {stub.pid for stub in found}
     return frozenset(stub for stub, parent in found.items() if parent in servers)
 
@@ -153,13 +156,6 @@ def num_out_of_memory() -> int | None:
         lines = _VMSTAT.read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
     return None
-
-
-def _processes(group: int) -> Iterator[psutil.Process]:
-    for pid in psutil.pids():
-        with contextlib.suppress(*_HAS_ENDED):
-            if os.getpgid(pid) == group:
-                yield psutil.Process(pid)
 
 
 def how_it_ended(pid: int, is_memory: bool | None) -> End:

@@ -32,7 +32,6 @@ from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.restart_policy import MAX_RESTARTS
-from hf_triton.tritonserver.restrictions import refuse_clashes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_triton.serving.supervision.lifecycle import serve
     from hf_triton.serving.supervision.loop import ServeOptions
     from hf_triton.serving.supervision.public_ports import PublicPorts
-    from hf_triton.tritonserver.process import TritonServer
+    from hf_triton.tritonserver.process import TritonServer, refuse_clashes
 
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     callers = take_api_keys(args.api_keys_file, os.environ)

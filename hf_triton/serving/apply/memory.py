@@ -17,12 +17,7 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.memory import CPU, folder_bytes, weight_bytes
-from hf_triton.serving.apply.planning import (
-    ApplyPlan,
-    FolderChange,
-    GroupChange,
-    content_of,
-)
+from hf_triton.serving.apply.planning import ApplyPlan, FolderChange, GroupChange, content_of
 from hf_triton.text_generation.options import FREE_SHARE
 
 _GIB = 2**30

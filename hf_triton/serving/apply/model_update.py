@@ -19,11 +19,7 @@ from pathlib import Path
 from generator.errors import GeneratorError, RepositoryError, ServerError
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare, readable_errors
-from generator.repository.version_folders import (
-    add_version,
-    drop_last_version,
-    drop_version,
-)
+from generator.repository.version_folders import add_version, drop_last_version, drop_version
 from generator.repository.versions import RENDERED_VERSION, renumbered, served_by, version_of
 from hf_triton.serving.apply.planning import FolderChange, GroupChange, decide_group
 from hf_triton.serving.apply.target import Target
@@ -33,14 +29,15 @@ BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """``place`` puts files that are not generated, such as exports, beside the written ones;
-    ``say`` prints a line.
-    """
+    """``place`` puts files that are not generated, such as exports, beside the written ones."""
 
     drain_timeout_s: float
     force: bool
-    place: Callable[[str], None] = lambda _model: None
-    say: Callable[[str], None] = lambda _line: None
+    place: Callable[[str], None]
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
 
 
 @dataclass
@@ -152,8 +149,7 @@ class _Update:
             if outcome.gap:
                 for folder in _unloaded_first(group):
                     self._free(folder.name)
-                told = "unloaded; requests wait until it is loaded again"
-                self.settings.say(f"{group.name}: {told}")
+                tell(f"{group.name}: unloaded; requests wait until it is loaded again")
             self._load_each(group)
         except (GeneratorError, OSError) as error:
             lost = self._load_before(group) if outcome.gap else ""

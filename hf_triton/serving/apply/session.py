@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, NoRoomError
@@ -23,7 +23,7 @@ from generator.repository.native_model import place_models
 from generator.repository.plan import make_plan
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
-from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again
+from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again, tell
 from hf_triton.serving.apply.planning import ApplyPlan, GroupChange, plan_apply
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env import ensure_environments
@@ -60,10 +60,6 @@ class ApplyOptions:
     allow_gap: bool = False
 
 
-def tell(line: str) -> None:
-    print(line, flush=True)
-
-
 class Session:
     """One apply of a server. Prints a line for each model that is done or failed."""
 
@@ -84,6 +80,7 @@ class Session:
                 say(f"{name}: {reason}")
             writer.finish_interrupted(repository)
         with writer.locked(repository, math.inf if options.wait else 0.0):
+            self._models_before = set(served_models(repository) or ())
             plan = make_plan(config, repository, keep_edits=not options.force)
             wanted = plan_apply(plan, repository, self._target, force=options.force)
             wanted = self._look_for_room(wanted)
@@ -97,7 +94,7 @@ class Session:
                 for note in place_models([specs[model]], repository):
                     say(note)
 
-            settings = UpdateSettings(options.drain_timeout_s, options.force, place, tell)
+            settings = UpdateSettings(options.drain_timeout_s, options.force, place)
             self._carry_out(wanted, settings)
             for orphan in plan.orphans:
                 message = "is no longer in models.yaml; hf-triton prune removes it"
@@ -253,11 +250,6 @@ class Session:
         if self._stopping.is_set():
             return EXIT_INTERRUPTED
         return EXIT_INPUT if self._failures else EXIT_OK
-
-    @cached_property
-    def _models_before(self) -> set[str]:
-        """The models in the record when this apply began."""
-        return set(served_models(self._repository) or ())
 
     def _record(self, plan: ApplyPlan, removed: Collection[str]) -> None:
         """Records the models that are served now, without those that are being or were

@@ -133,7 +133,8 @@ class Target:
         try:
             return patiently(ask)
         except OSError as error:
-            raise ServerError(f"the server no longer answers: {_reason(error)}") from error
+            why = error.strerror or str(error) or type(error).__name__
+            raise ServerError(f"the server no longer answers: {why}") from error
 
 
 def running_target(repository: Path, http_port: int | None) -> Target:
@@ -161,7 +162,3 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=state.sockets
     )
     return Target(ServerApi(listen), f"{bracketed(state.host)}:{state.http_port}")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

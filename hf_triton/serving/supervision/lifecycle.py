@@ -53,12 +53,6 @@ class StopRequested(KeyboardInterrupt):
     """A signal asked us to stop."""
 
 
-def stop_signals() -> list[signal.Signals]:
-    """The signals that ask for a graceful stop; not SIGHUP where we were started by nohup."""
-    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in _STOP_SIGNALS if not (is_nohup and number == signal.SIGHUP)]
-
-
 def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
     raise StopRequested(signal.Signals(signum).name)
 
@@ -73,7 +67,11 @@ def serve(
     no process or file is left behind.
     """
     raise_limits()
-    before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
+    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # we were started by nohup
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, _raise_stop)
     health = Health()
     try:
         with health_port(server.listen, health):

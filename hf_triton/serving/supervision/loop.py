@@ -17,13 +17,12 @@ from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
 from generator.repository.writing import is_locked
 from hf_triton.ports.retries import Model, demand_of, line_of
-from hf_triton.serving.supervision.hang_watch import HangWatch
+from hf_triton.serving.supervision.hang_watch import HangWatch, ServerAnswers
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.public_ports import PublicPorts
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, are_too_many, left_behind
 from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State, worst_of
@@ -281,11 +280,7 @@ class Supervisor:
 
     def _end_where_nothing_is_left(self) -> None:
         entries = {name: self._states_of(name) for name in self._served.names()}
-        given_up = [
-            name
-            for name, states in entries.items()
-            if any(one.state is State.GIVEN_UP for one in states)
-        ]
+        given_up = self.health.given_up()
         if not given_up or self._loading or self._on_demand.models:
             return
         if all(any(one.state.is_lost for one in states) for states in entries.values()):

@@ -10,8 +10,8 @@ import pytest
 from generator.errors import ServerError, UsageError
 from hf_triton.runtime.request.request_parameters import CALLER
 from hf_triton.tritonserver.admin_key import VARIABLE, take_admin_key
-from hf_triton.tritonserver.log import mask, secrets_of
-from hf_triton.tritonserver.restrictions import forwarding, refuse_clashes
+from hf_triton.tritonserver.log import plain, secrets_of
+from hf_triton.tritonserver.process import forwarding, refuse_clashes
 
 KEY = "a-key-of-twenty-char"
 
@@ -64,8 +64,8 @@ def test_secrets_are_masked_wherever_they_stand() -> None:
     token = "hf_" + "a" * 34
     secrets = [KEY, *secrets_of({"HF_TOKEN": "of-another-hub", "PRIVATE_REPO_TOKEN": "short"})]
     text = f"header {KEY}, {KEY}; of-another-hub refuses {token}; short"
-    assert mask(text, secrets) == "header ***, ***; *** refuses hf_***; short"
-    assert mask("as it is", [""]) == "as it is"
+    assert plain(text, secrets) == "header ***, ***; *** refuses hf_***; short"
+    assert plain("as it is", [""]) == "as it is"
 
 
 @pytest.mark.threat("own-restrictions")

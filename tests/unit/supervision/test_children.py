@@ -38,6 +38,11 @@ def started() -> Iterator[list[ChildProcess]]:
         child.kill()
 
 
+def start(child: ChildProcess) -> None:
+    child.begin_start()
+    child.wait_until_it_listens()
+
+
 def child_of(
     started: list[ChildProcess], program: str, ports: HeldPorts | None = None
 ) -> ChildProcess:
@@ -85,7 +90,7 @@ def has_told(child: ChildProcess, told: list[str], num: int) -> bool:
 
 def test_one_that_gets_on_is_never_silent_for_long(started: list[ChildProcess]) -> None:
     child = child_of(started, GETS_ON)
-    child.start()
+    start(child)
     child.heard_at_s -= 1000
     assert eventually(lambda: child.silent_s < 1000)
     assert child.revive() is None
@@ -93,7 +98,7 @@ def test_one_that_gets_on_is_never_silent_for_long(started: list[ChildProcess]) 
 
 def test_one_that_hangs_is_silent_and_started_again(started: list[ChildProcess]) -> None:
     child = child_of(started, HANGS)
-    child.start()
+    start(child)
     before = child.pid
     child.heard_at_s -= 1000
     assert child.silent_s >= 1000
@@ -109,7 +114,7 @@ def test_one_that_hangs_is_silent_and_started_again(started: list[ChildProcess])
 
 def test_one_that_dies_is_started_again_later_each_time(started: list[ChildProcess]) -> None:
     child = child_of(started, HANGS)
-    child.start()
+    start(child)
     assert child.pid
     os.kill(child.pid, signal.SIGKILL)
     told: list[str] = []
@@ -129,7 +134,7 @@ def test_who_connects_while_one_is_started_again_waits(started: list[ChildProces
     child = child_of(started, GREETS_ONE, HeldPorts(listen, ("--http-port",)))
     child.command = (*child.command, str(listen.http_port))
     address = ("127.0.0.1", listen.http_port)
-    child.start()
+    start(child)
     with socket.create_connection(address) as client:
         assert client.recv(5) == b"hello"
     child.end_now("hangs")
@@ -140,14 +145,14 @@ def test_who_connects_while_one_is_started_again_waits(started: list[ChildProces
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
     with socket.create_server(address), pytest.raises(ServerError, match="choose another with"):
-        child.start()
+        start(child)
 
 
 def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
     started: list[ChildProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = child_of(started, HANGS)
-    child.start()
+    start(child)
     child.command = (sys.executable, "-c", "input()")
     child.end_now("hangs")
     assert child.revive() is None
@@ -175,7 +180,7 @@ def test_it_is_told_how_things_are_at_each_start_and_change(
         return said == text
 
     child.tell(b"one\n")
-    child.start()
+    start(child)
     assert eventually(lambda: has_said("one\n"))
     child.tell(b"one\n")
     child.tell(b"two\n")

@@ -15,9 +15,14 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.serving.supervision import hang_watch
-from hf_triton.serving.supervision.hang_watch import Activity, HangingProcesses, HangWatch, activity
+from hf_triton.serving.supervision.hang_watch import (
+    Activity,
+    HangingProcesses,
+    HangWatch,
+    ServerAnswers,
+    activity,
+)
 from hf_triton.serving.supervision.model_loader import ModelLoader
-from hf_triton.serving.supervision.server_answers import ServerAnswers
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.http_api import ModelVersion, ServerApi
 from hf_triton.tritonserver.model_state import Cause, Seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_triton.tritonserver.log import LogFilter, without_colours
+from hf_triton.tritonserver.log import LogFilter, plain
 from hf_triton.tritonserver.triton_texts import Loads, one_line
 
 SHOWN = [
@@ -173,7 +173,7 @@ def test_a_load_error_becomes_one_line(error: str, expected: str) -> None:
 
 def test_colours_stay_out_of_the_log() -> None:
     line = "\x1b[1;31mERROR\x1b[0m: 5 \x1b[38;2;9;9;9mweights\x1b[K are [missing]"
-    assert without_colours(line) == "ERROR: 5 weights are [missing]"
+    assert plain(line, []) == "ERROR: 5 weights are [missing]"
 
 
 def test_loads_are_under_way_from_line_to_line_whatever_the_index_says() -> None:

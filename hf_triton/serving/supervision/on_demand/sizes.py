@@ -135,12 +135,9 @@ class Sizes:
     def _ask_gpus(self) -> None:
         self._gpus = gpu_bytes()
 
-    def _paths(self, name: str) -> list[Path]:
-        return [self._repository / folder for folder in self._folders_of(name)]
-
     def _estimate(self, name: str) -> dict[str, float]:
         """The size of a model that never ran, by its files; kept until a config.pbtxt changes."""
-        paths = self._paths(name)
+        paths = [self._repository / folder for folder in self._folders_of(name)]
         changed_at = []
         for path in paths:
             with contextlib.suppress(OSError):
