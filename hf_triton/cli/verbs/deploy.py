@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 from generator.deploy.options import add_targets
-from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
-
-_HINT = "nothing was written: move your edits away, or use --force"
-
+from generator.errors import EXIT_INPUT, EXIT_OK, UsageError
 
 add_arguments = add_targets
 
@@ -23,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from generator.repository import writing as writer
     from generator.repository.compare import Action, compare
     from hf_triton.cli.verbs import diff
+    from hf_triton.cli.verbs.generate import refuse_conflicts
 
     deployment = render(args)
     output = Path(args.output)
@@ -36,9 +34,8 @@ def run(args: argparse.Namespace) -> int:
             else "\n".join(diff.show_model(plan))
         )
         return EXIT_OK if plan.is_current else EXIT_INPUT
-    if plan.conflicts and not (args.force and plan.force_helps):
-        lines = [f"conflict: {conflict}" for conflict in plan.conflicts]
-        raise ConflictError("\n".join([*lines, _HINT]))
+    if not (args.force and plan.force_helps):
+        refuse_conflicts(plan.conflicts, of_what="")
     if not plan.is_current:
         with writer.locked(output):
             writer.apply(plan)

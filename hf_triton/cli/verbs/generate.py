@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             "loaded; hf-triton apply brings it to this without losing a request",
             file=sys.stderr,
         )
-    refuse_conflicts(outcome)
+    refuse_conflicts(outcome.conflicts)
     return 0
 
 
@@ -87,11 +88,11 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
     return Outcome(plan, tuple(ready), tuple(conflicts), tuple(notes))
 
 
-def refuse_conflicts(outcome: Outcome) -> None:
-    """Raises ConflictError where a model could not be written."""
-    if outcome.conflicts:
-        hint = "nothing was written for these models: move your edits away, or use --force"
-        lines = [f"conflict: {conflict}" for conflict in outcome.conflicts]
+def refuse_conflicts(conflicts: Sequence[str], of_what: str = " for these models") -> None:
+    """Raises ConflictError where there are some."""
+    if conflicts:
+        hint = f"nothing was written{of_what}: move your edits away, or use --force"
+        lines = [f"conflict: {conflict}" for conflict in conflicts]
         raise ConflictError("\n".join([*lines, hint]))
 
 

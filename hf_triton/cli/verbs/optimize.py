@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             f"these have: {others or 'none'}"
         )
     python = _python_of(spec)
-    refuse_conflicts(generate(config, repository))
+    refuse_conflicts(generate(config, repository).conflicts)
     # With every layout the last folder runs Python and knows the task.
     code = _compare(repository / triton_models(spec)[-1].name, python, spec, args)
     for note in place_models([spec], repository):

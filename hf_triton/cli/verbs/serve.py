@@ -193,8 +193,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: --help needs no processes.
     from hf_triton.ports.child_process import proxy
     from hf_triton.serving.supervision.lifecycle import serve
-    from hf_triton.serving.supervision.loop import ServeOptions
-    from hf_triton.serving.supervision.public_ports import PublicPorts
+    from hf_triton.serving.supervision.loop import PublicPorts, ServeOptions
     from hf_triton.tritonserver.process import TritonServer, refuse_clashes
 
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
@@ -221,7 +220,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"generated in {repository}: {names}")
     for note in outcome.notes:
         say(note)
-    refuse_conflicts(outcome)
+    refuse_conflicts(outcome.conflicts)
     # A model whose environment can't be built does not load; the others are served.
     for name, reason in ensure_environments(outcome.plan.specs).items():
         say(f"{name}: {reason}")

@@ -255,22 +255,19 @@ class Session:
         """Records the models that are served now, without those that are being or were
         ``removed``: after an interrupt others of ``plan.removed`` stay loaded.
         """
-        models = self._served_now(plan) - set(removed)
-        try:
-            write_served(self._repository, models)
-        except GeneratorError as error:  # such as a full disk
-            say(f"the list of served models could not be written: {error}")
-
-    def _served_now(self, plan: ApplyPlan) -> set[str]:
         loaded = {name for outcome in self._outcomes for name in outcome.loaded}
         groups = {group.name: group for group in plan.groups}
-        return self._models_before & (groups.keys() | plan.removed.keys()) | {
+        served = self._models_before & (groups.keys() | plan.removed.keys()) | {
             name
             for name, group in groups.items()
             if name in loaded
             or group.folders[0].served.ready
             or (group.is_loaded_later and name not in self._failures)
         }
+        try:
+            write_served(self._repository, served - set(removed))
+        except GeneratorError as error:  # such as a full disk
+            say(f"the list of served models could not be written: {error}")
 
 
 def _result_line(outcome: Outcome) -> str:

@@ -13,13 +13,10 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from hf_triton.serving.supervision.health import Health, health_port
-from hf_triton.serving.supervision.loop import ServeOptions, Supervisor
-from hf_triton.serving.supervision.public_ports import PublicPorts
+from hf_triton.serving.supervision.loop import PublicPorts, ServeOptions, Supervisor
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S
 from hf_triton.tritonserver.log import say
@@ -49,14 +46,6 @@ def raise_limits() -> None:
         resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
 
 
-class StopRequested(KeyboardInterrupt):
-    """A signal asked us to stop."""
-
-
-def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
-    raise StopRequested(signal.Signals(signum).name)
-
-
 def serve(
     server: TritonServer, models: Sequence[str], options: ServeOptions, ports: PublicPorts
 ) -> int:
@@ -71,7 +60,7 @@ def serve(
     if before[signal.SIGHUP] is signal.SIG_IGN:  # we were started by nohup
         del before[signal.SIGHUP]
     for number in before:
-        signal.signal(number, _raise_stop)
+        signal.signal(number, signal.default_int_handler)  # raises KeyboardInterrupt
     health = Health()
     try:
         with health_port(server.listen, health):
@@ -123,7 +112,7 @@ def _serve_until_stopped(supervisor: Supervisor, options: ServeOptions) -> int:
         supervisor.ports.process.wait_until_it_listens()
         while True:
             supervisor.look()
-    except StopRequested:
+    except KeyboardInterrupt:
         code = _stop(supervisor, options.drain_s)
         return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
@@ -163,7 +152,7 @@ def _stop(supervisor: Supervisor, drain_s: float) -> int:
 
         code = server.stop(waits_in_vain)
         ports.end(time.monotonic() + STOP_TIMEOUT_S)
-    except StopRequested:
+    except KeyboardInterrupt:
         server.kill()
         return EXIT_INTERRUPTED
     is_graceful = code == 0 or is_stuck
