@@ -132,7 +132,8 @@ def _write_model(repository: Path, name: str, datatype: str, num_answers: int) -
 def _proxy(server: TritonServer, access: Access) -> Iterator[ChildProcess]:
     proxy = proxy_of(server.listen, access, repository=server.repository)
     try:
-        proxy.start()
+        proxy.begin_start()
+        proxy.wait_until_it_listens()
         yield proxy
     finally:
         proxy.kill()

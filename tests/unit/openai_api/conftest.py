@@ -125,7 +125,8 @@ def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     access = Access((Caller("openai", key),)) if key else EVERYBODY
     openai = OpenAiPort(listen.openai_port, listen.triton_grpc, triton.server.repository)
     process = proxy(listen, access, admin_key=ADMIN_KEY, openai=openai)
-    process.start()
+    process.begin_start()
+    process.wait_until_it_listens()
     try:
         yield f"http://{listen.address(listen.openai_port)}"
     finally:

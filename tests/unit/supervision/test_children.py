@@ -166,7 +166,7 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
 
 def test_one_that_does_not_start_at_first_is_an_error(started: list[ChildProcess]) -> None:
     with pytest.raises(ServerError, match="the child did not start"):
-        child_of(started, "raise SystemExit(1)").start()
+        start(child_of(started, "raise SystemExit(1)"))
 
 
 def test_it_is_told_how_things_are_at_each_start_and_change(
