@@ -12,9 +12,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from generator.deploy import monitoring
 from generator.deploy.models_file import written_files
-from generator.deploy.rendering import render
+from generator.deploy.rendering import dashboard, render, rules
 from generator.deploy.server import Server
 from generator.models_yaml import models_lock
 from generator.spec.access import bracketed
@@ -32,8 +31,8 @@ def files(server: Server) -> dict[str, bytes]:
     return {
         "compose.yaml": render("compose.yaml.j2", server, binds=binds, address=address),
         "prometheus/prometheus.yaml": render("prometheus-compose.yaml.j2", server),
-        "prometheus/rules.yaml": monitoring.rules(),
-        "grafana/dashboards/hf-triton.json": monitoring.dashboard(),
+        "prometheus/rules.yaml": rules(),
+        "grafana/dashboards/hf-triton.json": dashboard(),
         f"{provisioning}/datasources/hf-triton.yaml": render("grafana-datasource.yaml.j2", server),
         f"{provisioning}/dashboards/hf-triton.yaml": render("grafana-dashboards.yaml.j2", server),
     }

@@ -12,8 +12,8 @@ import hashlib
 import json
 import shlex
 
-from generator.deploy import models_file, monitoring
-from generator.deploy.rendering import render
+from generator.deploy import models_file
+from generator.deploy.rendering import dashboard, render, rule_groups, rules
 from generator.deploy.server import Server
 from generator.errors import UsageError
 
@@ -40,16 +40,16 @@ def files(server: Server) -> dict[str, bytes]:
         "podmonitor": has_operator,
         "prometheusrule": has_operator,
     }
-    values = {"contents": contents, "digest": digest, "groups": monitoring.rule_groups()}
+    values = {"contents": contents, "digest": digest, "groups": rule_groups()}
     found = {
         f"{kind}.yaml": render(f"{kind}.yaml.j2", server, **values)
         for kind, is_wanted in kinds.items()
         if is_wanted
     }
     found["kustomization.yaml"] = render("kustomization.yaml.j2", server, resources=sorted(found))
-    found["monitoring/dashboard.json"] = monitoring.dashboard()
+    found["monitoring/dashboard.json"] = dashboard()
     if not has_operator:
-        found["monitoring/rules.yaml"] = monitoring.rules()
+        found["monitoring/rules.yaml"] = rules()
         found["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", server)
     return found
 

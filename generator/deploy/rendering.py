@@ -1,14 +1,18 @@
 """Renders the templates of a deployment.
 
 Every text passes a filter that quotes it, or printing it is refused: nothing that a flag or a
-models.yaml says can end a string early. Knows YAML; knows nothing of what is deployed.
+models.yaml says can end a string early. Grafana's dashboard is made of the short list of its panels
+in templates/dashboard.yaml. Knows YAML and Grafana's panels; knows nothing of what is deployed.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import yaml
@@ -20,6 +24,10 @@ from generator.render.strict_jinja import Filter, rendered, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _INDENT = 2  # of PyYAML's blocks
+_RULES, _DASHBOARD = "rules.yaml", "dashboard.yaml"
+_QUANTILES = (0.5, 0.95, 0.99)
+_SIZE = 8  # of a panel, in Grafana's grid of 24 columns
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def render(name: str, server: Server, **values: object) -> bytes:
@@ -29,7 +37,7 @@ def render(name: str, server: Server, **values: object) -> bytes:
     return rendered(_environment(), name, server=server, s=server.asked, **values).encode()
 
 
-def read(name: str) -> str:
+def _read(name: str) -> str:
     """A file beside the templates, as it is."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
@@ -67,3 +75,59 @@ def _environment() -> jinja2.Environment:
         "block": block,
     }
     return strict_environment(_TEMPLATES, filters, "unquoted")
+
+
+def rules() -> bytes:
+    return _read(_RULES).encode()
+
+
+def rule_groups() -> Markup:
+    """``groups:`` of the same, as a PrometheusRule has it; the comment above it left out."""
+    text = _read(_RULES)
+    return Markup(text[text.index("groups:") :])  # noqa: S704
+
+
+def dashboard() -> bytes:
+    """Its rows one below the other, their panels three abreast."""
+    short = yaml.safe_load(_read(_DASHBOARD))
+    panels, y = list[dict[str, Any]](), 0
+    for row in short.pop("rows"):
+        place = {"x": 0, "y": y, "w": 3 * _SIZE, "h": 1}
+        panels.append({"type": "row", "title": row["title"], "collapsed": False, "gridPos": place})
+        for index, panel in enumerate(row["panels"]):
+            line, column = divmod(index, 3)
+            place = {"x": column * _SIZE, "y": y + 1 + line * _SIZE, "w": _SIZE, "h": _SIZE}
+            panels.append({**_panel(panel), "gridPos": place})
+        y = place["y"] + _SIZE
+    numbered = [{"id": number, **panel} for number, panel in enumerate(panels, 1)]
+    return f"{json.dumps({**short, 'panels': numbered}, indent=2, allow_nan=False)}\n".encode()
+
+
+def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
+    labels = ["model", panel["by"]] if "by" in panel else ["model"]
+    queries = panel.get("queries") or list(_quantiles(panel["quantiles"], labels))
+    return {
+        "type": panel.get("kind", "timeseries"),
+        "title": panel["title"],
+        "description": panel.get("about", ""),
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": {"unit": panel["unit"], "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": _SOURCE,
+                "expr": query["expr"],
+                "legendFormat": query["legend"],
+            }
+            for index, query in enumerate(queries)
+        ],
+    }
+
+
+def _quantiles(buckets: str, labels: Sequence[str]) -> Iterator[dict[str, str]]:
+    """p50, p95 and p99 of a histogram, for each value of these labels."""
+    rate = f"sum by ({', '.join(labels)}, le) (rate({buckets}[$__rate_interval]))"
+    shown = " ".join(f"{{{{{label}}}}}" for label in labels)
+    for quantile in _QUANTILES:
+        expression = f"histogram_quantile({quantile}, {rate})"
+        yield {"expr": expression, "legend": f"{shown} p{quantile * 100:.0f}"}

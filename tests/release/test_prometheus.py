@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from generator.deploy.monitoring import dashboard, rules
+from generator.deploy.rendering import dashboard, rules
 from hf_triton.tritonserver.listen import Listen
 from tests.support.http_server import Handler, serving_http
 from tests.support.prometheus import Prometheus, program, running

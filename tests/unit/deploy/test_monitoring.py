@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from generator.deploy.monitoring import dashboard, rules
+from generator.deploy.rendering import dashboard, rules
 from tests.support.prometheus import promtool
 from tests.unit.deploy.conftest import Deploy
 from tests.unit.deploy.workspace import read_yaml
