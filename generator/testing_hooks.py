@@ -25,7 +25,7 @@ from generator.errors import ModelError, SpecError
 from generator.models_yaml.reading import load_unpinned, named
 from generator.render import model_config
 from generator.render.model_folder import render_config
-from generator.spec.hooks_file import HooksFile
+from generator.spec.model_source import HooksFile
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models

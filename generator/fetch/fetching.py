@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -14,13 +15,13 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TypeVar
 
+from tqdm import tqdm  # type: ignore[import-untyped]
+
 from generator.errors import FetchError
 from generator.fetch import hub_client, object_store
-from generator.fetch.download import Download, DownloadEvents, download, part_size
-from generator.fetch.hub_client import InterruptedFetchError, Listing
-from generator.fetch.model_cache import caches_of
+from generator.fetch.hub_client import InterruptedFetchError, Listing, size
+from generator.fetch.model_cache import Download, DownloadEvents, caches_of, download, part_size
 from generator.fetch.plan import ModelFetch, downloads, free_space, hub_models, share
-from generator.fetch.progress import Progress, size
 from generator.models_yaml.models_lock import Key, Lock, lock_key, lock_path, read_lock, to_bytes
 from generator.repository.staging import write
 from generator.repository.writing import locked
@@ -29,6 +30,45 @@ from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.runtime.weights.locked_files import differences
 
 Item = TypeVar("Item")
+
+LINE_EVERY_S = 30.0
+_LINE = "{desc}: {n_fmt} of {total_fmt}\n"
+
+
+class Progress:
+    """Shows a fetch on stderr: a bar for each model on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, tqdm] = {}
+        self.lock = threading.RLock()
+        self._style = {} if sys.stderr.isatty() else {"bar_format": _LINE, "delay": LINE_EVERY_S}
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        every_s = LINE_EVERY_S if self._style else 0.2
+        sizes = {"total": total, "initial": done, "unit": "B", "unit_scale": True}
+        with self.lock:
+            self._bars[title] = tqdm(
+                **sizes, desc=title, leave=False, mininterval=every_s, miniters=0, **self._style
+            )
+
+    def add(self, title: str, num_bytes: int) -> None:
+        with self.lock:
+            if title in self._bars:
+                self._bars[title].update(num_bytes)
+
+    def end(self, title: str) -> None:
+        with self.lock:
+            if bar := self._bars.pop(title, None):
+                bar.close()
+
+    def end_all(self) -> None:
+        for title in list(self._bars):
+            self.end(title)
+
+    def say(self, line: str) -> None:
+        with self.lock:
+            tqdm.write(line, file=sys.stderr)
+            sys.stderr.flush()
 
 
 class FetchRun:

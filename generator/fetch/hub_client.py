@@ -2,7 +2,7 @@
 
 ``huggingface_hub`` lists files. Its own downloads (up to 2.4) check a file's size but not its hash,
 and delete partial files when they fail. So bytes are requested here by plain HTTP ranges (not by
-xet, which can't resume), and download.py stores and checks them. Knows no cache.
+xet, which can't resume), and model_cache.py stores and checks them. Knows no cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from threading import Event
 from typing import Any, TypeVar
 
 from generator.errors import FetchError, mask_tokens
-from generator.fetch.progress import size
 from hf_triton.runtime.weights.hub_files import (
     UnusableTokenError,
     error_line,
@@ -167,6 +166,14 @@ def disk_error(error: OSError, path: Path, num_bytes: int | None = None) -> Fetc
     if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
         return FetchError(f"{place} is in the way ({error.strerror}): remove it and run again")
     return FetchError(f"{place} can't be written: {error.strerror}")
+
+
+def size(num_bytes: int) -> str:
+    """Formats bytes as the Hub does: ``14.5 GB``."""
+    for unit, least in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= least:
+            return f"{num_bytes / least:.1f} {unit}"
+    return f"{num_bytes} B"
 
 
 def list_files(repository: str, revision: str) -> Listing:

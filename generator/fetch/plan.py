@@ -10,9 +10,8 @@ from pathlib import Path
 from threading import Event
 
 from generator.errors import FetchError
-from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
-from generator.fetch.model_cache import CachedFile, ModelCache
+from generator.fetch.model_cache import CachedFile, Download, ModelCache
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.models_yaml.reading import named
 from generator.spec.model_spec import ModelSpec

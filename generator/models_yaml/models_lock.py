@@ -106,27 +106,24 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
     repository, revision = lock_key(spec)
-    name = lock_path(config).name
+    name, run = lock_path(config).name, "run hf-triton fetch"
     found = lock.get((repository, revision))
     if found is None:
         others = sorted(known for locked, known in lock if locked == repository)
         has = f" (it has {', '.join(others)})" if others else ""
         key = "revision" if others else "model"
-        message = f"{repository} at {revision} is not in {name}{has}; {_fetch(spec.name)}"
-        _disagree(report, spec, key, message)
+        message = f"{repository} at {revision} is not in {name}{has}; {run} {spec.name}"
     elif is_commit(revision) and found.commit != revision:
-        message = f"{name} has commit {found.commit} for it; {_fetch(f'--update {spec.name}')}"
-        _disagree(report, spec, "revision", message)
+        key = "revision"
+        message = f"{name} has commit {found.commit} for it; {run} --update {spec.name}"
     else:
         try:  # of a shared snapshot, the files that this model may have
-            names = chosen_files(spec, found.files)
+            files = {path: found.files[path] for path in chosen_files(spec, found.files)}
+            return replace(spec, locked=LockedSnapshot(found.commit, files))
         except NotServableError as error:
             key = "allow_pickle" if spec.gguf_file is None else "gguf_file"
-            message = f"by {name}, {spec.source.text} {error}; {_fetch(spec.name)}"
-            _disagree(report, spec, key, message)
-            return spec
-        files = {path: found.files[path] for path in names}
-        return replace(spec, locked=LockedSnapshot(found.commit, files))
+            message = f"by {name}, {spec.source.text} {error}; {run} {spec.name}"
+    report.add(spec.places.get(key) or spec.places["model"], message)
     return spec
 
 
@@ -139,15 +136,6 @@ def _with_beside(part: ModelSpec, parts: Iterable[ModelSpec]) -> LockedSnapshot 
         if one.locked and one.source == part.source and one.locked.commit == part.locked.commit:
             files |= one.locked.files
     return LockedSnapshot(part.locked.commit, files)
-
-
-def _disagree(report: Report, spec: ModelSpec, key: str, message: str) -> None:
-    place = spec.places.get(key) or spec.places["model"]
-    report.add(place, message)
-
-
-def _fetch(arguments: str) -> str:
-    return f"run hf-triton fetch {arguments}"
 
 
 def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:

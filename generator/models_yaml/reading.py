@@ -10,14 +10,16 @@ from typing import Annotated, Any
 
 from generator.errors import ModelError, SpecError, looks_like_token
 from generator.models_yaml import models_lock
-from generator.models_yaml.between_models import (
+from generator.models_yaml.model_rules import (
     Branch,
+    Entry,
     branches,
+    broken_rules,
+    merge,
     refuse_clashes,
     refuse_differences,
     refuse_targets,
 )
-from generator.models_yaml.model_rules import Entry, broken_rules, merge
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec

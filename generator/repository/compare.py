@@ -9,7 +9,7 @@ import enum
 import functools
 import os
 import stat
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def compare(
     with readable_errors():
         known, blocked, interrupted = _read_manifest(folder, files)
     version = versions.current_version(known)
-    rendered, files = files, versions.at_version(files, version)
+    rendered, files = files, versions.renumbered(files, versions.RENDERED_VERSION, version)
     if outside := linked_parents(folder, frozenset((*known, *files))):
         linked = next(iter(outside.values()))
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
@@ -270,23 +270,20 @@ def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
     first.
     """
     # lstat follows a link before a slash
-    joined = ((one, f"{folder}/{one}" if one else str(folder)) for one in _parents(paths))
+    joined = ((one, f"{folder}/{one}" if one else str(folder)) for one in ("", *parents(paths)))
     return {parent: reason for parent, path in joined if (reason := _not_a_folder(path))}
 
 
 @functools.lru_cache
-def _parents(paths: frozenset[str]) -> list[str]:
-    return ["", *sorted(parents(paths), key=len)]
-
-
-def parents(paths: Iterable[str]) -> set[str]:
+def parents(paths: frozenset[str]) -> list[str]:
+    """All folders that the paths lie in, outer ones first."""
     found: set[str] = set()
     for path in paths:
         parent = path.rpartition("/")[0]
         while parent and parent not in found:
             found.add(parent)
             parent = parent.rpartition("/")[0]
-    return found
+    return sorted(found, key=len)
 
 
 def _read_manifest(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:

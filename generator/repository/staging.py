@@ -80,7 +80,7 @@ def _created(path: str, mode: int) -> int:
 
 
 def remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
-    for parent in sorted(parents(paths), key=len, reverse=True):
+    for parent in reversed(parents(frozenset(paths))):
         with contextlib.suppress(OSError):
             os.rmdir(f"{folder}/{parent}")  # noqa: PTH106
 
@@ -123,7 +123,7 @@ def install(
         if os.path.lexists(stage):
             (remove_tree if is_new else finish)(stage if is_new else folder)
         try:
-            for parent in sorted({"", *parents(new)}, key=len):
+            for parent in ("", *parents(frozenset(new))):
                 os.mkdir(f"{stage}/{parent}")  # noqa: PTH102
             for path, content in new.items():
                 create(f"{stage}/{path}", content)

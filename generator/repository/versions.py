@@ -34,10 +34,6 @@ def current_version(paths: Iterable[str]) -> int:
     return max((found for path in paths if (found := version_of(path))), default=RENDERED_VERSION)
 
 
-def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
-    return renumbered(files, RENDERED_VERSION, version)
-
-
 def renumbered_path(path: str, number: int) -> str:
     return f"{number}/{path.partition('/')[2]}"
 

@@ -84,7 +84,11 @@ def is_locked(folder: Path) -> bool:
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float, *busy: str) -> Iterator[None]:
     """Locks a folder; the error names the holder between the parts of ``busy``."""
-    descriptor = _opened(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, _AS_FOLDER)
+    except OSError as error:
+        raise RepositoryError(f"{folder}: can't be used: {error.strerror}") from None
     try:
         deadline = time.monotonic() + timeout_s
         while not has_locked(descriptor):
@@ -117,14 +121,6 @@ def has_locked(descriptor: int) -> bool:
     except OSError:
         pass  # a file system without locks, such as some NFS mounts
     return True
-
-
-def _opened(folder: Path) -> int:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder, _AS_FOLDER)
-    except OSError as error:
-        raise RepositoryError(f"{folder}: can't be used: {error.strerror}") from None
 
 
 def apply(plan: ModelPlan) -> None:

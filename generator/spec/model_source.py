@@ -1,5 +1,7 @@
 """Resolves a ``model:`` value: a repository on the Hub, a local folder or file, or a folder of an
-object store or a web server. Never asks the Hub.
+object store or a web server. Never asks the Hub. Finds the Python file of ``hooks:`` too, and looks
+at it without running it: what its functions take and import shows when the model loads it and calls
+them.
 """
 
 # os.path rather than pathlib: it never raises, and abspath leaves symbolic links as written.
@@ -7,14 +9,16 @@ object store or a web server. Never asks the Hub.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from generator.yaml_file.keys import GOT, SAID, Found, Text, refused
-from hf_triton.runtime.regular_file import check_regular
+from hf_triton.runtime.regular_file import check_regular, read_regular
 from hf_triton.runtime.weights.hub_files import is_stored
 
 # The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
@@ -43,6 +47,8 @@ _REGISTRY = (
     "volume and name its folder here, or name a source that hf-triton fetch downloads (a Hub id, "
     "s3://, gs://, az:// or https://)"
 )
+_FUNCTIONS = {"preprocess": "request", "postprocess": "response"}
+_MAX_BYTES = 2**20  # of a hooks file
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,53 @@ def is_hub_id(value: str) -> bool:
 
 def is_revision(value: str) -> bool:
     return re.fullmatch(_REVISION, value) is not None
+
+
+@dataclass(frozen=True)
+class HooksFile:
+    path: Path
+    content: bytes
+
+
+def find_hooks(value: str, base: Path) -> HooksFile:
+    """Paths are relative to ``base``. Raises Refused."""
+    path = Path(os.path.normpath(base / Path(value).expanduser()))
+    content = _read_hooks(path)
+    if problem := _problem(content, path.name):
+        raise refused(problem, SAID)
+    return HooksFile(path, content)
+
+
+def _problem(content: bytes, name: str) -> str:
+    """A mistake in the file, or an empty text."""
+    try:
+        tree = _parse(content, name)
+    except SyntaxError as error:
+        return f"{name}:{error.lineno or 1}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{name}: can't be parsed: {error}"
+    if any(getattr(part, "name", None) in _FUNCTIONS for part in tree.body):
+        return ""
+    names = " nor ".join(f"{one}({argument})" for one, argument in _FUNCTIONS.items())
+    return f"{name} has neither {names} at its top level"
+
+
+def _read_hooks(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MAX_BYTES)
+    except FileNotFoundError:
+        raise refused(f"but there is no file {path}", GOT) from None
+    except IsADirectoryError:
+        raise refused(f"but {path} is a folder, expected a Python file", GOT) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise refused(f"but {path} can't be read: {why}", GOT) from None
+
+
+def _parse(content: bytes, name: str) -> ast.Module:
+    """Raises SyntaxError also for what only the compiler sees, such as a return in no function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(content, name)
+        compile(content, name, "exec", dont_inherit=True)
+    return tree

@@ -11,14 +11,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from generator.spec.hooks_file import HooksFile, find_hooks
 from generator.spec.model_source import (
     GGUF_SUFFIX,
     AdapterSource,
     AdaptersSource,
+    HooksFile,
     ModelSource,
     Revision,
     Source,
+    find_hooks,
 )
 from generator.spec.python_env import PythonEnvironment
 from generator.yaml_file.keys import (

@@ -128,12 +128,8 @@ class Keys:
         return found
 
 
-def key_names(kind: Any) -> Mapping[str, bool]:
-    return _key_names(kind)
-
-
 @lru_cache
-def _key_names(kind: Any) -> Mapping[str, bool]:
+def key_names(kind: Any) -> Mapping[str, bool]:
     missing = dataclasses.MISSING
     return {
         field.name: field.default is missing and field.default_factory is missing

@@ -35,6 +35,11 @@ _WORDS: dict[str, bool | None] = {
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 # libyaml's own parser where PyYAML was built with it: ten times faster, the same events.
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REASONS: dict[type[OSError], str] = {
+    FileNotFoundError: "no such file",
+    IsADirectoryError: "is a folder, expected a YAML file",
+    PermissionError: "can't be read: permission denied",
+}
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -198,13 +203,7 @@ def read(path: Path, needs: str = "models:", most_bytes: int = MOST_BYTES) -> No
     try:
         raw = read_regular(path, most_bytes)
     except OSError as error:
-        reason = f"can't be read: {error.strerror}"
-        if isinstance(error, FileNotFoundError):
-            reason = "no such file"
-        elif isinstance(error, IsADirectoryError):
-            reason = "is a folder, expected a YAML file"
-        elif isinstance(error, PermissionError):
-            reason = "can't be read: permission denied"
+        reason = _REASONS.get(type(error), f"can't be read: {error.strerror}")
         raise SpecError(shown, [Problem(0, 0, "", reason)]) from None
     return parse(raw, shown, needs)
 

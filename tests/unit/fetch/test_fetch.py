@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.fetch import progress as fetch_progress
-from generator.fetch.progress import Progress, size
+from generator.fetch import fetching
+from generator.fetch.fetching import Progress, size
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 from tests.support.triton import eventually
 from tests.unit.fetch.conftest import FILES
@@ -214,7 +214,7 @@ def test_a_log_gets_a_line_now_and_then(
 ) -> None:
     Progress().begin("a", 1000, 500)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(fetch_progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(fetching, "LINE_EVERY_S", 0.0)
     progress = Progress()
     progress.begin("a", 1000, 500)
     progress.add("a", 100)
