@@ -20,15 +20,11 @@ def place_models(specs: Iterable[ModelSpec], repository: Path) -> Iterator[str]:
     """Puts exports in their place; a line for each, and for each model without a file."""
     for spec in specs:
         if spec.ensemble is not None and spec.ensemble.is_native:
-            target = model_file(spec, repository)
+            folder = repository / step_name(spec.name, "model")
+            file = NATIVE_FILES[spec.ensemble.backend]
+            target = folder / str(folder_version(folder)) / file
             if not target.exists():
                 yield _place(spec, find_tasks()[spec.task], repository, target)
-
-
-def model_file(spec: ModelSpec, repository: Path) -> Path:
-    backend = spec.ensemble.backend if spec.ensemble else ""
-    folder = repository / step_name(spec.name, "model")
-    return folder / str(folder_version(folder)) / NATIVE_FILES[backend]
 
 
 def _place(spec: ModelSpec, task: Task, repository: Path, target: Path) -> str:
