@@ -128,8 +128,12 @@ class Keys:
         return found
 
 
-@lru_cache
 def key_names(kind: Any) -> Mapping[str, bool]:
+    return _key_names(kind)
+
+
+@lru_cache
+def _key_names(kind: Any) -> Mapping[str, bool]:
     missing = dataclasses.MISSING
     return {
         field.name: field.default is missing and field.default_factory is missing
