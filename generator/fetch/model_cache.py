@@ -262,7 +262,7 @@ class PartialFile:
             return self.sha256 == expected.sha256
         if expected.version is not None:  # each block's size was checked
             return True
-        return self._git_oid.hexdigest() == expected.git_oid
+        return str(self._git_oid.hexdigest()) == expected.git_oid
 
     @property
     def sha256(self) -> str:
