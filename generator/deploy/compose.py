@@ -12,9 +12,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from generator.deploy.models_file import written_files
 from generator.deploy.rendering import dashboard, render, rules
-from generator.deploy.server import Server
+from generator.deploy.server import Server, written_files
 from generator.models_yaml import models_lock
 from generator.spec.access import bracketed
 

@@ -17,6 +17,7 @@ from generator.render.model_data import model_values
 from generator.spec.model_spec import InstanceGroup, ModelSpec, num_gpus
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from generator.spec.triton_models import WITHOUT_WEIGHTS, TritonModel, triton_models
+from generator.yaml_file.nodes import Node
 
 _GIB = 1024  # in MiB
 _BASE_MEMORY_MIB = 2 * _GIB
@@ -160,6 +161,15 @@ class Server:
         if sizes and all(sizes):
             usual = math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
         return self.asked.storage_size or usual
+
+
+def written_files(spec: ModelSpec) -> list[Node]:
+    """The nodes of models.yaml that name a requirements file for the model."""
+    node = spec.places.get("python_env")
+    if node is None or spec.python_env is None or spec.python_env.folder is not None:
+        return []
+    named = (node.get("requirements"), node.get("no_deps"))
+    return [one for one in named if one is not None] or [node]
 
 
 def _num_instances(model: TritonModel) -> int:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.deploy.models_file import files_of, yaml_text
+from generator.deploy.kubernetes import files_of, yaml_text
 from generator.deploy.options import Options
 from generator.deploy.rendering import block, quote
 from generator.deploy.server import Server
