@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from generator.fetch import fetching
-from generator.fetch.fetching import Progress, size
+from generator.fetch.fetching import Progress
+from generator.fetch.hub_client import size
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 from tests.support.triton import eventually
 from tests.unit.fetch.conftest import FILES
