@@ -23,12 +23,14 @@ _WENT = "HF_TRITON_OPENAI_KEY"  # a key for one port
 FLAG = "--api-keys-file"
 _LINE = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63})\s+(?P<key>[!-~]{16,256})"
-    r"(?P<limits>(\s+(requests_per_minute|concurrent_requests|tokens_per_minute)=[1-9][0-9]{0,8})*)"
+    r"(?P<limits>(\s+((requests_per_minute|concurrent_requests)=([1-9][0-9]{0,5}|1000000)"
+    r"|tokens_per_minute=[1-9][0-9]{0,8}))*)"
 )
 _EXPECTED = (
     "expected a name of letters, digits and . _ -, and a key of 16 to 256 printable ASCII "
     "characters, such as `openssl rand -hex 32` makes; after them, if you like, "
-    "requests_per_minute=N, concurrent_requests=N and tokens_per_minute=N, from 1 to 999999999"
+    "requests_per_minute=N, concurrent_requests=N and tokens_per_minute=N, from 1 to 999999999, of "
+    "requests to 1000000"
 )
 
 

@@ -12,11 +12,16 @@ import contextlib
 import os
 from pathlib import Path
 
-from hf_triton.runtime.request.request_parameters import journal_file
+from hf_triton.runtime.request.request_parameters import call_text, journal_file
 
 # An abandoned call counts against its caller's limits at most so long: if its model died, it never
 # ends.
 LEFT_S = 60.0
+
+
+def first_text(name: str, *, streams: bool = True) -> str:
+    """Returns a text that tells a model of a request as it is first sent; "" without a name."""
+    return call_text(name, 0, 0.0, name if streams else "") if name else ""
 
 
 def _create(path: Path) -> None:

@@ -69,10 +69,11 @@ class Allowance:
 
     def headers(self) -> Mapping[str, str]:
         """OpenAI's: https://platform.openai.com/docs/guides/rate-limits."""
+        if not self._per_minute:
+            return {}
         left = int(self._per_minute * max(0, 1 - self._whole_in_s / 60) + _ROUNDING)
         told = {"limit": self._per_minute, "remaining": left, "reset": f"{self._whole_in_s:.3f}s"}
-        named = {f"x-ratelimit-{name}-{self._what}": str(value) for name, value in told.items()}
-        return named if self._per_minute else {}
+        return {f"x-ratelimit-{name}-{self._what}": str(value) for name, value in told.items()}
 
 
 @dataclass

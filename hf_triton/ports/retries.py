@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from generator.repository.writing import is_locked
-from hf_triton.ports.call_files import AbandonedRequests, Stream
+from hf_triton.ports.call_files import AbandonedRequests, Stream, first_text
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.request_parameters import call_text
@@ -277,7 +277,7 @@ class InFlight:
         payload: bytes = self.payload
         if not name or self._deadline_s is None:  # the same
             return payload
-        first = call_text(name, 0, 0.0, name if self.stream else "")
+        first = first_text(name, streams=self.stream is not None)
         return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
     async def wait_until_sendable(self) -> None:

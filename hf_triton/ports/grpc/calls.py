@@ -130,12 +130,12 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         """Finds the caller before anything of a message is read."""
         method, given = details.method, tuple(details.invocation_metadata)
         try:
-            self.account(method, given)
+            account = self.account(method, given)
         except RefusedError as error:
             return grpc.stream_stream_rpc_method_handler(partial(self._refuse, error))
         if method == STREAM:
-            return grpc.stream_stream_rpc_method_handler(partial(self._stream, given))
-        return grpc.unary_unary_rpc_method_handler(partial(self._once, method, given))
+            return grpc.stream_stream_rpc_method_handler(partial(self._stream, given, account))
+        return grpc.unary_unary_rpc_method_handler(partial(self._once, method, given, account))
 
     async def _refuse(self, error: BaseException, _requests: Any, context: Any) -> None:
         if isinstance(error, grpc.aio.AioRpcError):
@@ -143,30 +143,39 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         refusal = refusal_of(error)
         await context.abort(_CODES.get(refusal.status, grpc.StatusCode.UNKNOWN), refusal.text)
 
-    async def _once(self, method: str, given: Metadata, message: bytes, context: Any) -> bytes:
+    async def _once(
+        self, method: str, given: Metadata, account: Account | None, message: bytes, context: Any
+    ) -> bytes:
         try:
-            with self._call(method, given, context) as call:
+            with self._call(method, given, account, context) as call:
                 return await call.answer(message)
         except Exception as error:
             await self._refuse(error, None, context)
             raise
 
-    async def _stream(self, given: Metadata, _requests: Any, context: Any) -> None:
+    async def _stream(
+        self, given: Metadata, account: Account | None, _requests: Any, context: Any
+    ) -> None:
         try:
             if (first := await context.read()) is grpc.aio.EOF:
                 raise RefusedError(400, "got a call without a whole message")
-            with self._call(STREAM, given, context) as call:
+            with self._call(STREAM, given, account, context) as call:
                 await call.answer_all(first)
         except Exception as error:  # noqa: BLE001, the edge of a request
             await self._refuse(error, None, context)
 
     @contextlib.contextmanager
-    def _call(self, method: str, given: Metadata, context: Any) -> Iterator[_Call]:
-        """A call of which a message has come, counted for its caller. Raises RefusedError."""
+    def _call(
+        self, method: str, given: Metadata, account: Account | None, context: Any
+    ) -> Iterator[_Call]:
+        """A call of which a message has come, counted for its caller: the ``account`` of its key,
+        else that of its address. Raises RefusedError.
+        """
         connection = self.by_peer.get(context.peer())
         if connection is None:
             raise RefusedError(503, "the client has disconnected")
-        account = self.account(method, given, connection.address)
+        if not (self.callers.have_keys or method in _OPEN):
+            account = self.callers.of(None, connection.address)
         metadata = [header for header in given if header[0] not in self._not_passed_on]
         if account and account.alias:
             metadata.append((CALLER, account.alias))
@@ -177,8 +186,8 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         super().begin_stop()
         self.run(self.stop_server())
 
-    def account(self, method: str, metadata: Metadata, address: str = "") -> Account | None:
-        """The account of a caller; None if nothing is counted. Raises RefusedError."""
+    def account(self, method: str, metadata: Metadata) -> Account | None:
+        """The account of a caller by its key, None without keys. Raises RefusedError."""
         if method not in _METHODS:
             raise RefusedError(501, "got a method that this server does not have")
         given = dict[str, Any](metadata)
@@ -189,10 +198,10 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
         if method in _ADMIN:
             key = given.get(GRPC_ADMIN_HEADER, "")
             self.check_admin_key(key.encode(errors="surrogateescape"), GRPC_ADMIN_HEADER)
-        if method in _OPEN:
+        if method in _OPEN or not self.callers.have_keys:
             return None
         key = given.get(_KEY)
-        return self.callers.of(None if key is None else key.encode(), address)
+        return self.callers.of(None if key is None else key.encode(), "")
 
     def check(self, method: str, message: bytes) -> str:
         """The model that must be there. Raises RefusedError for what does not go on."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from hf_triton.ports import cors
 from hf_triton.ports.bodies import ENCODINGS, expanded
+from hf_triton.ports.call_files import first_text
 from hf_triton.ports.callers import CallName, counted
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
@@ -27,7 +28,7 @@ from hf_triton.ports.http.upstream import LostError, Pool, Upstream, read_left
 from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER, RefusedError, refusal_of
 from hf_triton.ports.retries import DIED, GONE, STARTING, InFlight
-from hf_triton.runtime.request.request_parameters import CALL, CALLER, call_text
+from hf_triton.runtime.request.request_parameters import CALL, CALLER
 from hf_triton.tritonserver.http_api import error_in
 
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
@@ -102,9 +103,7 @@ class HttpProxy(Port):
         """The request for tritonserver. Raises RefusedError."""
         head_length = request.head_length(len(body))
         alias = request.account.alias if request.account else ""
-        name = request.call_name
-        call = call_text(name, 0, 0.0, name if request.streams else "") if name else ""
-        told = {CALLER: alias, CALL: call}
+        told = {CALLER: alias, CALL: first_text(request.call_name, streams=request.streams)}
         own = {name: value for name, value in told.items() if value}
         endpoint = request.endpoint
         if endpoint == "infer" and request.method == b"POST":
@@ -303,10 +302,10 @@ class Exchange:
 
     async def _write(self, data: bytes) -> None:
         """Returns once the client has read enough of it."""
-        line, end, rest = data.partition(b"\r\n")
-        if end and not self._has_begun:
+        if data and not self._has_begun:
+            line, end, rest = data.partition(b"\r\n")
             data = b"".join((line, end, self._own_headers(), rest))
-        self._has_begun |= bool(data)
+            self._has_begun = True
         self._connection.transport.write(data)
         await self._connection.has_room.wait()
 

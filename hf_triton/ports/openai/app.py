@@ -65,6 +65,8 @@ GENERATING = (
     *(choices.COMPLETIONS, choices.CHAT, RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*TOKENS, *tgi.GENERATE),
 )
+# Enough that no source waits for the others, few enough that a slow reader holds them back.
+_NUM_WAITING = 64
 KEPT = (
     (Operation("A response that is kept", Response), "GET"),
     (Operation("Forget a response", Deleted), "DELETE"),
@@ -75,20 +77,33 @@ async def merged(
     sources: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Items of all sources, each with its source's number; an error of one ends all."""
-    waiting = {asyncio.ensure_future(anext(one, None)): n for n, one in enumerate(sources)}
+    found: asyncio.Queue[tuple[int, Item] | Exception | None] = asyncio.Queue(_NUM_WAITING)
+
+    async def pass_on(number: int, source: AsyncGenerator[Item, None]) -> None:
+        end = None
+        try:
+            async with aclosing(source):
+                async for item in source:
+                    await found.put((number, item))
+        except Exception as error:  # noqa: BLE001, raised again below
+            end = error
+        await found.put(end)
+
+    tasks = [asyncio.create_task(pass_on(*numbered)) for numbered in enumerate(sources)]
+    num_running = len(tasks)
     try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                number = waiting.pop(task)
-                if (item := task.result()) is not None:
-                    waiting[asyncio.ensure_future(anext(sources[number], None))] = number
-                    yield number, item
+        while num_running:
+            item = await found.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_running -= 1
+            else:
+                yield item
     finally:
-        for task in waiting:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.gather(*(source.aclose() for source in sources))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class OpenAiApp:

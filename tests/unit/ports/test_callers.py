@@ -252,6 +252,7 @@ def test_a_file_of_keys_has_a_line_for_each() -> None:
         (f"alice {ALICE} {BOB}", "requests_per_minute=N, concurrent_requests=N and tokens_per"),
         (f"alice {ALICE} concurrent_requests=0", "from 1 to 999999999"),
         (f"alice {ALICE} tokens_per_minute=many", "from 1 to 999999999"),
+        (f"alice {ALICE} requests_per_minute=1000001", "of requests to 1000000"),
         (f"first {BOB}", "for the second time"),
         (f"other {'0' * 16}", "for the second time"),
     ],

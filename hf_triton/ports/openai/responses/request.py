@@ -330,14 +330,16 @@ class Tool:
 class ResponseTools:
     functions: Sequence[Json] = ()  # chat's
     own: Mapping[str, Tool] = field(default_factory=dict)  # by the names of chat's functions
+    # Chat's names by namespace and own name.
+    names: Mapping[tuple[str, Any], str] = field(default_factory=dict)
     told: Sequence[Json] = ()  # those that a response repeats
     hosted: Sequence[str] = ()  # the kinds of those left out
 
     def name_of(self, namespace: Any, name: Any) -> Any:
         """The name in a chat of the tool that a call or a choice names."""
-        sent = namespace or "", name
-        own = ((one.name, (one.namespace, one.sent["name"])) for one in self.own.values())
-        return next((known for known, by in own if by == sent), name)
+        space = namespace or ""
+        texts = isinstance(space, str) and isinstance(name, str)
+        return self.names.get((space, name), name) if texts else name
 
     def choice(self, choice: str | Json | None) -> ToolChoice | None:
         """Chat's form of a ``tool_choice``. Raises ApiError, 400, where it forces a hosted tool."""
@@ -369,6 +371,7 @@ def _read_tools(given: Sequence[Json]) -> ResponseTools:
     return ResponseTools(
         [tool.function() for tool in own],
         {tool.name: tool for tool in own},
+        {(tool.namespace, tool.sent["name"]): tool.name for tool in own},
         [tool for tool in given if not _is_hosted(tool.get("type"))],
         [tool["type"] for tool in given if _is_hosted(tool.get("type"))],
     )
