@@ -57,11 +57,16 @@ def exclusive(path: Path | None) -> Iterator[None]:
         yield
 
 
+def cache_folder(*names: str) -> Path:
+    """A folder of ours in the user's cache. Raises RuntimeError for a user without a home."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(home, "hf-triton", *names)
+
+
 def _folders(kind: str) -> Iterator[Path]:
     """Yields candidates: not every user has a home, nor every machine a shared folder."""
     with suppress(RuntimeError):
-        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        yield Path(home) / "hf-triton" / "kept" / kind
+        yield cache_folder("kept", kind)
     with suppress(OSError):
         yield Path(tempfile.gettempdir()) / f"hf-triton-{os.getuid()}" / kind
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from generator.errors import ServerError
 from hf_triton.python_env.find_environment import NUMPY_VARIABLE
-from hf_triton.runtime.disk_cache import is_made_private
+from hf_triton.runtime.disk_cache import cache_folder, is_made_private
 from hf_triton.tritonserver.guard import give_deep_stacks
 from hf_triton.version import pip_install
 
@@ -137,8 +137,7 @@ def _backends_folder(home: Path, scratch: str) -> Path:
     parts[stub.name] = stub
     digest = hashlib.sha256(f"{home} {version}".encode()).hexdigest()[:16]
     with contextlib.suppress(OSError, RuntimeError):  # not writable, or a user without a home
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(cache) / "hf-triton" / "backends" / digest
+        folder = cache_folder("backends", digest)
         if is_made_private(folder):  # else others could change what tritonserver starts
             link_all(parts, folder / "python")
             return folder

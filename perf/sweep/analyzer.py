@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.errors import PerfError, mask_tokens
-from hf_triton.runtime.disk_cache import is_made_private
+from hf_triton.runtime.disk_cache import cache_folder, is_made_private
 from hf_triton.tritonserver.binary import link_all
 from perf.processes import end_with_parent
 from perf.sweep.plan import Planned
@@ -93,8 +93,7 @@ def _with_libraries() -> dict[str, str]:
     """An LD_LIBRARY_PATH with the missing libraries, where they are installed; not in a folder
     where others could change them.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "hf-triton" / "libraries" / NAME
+    folder = cache_folder("libraries", NAME)
     if not is_made_private(folder):
         return {}
     found = ((name, installed_file("nvidia-pytriton", it)) for name, it in _LIBRARIES.items())

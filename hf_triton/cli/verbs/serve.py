@@ -26,6 +26,7 @@ from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.ports.api_keys import take_api_keys
 from hf_triton.ports.settings import Access, Caller, OpenAiPort
+from hf_triton.runtime.disk_cache import cache_folder
 from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.serving.python_env import ensure_environments
 from hf_triton.tritonserver.admin_key import take_admin_key
@@ -263,9 +264,11 @@ def _of_one_model(args: argparse.Namespace) -> Path:
     is_here = place.exists()
     asked = [str(place.resolve()) if is_here else args.model, args.name, args.task]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:8]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     folder = f"{name_of(place.resolve() if is_here else place)}-{key}"
-    config = Path(cache, "hf-triton", "serve", folder, CONFIG).absolute()
+    try:
+        config = cache_folder("serve", folder, CONFIG).absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{error}: set XDG_CACHE_HOME to a folder") from None
     if not is_here and config.exists():
         say(f"{config}: as before")  # the Hub need not be asked
         return config
