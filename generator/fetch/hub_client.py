@@ -80,7 +80,7 @@ def is_temporary(error: BaseException) -> bool:
     """Returns whether a retry may help: no connection, a cut connection, or a busy Hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    if isinstance(error, UnreachableStoreError):
+    if isinstance(error, UnreachableStoreError | ConnectionError):
         return True
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in _TEMPORARY
@@ -253,27 +253,26 @@ def open_file(
 
 
 def retried(
-    action: Callable[[], Result], stop: Event, on_wait: Callable[[BaseException, float], None]
+    action: Callable[[], Result],
+    stop: Event,
+    on_wait: Callable[[BaseException, float], None],
+    progress: Callable[[], int] = lambda: 0,
 ) -> Result:
-    waits = list(WAITS_S)
+    """Calls ``action`` again after a pause, longer if the Hub asks for it, when it fails for a
+    while; an attempt that made ``progress`` costs none. Raises InterruptedFetchError.
+    """
+    waits, before = list(WAITS_S), progress()
     while True:
         try:
             return action()
         except Exception as error:  # noqa: PERF203, one request costs far more
+            if progress() > before:
+                waits = list(WAITS_S)
             if not (waits and is_temporary(error)):
                 raise
-            pause(error, waits.pop(0), stop, on_wait)
-
-
-def pause(
-    error: BaseException,
-    wait_s: float,
-    stop: Event,
-    on_wait: Callable[[BaseException, float], None],
-) -> None:
-    """Waits, longer if the Hub asks for it. Raises InterruptedFetchError."""
-    asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
-    seconds = min(max(wait_s, float(asked) if asked.isdecimal() else 0.0), MAX_WAIT_S)
-    on_wait(error, seconds)
-    if stop.wait(seconds):
-        raise InterruptedFetchError("interrupted")
+            asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
+            least_s = float(asked) if asked.isdecimal() else 0.0
+            seconds, before = min(max(waits.pop(0), least_s), MAX_WAIT_S), progress()
+            on_wait(error, seconds)
+            if stop.wait(seconds):
+                raise InterruptedFetchError("interrupted") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from generator.errors import RepositoryError
 from generator.fetch import hub_client, object_store
@@ -25,6 +25,8 @@ from generator.fetch.hub_client import (
     disk_error,
 )
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.repository.compare import temporary
+from generator.repository.staging import link_or_copy, write
 from generator.repository.writing import locked_file
 from generator.spec.model_spec import ModelSpec
 from hf_triton.runtime.weights.hub_files import is_stored
@@ -83,10 +85,7 @@ class ModelCache:
                     sha256 = self.hashes.sha256(place, on_bytes)
                     is_right = sha256 == file.sha256
                 if file.git_oid is not None:
-                    content = place.read_bytes()
-                    found = _git_oid(len(content))
-                    found.update(content)
-                    is_right = found.hexdigest() == file.git_oid
+                    is_right = _git_oid(place) == file.git_oid
                 if sha256 and is_right:
                     return CachedFile(sha256, place)
         return None
@@ -108,12 +107,8 @@ class ModelCache:
         target = self.blob(file)
         scratch = self.part(file)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             scratch.unlink(missing_ok=True)
-            try:
-                os.link(found.place.resolve(), scratch)
-            except OSError:  # another file system, or one without links
-                shutil.copyfile(found.place, scratch)
+            link_or_copy(found.place.resolve(), scratch)
             scratch.replace(target)
         except OSError as error:
             scratch.unlink(missing_ok=True)
@@ -133,7 +128,7 @@ class ModelCache:
         folder = self.snapshot(commit)
         try:
             if not folder.exists():
-                scratch = _scratch(folder)
+                scratch = Path(temporary(str(folder)))
                 shutil.rmtree(scratch, ignore_errors=True)
                 for path, (file, _) in files.items():
                     self._link(scratch / path, folder / path, self.blob(file))
@@ -145,9 +140,7 @@ class ModelCache:
             if revision != commit:
                 ref = repository_folder(self.folder, self.hub_id) / "refs" / revision
                 ref.parent.mkdir(parents=True, exist_ok=True)
-                scratch = _scratch(ref)
-                scratch.write_text(commit, encoding="utf-8")
-                scratch.replace(ref)
+                write(str(ref), commit.encode())
             for path, (_, locked) in files.items():
                 self.hashes.add(folder / path, locked.sha256)
         except OSError as error:
@@ -162,7 +155,7 @@ class ModelCache:
         wrong = place.resolve()
         if wrong != blob.resolve() and wrong.parent == self._blobs.resolve():
             wrong.unlink(missing_ok=True)  # or huggingface_hub would find and link it
-        scratch = _scratch(place)
+        scratch = Path(temporary(str(place)))
         scratch.unlink(missing_ok=True)
         self._link(scratch, place, blob)
         scratch.replace(place)
@@ -193,18 +186,17 @@ def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
     return [cache_of(spec.name, spec.source.text) for spec in specs]
 
 
-def _scratch(path: Path) -> Path:
-    return path.with_name(f".{path.name}.hf-triton-tmp")
-
-
-def _git_oid(size: int) -> Any:
-    """Begins the hash by which git names a file's content."""
+def _git_oid(file: Path) -> str:
+    """The hash by which git names a file's content; the Hub has larger ones as LFS."""
     # https://git-scm.com/book/en/v2/Git-Internals-Git-Objects
-    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    content = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 class PartialFile:
-    """The first ``size`` bytes of ``expected``, and their hashes. Raises FetchError."""
+    """The first ``size`` bytes of ``expected``, and their SHA-256; ``came_whole``: all of them in
+    one answer. Raises FetchError.
+    """
 
     def __init__(self, path: Path, expected: HubFile) -> None:
         self.path = path
@@ -218,18 +210,16 @@ class PartialFile:
         self._start()
         while block := os.pread(self._descriptor, BLOCK, self.size):  # of an earlier fetch
             self._hash(block)
+        self.came_whole = self.size == 0
         if self.size > expected.size:
             self.restart()
 
     def _start(self) -> None:
-        self.size = 0
+        self.size, self.came_whole = 0, True
         self._sha256 = hashlib.sha256()
-        self._git_oid = _git_oid(self.expected.size)
 
     def _hash(self, block: bytes) -> None:
         self._sha256.update(block)
-        if self.expected.git_oid is not None:
-            self._git_oid.update(block)
         self.size += len(block)
 
     def restart(self) -> None:
@@ -262,7 +252,7 @@ class PartialFile:
             return self.sha256 == expected.sha256
         if expected.version is not None:  # each block's size was checked
             return True
-        return str(self._git_oid.hexdigest()) == expected.git_oid
+        return _git_oid(self.path) == expected.git_oid
 
     @property
     def sha256(self) -> str:
@@ -320,9 +310,8 @@ def download(wanted: Download, events: DownloadEvents) -> CachedFile:
     cache, file = wanted.cache, wanted.file
     with contextlib.closing(PartialFile(cache.part(file), file)) as part:
         events.on_bytes(part.size)
-        was_empty = part.size == 0
-        came_whole = _complete(part, wanted, events) and was_empty
-        if not part.is_right and not came_whole:
+        _complete(part, wanted, events)
+        if not part.is_right and not part.came_whole:
             # Its parts may come from different versions of the file.
             _restart(part, events)
             _complete(part, wanted, events)
@@ -340,34 +329,22 @@ def download(wanted: Download, events: DownloadEvents) -> CachedFile:
         return cache.note(file, part.sha256)
 
 
-def _complete(part: PartialFile, wanted: Download, events: DownloadEvents) -> bool:
-    """Receives the missing bytes; returns whether one request sufficed."""
-    waits, num_requests = list(hub_client.WAITS_S), 0
-    while not part.is_complete:
-        before = part.size
-        num_requests += 1
-        cut: BaseException = ConnectionError("the connection ended early")
-        try:
-            _receive(part, wanted, events)
-        except WrongContentError:
-            part.discard()
-            raise
-        except Exception as error:
-            if not hub_client.is_temporary(error):
-                raise
-            cut = error
-        if part.is_complete:
-            break
-        if part.size > before:
-            waits = list(hub_client.WAITS_S)
-        elif not waits:
-            raise cut
-        hub_client.pause(cut, waits.pop(0), events.stop, events.on_wait)
-    return num_requests < 2
+def _complete(part: PartialFile, wanted: Download, events: DownloadEvents) -> None:
+    """Receives the missing bytes."""
+    receive = partial(_receive, part, wanted, events)
+    try:
+        hub_client.retried(receive, events.stop, events.on_wait, lambda: part.size)
+    except WrongContentError:
+        part.discard()
+        raise
 
 
 def _receive(part: PartialFile, wanted: Download, events: DownloadEvents) -> None:
-    """Sends one request, from the end of the part, and receives until the connection ends."""
+    """Sends one request, from the end of the part, and receives until the connection ends. Raises
+    ConnectionError where bytes are missing then.
+    """
+    if part.is_complete:
+        return
     source, path, file = wanted.cache.hub_id, wanted.path, wanted.file
     if is_stored(source):
         opened = object_store.open_file(source, path, part.size, file)
@@ -376,11 +353,14 @@ def _receive(part: PartialFile, wanted: Download, events: DownloadEvents) -> Non
     with opened as (start, blocks):
         if start != part.size:  # the server ignores ranges
             _restart(part, events)
+        part.came_whole &= part.size == 0
         for block in blocks:
             if events.stop.is_set():
                 raise InterruptedFetchError("interrupted")
             part.write(block)
             events.on_bytes(len(block))
+    if not part.is_complete:
+        raise ConnectionError("the connection ended early")
 
 
 def _restart(part: PartialFile, events: DownloadEvents) -> None:
