@@ -18,7 +18,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -114,8 +114,8 @@ def files_of(server: Server) -> dict[str, str]:
     """
     refuse_local(server)
     config = Path(server.asked.config)
-    tree = _changed(nodes.read(config), dict(_changes(server)))
-    files = {"models.yaml": yaml_text(tree).encode()}
+    tree = plain(nodes.read(config), dict(_changes(server)))
+    files = {"models.yaml": f"{_HEADER}{dumped(tree)}".encode()}
     for spec in server.specs:
         if spec.hooks is not None:
             files[_hooks_name(spec)] = spec.hooks.content
@@ -148,17 +148,6 @@ def _changes(server: Server) -> Iterator[tuple[Place, Any]]:
                 if group.get("gpus"):
                     group["gpus"] = [gpus[gpu] for gpu in group["gpus"]]
             yield _place(places["instance_group"]), groups
-
-
-def _changed(node: Node, changes: Mapping[Place, Any]) -> Any:
-    """The tree's values without their places, but for what ``changes`` has for a place."""
-    if _place(node) in changes and not isinstance(node.value, dict):
-        return changes[_place(node)]
-    if isinstance(node.value, dict):
-        return {key.name: _changed(child, changes) for key, child in node.value.items()}
-    if isinstance(node.value, list):
-        return [_changed(child, changes) for child in node.value]
-    return node.value
 
 
 def _place(node: Node) -> Place:
@@ -201,7 +190,3 @@ def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str
             yield f"{path} has the name of {names[path.name]}: give them different ones"
         elif any(_VARIABLE.sub(b"", word) for word in _USER_INFO.findall(path.read_bytes())):
             yield f"{path.name} has a password, which no ConfigMap may hold: use ${{NAME}}"
-
-
-def yaml_text(tree: Mapping[str, Any]) -> str:
-    return _HEADER + dumped(dict(tree))

@@ -172,12 +172,16 @@ def problem(kind: Any, value: object, base: Path | None = None) -> str:
     return report.problems[0].message if report.problems else ""
 
 
-def plain(node: Node) -> Any:
-    """The tree's values without their places."""
+def plain(node: Node, changes: Mapping[tuple[int, int], Any] = MappingProxyType({})) -> Any:
+    """The tree's values without their places; ``changes`` has others for lists and scalars, by line
+    and column.
+    """
     if isinstance(node.value, dict):
-        return {key.name: plain(child) for key, child in node.value.items()}
+        return {key.name: plain(child, changes) for key, child in node.value.items()}
+    if changes and (node.line, node.column) in changes:
+        return changes[node.line, node.column]
     if isinstance(node.value, list):
-        return [plain(child) for child in node.value]
+        return [plain(child, changes) for child in node.value]
     return node.value
 
 

@@ -10,12 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.deploy.kubernetes import files_of, yaml_text
+from generator.deploy.kubernetes import files_of
 from generator.deploy.options import Options
 from generator.deploy.rendering import block, quote
 from generator.deploy.server import Server
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
+from generator.yaml_file.editing import dumped
 from generator.yaml_file.keys import plain
 from generator.yaml_file.nodes import parse as parse_marks
 from tests.support.triton import ROOT
@@ -31,7 +32,7 @@ TREES = st.recursive(
 
 @given(st.dictionaries(TEXTS, TREES, min_size=1, max_size=4))
 def test_what_is_written_is_read_back_the_same(tree: dict[str, Any]) -> None:
-    text = yaml_text(tree)
+    text = dumped(tree)
     assert text.isascii()
     assert plain(parse_marks(text.encode(), "models.yaml")) == tree
 
