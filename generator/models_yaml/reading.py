@@ -1,4 +1,6 @@
-"""Reads models.yaml: merges the defaults, checks every key, and reports all mistakes at once."""
+"""Reads models.yaml: merges the defaults, checks every key, and reports all mistakes at once.
+Describes the whole file as a JSON Schema too.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from generator.models_yaml.model_rules import (
 )
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.model_source import names_gguf
-from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
+from generator.spec.model_spec import OVERRIDES, Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.task_names import task_hint
 from generator.yaml_file import keys, nodes, schema
@@ -33,6 +35,8 @@ from generator.yaml_file.schema import Report
 _REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
 _EXPECTED = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
+_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+_MODEL_SCHEMA = "#/$defs/ModelKeys"
 
 
 @dataclass(frozen=True)
@@ -226,3 +230,22 @@ def _spec(found: ModelKeys, options: Mapping[str, object], places: Mapping[str, 
         "gguf_file": source.folder.name if source.folder and is_file else found.gguf_file,
     }
     return ModelSpec(**values, places=places)
+
+
+def json_schema() -> dict[str, Any]:
+    """models.yaml as a JSON Schema for editors."""
+    tasks = find_tasks()
+    found = keys.json_schema(ModelsYaml)
+    kinds = found["$defs"]
+    kinds["ModelKeys"]["properties"]["task"]["enum"] = [*tasks]
+    for name in OVERRIDES:
+        kinds["Arm"]["properties"][name] = {"$ref": f"{_MODEL_SCHEMA}/properties/{name}"}
+    # Other required keys may stand in the defaults.
+    rules: list[dict[str, Any]] = [{"$ref": _MODEL_SCHEMA}, {"required": ["name"]}]
+    for tag, task in tasks.items():
+        is_of_task = {"properties": {"task": {"const": tag}}, "required": ["task"]}
+        kinds[tag] = keys.json_schema(task.option_keys)
+        options = {"properties": {"options": {"$ref": f"#/$defs/{tag}"}}}
+        rules.append({"if": is_of_task, "then": options})
+    found["properties"]["models"]["items"] = {"allOf": rules}
+    return {"$schema": _SCHEMA, **found, "title": "models.yaml", "required": ["models"]}

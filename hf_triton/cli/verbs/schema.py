@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from generator.models_yaml.json_schema import json_schema
+from generator.models_yaml.reading import json_schema
 
 
 def run(_args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from generator.models_yaml.json_schema import json_schema
+from generator.models_yaml.reading import json_schema
 from tests.support.triton import ROOT
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.regenerate import PAGE, documented
