@@ -15,7 +15,7 @@ from pathlib import Path
 from generator.deploy.rendering import dashboard, render, rules
 from generator.deploy.server import Server, written_files
 from generator.models_yaml import models_lock
-from generator.spec.access import bracketed
+from generator.models_yaml.server_settings import bracketed
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
 _HOME = "/tmp"  # noqa: S108, in the container, and its own

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from generator.spec.access import NO_LIMITS, Limits, Tls
 from generator.yaml_file.keys import (
     GOT,
     INT32_MAX,
@@ -97,6 +96,31 @@ class OnDemand(Keys):
             yield Mistake("got both memory_gib and memory_share, expected one of them")
 
 
+_Requests = Annotated[int, whole(1, 1_000_000, "requests of one caller")]
+
+
+@dataclass(frozen=True)
+class Limits(Keys):
+    """Limits each caller, identified by key, else by address. 0 means no limit."""
+
+    expected: ClassVar[str] = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
+    requests_per_minute: _Requests = 0
+    concurrent_requests: _Requests = 0
+    tokens_per_minute: Annotated[int, whole(1, 1_000_000_000, "tokens of one caller")] = 0
+
+
+@dataclass(frozen=True)
+class Tls(Keys):
+    """PEM files: a certificate with its chain, and its private key."""
+
+    expected: ClassVar[str] = "a map such as {certificate: server.pem, key: server.key}"
+    needs: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("certificate", "key"), f"expected {expected}"
+    )
+    certificate: Annotated[str, Text("a file in PEM")]
+    key: Annotated[str, Text("a file in PEM")]
+
+
 @dataclass(frozen=True)
 class ServerSettings(Keys):
     """``tracing`` is None where there is none. All others are of the ports on which callers ask;
@@ -111,7 +135,7 @@ class ServerSettings(Keys):
     max_body_mib: Annotated[int, whole(1, 1024, "MiB")] = key(
         64, "the longest body of a request, in MiB: [callers](callers.md)"
     )
-    limits: Limits = key(NO_LIMITS, "limits of each caller: [callers](callers.md)", "none")
+    limits: Limits = key(Limits(), "limits of each caller: [callers](callers.md)", "none")
     cors: Annotated[
         tuple[Annotated[str, _ORIGIN], ...], listed(f"a list of origins such as {ORIGIN_EXAMPLE}")
     ] = key((), "origins whose web pages may send requests: [callers](callers.md)", "none")
@@ -133,3 +157,8 @@ class ServerSettings(Keys):
             f"opentelemetry,resource=service.name={self.tracing.service_name}",
         )
         return [f"--trace-config={setting}" for setting in settings]
+
+
+def bracketed(host: str) -> str:
+    """``host`` as it stands before a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host

@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports.settings import Caller
 from hf_triton.tritonserver.admin_key import take_secret
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 from weakref import WeakValueDictionary
 
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports.call_files import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access

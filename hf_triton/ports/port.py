@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from generator.errors import ServerError
+from generator.models_yaml.server_settings import Tls
 from generator.render import model_config
 from generator.render.manifest import CONFIG_FILE
-from generator.spec.access import Tls
 from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
 from hf_triton.ports.refusal import RefusedError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from generator.spec.access import Limits, Tls
+from generator.models_yaml.server_settings import Limits, Tls
 from hf_triton.tritonserver.listen import Listen
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.spec.access import bracketed
+from generator.models_yaml.server_settings import bracketed
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _BACKLOG = 1024

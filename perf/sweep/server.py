@@ -17,9 +17,9 @@ from google.protobuf.json_format import ParseError
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned, named
+from generator.models_yaml.server_settings import bracketed
 from generator.python_modules import run_module
 from generator.render.model_config import from_dict
-from generator.spec.access import bracketed
 from generator.spec.triton_models import triton_models
 from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.state_file import running_servers

@@ -18,9 +18,8 @@ from pathlib import Path
 from generator.errors import ModelError, UsageError
 from generator.flag_values import port, whole, zero_or_more
 from generator.models_yaml.reading import load_settings
-from generator.models_yaml.server_settings import ServerSettings
+from generator.models_yaml.server_settings import ServerSettings, Tls
 from generator.repository.compare import readable_errors
-from generator.spec.access import Tls
 from hf_triton.cli.places import CONFIG, REPOSITORY
 from hf_triton.cli.verbs.add import add, add_name_and_task, name_of
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts

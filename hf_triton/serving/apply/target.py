@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from generator.errors import ServerError
+from generator.models_yaml.server_settings import bracketed
 from generator.render.manifest import digest_of_served
-from generator.spec.access import bracketed
 from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import running_servers

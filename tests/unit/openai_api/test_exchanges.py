@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.settings import Access, Caller
 from hf_triton.runtime.request.request_parameters import CALL

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports import callers
 from hf_triton.ports.call_files import AbandonedRequests
 from hf_triton.ports.settings import Access

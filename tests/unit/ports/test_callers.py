@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports import api_keys
 from hf_triton.ports import callers as callers_module
 from hf_triton.ports.callers import Account, Callers, CallName, counted

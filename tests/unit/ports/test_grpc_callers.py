@@ -10,7 +10,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports import bodies
 from hf_triton.ports.grpc import calls
 from hf_triton.ports.settings import Access, Caller

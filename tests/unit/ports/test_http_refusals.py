@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec.access import Limits, Tls
+from generator.models_yaml.server_settings import Limits, Tls
 from hf_triton.ports.port import tls_context
 from hf_triton.ports.refusal import HTTP_ADMIN_HEADER
 from hf_triton.ports.settings import MIB, Access, Caller

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from generator.spec.access import Limits
+from generator.models_yaml.server_settings import Limits
 from hf_triton.ports import bodies, retries
 from hf_triton.ports.http.proxy import Exchange
 from hf_triton.ports.settings import Access
