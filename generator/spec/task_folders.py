@@ -1,6 +1,6 @@
 """The task folders of model_templates/, each with a ``config.pbtxt.j2``; a name is the Hub's
 pipeline tag with ``-`` written ``_``. Options are declared in the package of the same name in
-hf_triton, or in an options.py beside the templates.
+hf_triton.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-import importlib.util
 import math
-import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ from hf_triton.version import VERSION
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
 MODEL_TEMPLATE = "model.py.j2"
-OPTIONS_FILE = "options.py"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
 VERSION_FOLDER = "1"
@@ -98,14 +95,15 @@ class Option:
         return keys.whole(least, most, self.unit)
 
 
-class _Constant:
+def options_of(folder: Path) -> type[Any]:
+    """What the task of this folder declares as its options."""
+    found: type[Any] = importlib.import_module(f"hf_triton.{folder.name}.options").Options
+    return found
+
+
+def _constant(name: str, default: object = False) -> Any:
     """Reads a constant of a task's Options; ``default`` without one."""
-
-    def __init__(self, name: str, default: object = False) -> None:
-        self.name, self.default = name, default
-
-    def __get__(self, task: Task, _: object) -> Any:
-        return getattr(task.options_class, self.name, self.default)
+    return property(lambda task: getattr(task.options_class, name, default))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,38 +111,27 @@ class Task:
     tag: str
     folder: Path
 
-    streams = _Constant("STREAMS")  # whether its engines can answer piece by piece
-    has_adapters = _Constant("ADAPTERS")  # whether its engines serve LoRA adapters
-    quantizes = _Constant("QUANTIZES")  # whether its models load with quantized weights
+    streams = _constant("STREAMS")  # whether its engines can answer piece by piece
+    has_adapters = _constant("ADAPTERS")  # whether its engines serve LoRA adapters
+    quantizes = _constant("QUANTIZES")  # whether its models load with quantized weights
     # True if the same request always gets the same answer, which may be cached then.
-    is_deterministic = _Constant("DETERMINISTIC")
+    is_deterministic = _constant("DETERMINISTIC")
     # Options that were removed, and what to use instead.
-    gone = _Constant("GONE", {})
+    gone = _constant("GONE", {})
     # "hidden", "tokens" or "sequences", where a model of this task can be a step of an ensemble.
-    output = _Constant("OUTPUT", None)
+    output = _constant("OUTPUT", None)
     # The packages of hf_triton that its own uses beside the shared one.
-    packages = _Constant("PACKAGES", ())
+    packages = _constant("PACKAGES", ())
 
     @cached_property
     def options_class(self) -> type[Any]:
-        found: type[Any] = self.options_module.Options
-        return found
+        return options_of(self.folder)
 
     @cached_property
     def library(self) -> str:
-        return library_version((self.folder.name, *self.packages)) if self._is_ours else ""
-
-    @property
-    def _is_ours(self) -> bool:
-        return not (self.folder / OPTIONS_FILE).exists()
-
-    @cached_property
-    def options_module(self) -> types.ModuleType:
-        """Raises TemplateError where it can't be loaded."""
-        name = f"hf_triton.{self.folder.name}"
-        if self._is_ours and importlib.util.find_spec(name) is not None:
-            return importlib.import_module(f"{name}.options")
-        return _load_options(self.folder / OPTIONS_FILE)
+        """The version of the library for its models; empty for a task that is not the library's."""
+        own = self.folder.name
+        return library_version((own, *self.packages)) if (_FOLDER / own).is_dir() else ""
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
@@ -180,20 +167,6 @@ def _tasks_in(directory: Path) -> Mapping[str, Task]:
         raise TemplateError(f"{directory}: no task folder with a {CONFIG_TEMPLATE}")
     tasks = (Task(folder.name.replace("_", "-"), folder) for folder in folders)
     return {task.tag: task for task in tasks}
-
-
-def _load_options(path: Path) -> types.ModuleType:
-    name = f"hf_triton_options.{path.parent.name}_{abs(hash(path))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise TemplateError(f"{path}: no such file; a task folder needs its options")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their annotations up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise TemplateError(f"{path}: can't be loaded: {error}") from error
-    return module
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Option:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec import task_folders
 from hf_triton.cli import main as cli
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver.http_api import ServerApi
@@ -20,6 +19,7 @@ from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, write_served, write_state
 from tests.support.fake_control import FakeTriton, listening
+from tests.support.own_tasks import use_tasks
 from tests.support.triton import echo_templates, free_ports
 
 
@@ -87,7 +87,7 @@ class Bench:
 def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """``kind`` is ``fake`` or ``real``; two models are served at first, whole and streaming."""
     home = echo_templates(folder / "templates")
-    patch.setattr(task_folders, "default_directory", lambda: home)
+    use_tasks(home, patch.setattr)
     patch.chdir(folder)
     Bench.repository.mkdir()
     serving = _fake() if kind == "fake" else _real()

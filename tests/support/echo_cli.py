@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from generator.spec import task_folders
 from hf_triton.cli import main as cli
+from tests.support.own_tasks import use_tasks
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    task_folders.default_directory = lambda: folder
+    use_tasks(Path(sys.argv[1]))
     sys.exit(cli.main(sys.argv[2:]))

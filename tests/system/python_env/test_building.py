@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from generator.models_yaml.reading import load
-from generator.spec import task_folders
 from generator.spec.python_env import PythonEnv
 from hf_triton.cli import main as cli
 from hf_triton.python_env.find_environment import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.serving.python_env import ensure, folder_of
 from hf_triton.tritonserver import binary
+from tests.support.own_tasks import use_tasks
 from tests.support.tiny_wheel import make_wheel
 from tests.support.triton import echo_templates
 
@@ -37,7 +37,7 @@ INDEX = "https://somebody:pass-word@127.0.0.1:9/simple"
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with wheels and requirements; environments are built beside it."""
     templates_folder = echo_templates(tmp_path / "templates")
-    monkeypatch.setattr(task_folders, "default_directory", lambda: templates_folder)
+    use_tasks(templates_folder, monkeypatch.setattr)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "envs"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     for variable in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from generator.spec import task_folders
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios.metrics import settled
+from tests.support.own_tasks import use_tasks
 from tests.support.triton import (
     DEMO_MODEL,
     ROOT,
@@ -91,7 +91,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
         shutil.copytree(ROOT / "model_templates" / name, templates / name)
     copy_task("words_task", templates / "words")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_folders, "default_directory", lambda: templates)
+        use_tasks(templates, patch.setattr)
         patch.setenv("OMP_NUM_THREADS", "1")
         with serving(models_yaml(90, 10, 0), folder) as running:
             yield running

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec import task_folders
 from hf_triton.cli import main as cli
+from tests.support.own_tasks import use_tasks
 from tests.unit.generator.workspace import make_templates
 
 Run = Callable[..., tuple[int, str, str]]
@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty, where only the fake task is known."""
     folder = make_templates(tmp_path / "templates")
-    monkeypatch.setattr(task_folders, "default_directory", lambda: folder)
+    use_tasks(folder, monkeypatch.setattr)
     home = tmp_path / "work"
     home.mkdir()
     monkeypatch.chdir(home)

@@ -18,10 +18,10 @@ from typing import Any
 
 from generator.models_yaml.server_settings import ServerSettings
 from generator.render.manifest import MANIFEST_FILE
-from generator.spec import task_folders
 from generator.spec.model_spec import ModelKeys
 from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.cli import main as cli
+from tests.support.own_tasks import use_tasks
 from tests.support.text_sections import tree_text
 from tests.support.triton import ROOT
 from tests.unit.generator import workspace
@@ -34,7 +34,7 @@ def main() -> None:
     PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
-        task_folders.default_directory = lambda: folder
+        use_tasks(folder)
         os.chdir(scratch)
         for file in workspace.BROKEN.iterdir():
             cases = workspace.read_broken(file)

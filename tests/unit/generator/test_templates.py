@@ -29,22 +29,6 @@ def test_no_task_at_all_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "source, message",
-    [
-        (None, "no such file; a task folder needs its options"),
-        ("x = (", "can't be loaded: '\\(' was never closed"),
-        ("import no_such_module", "can't be loaded: No module named 'no_such_module'"),
-    ],
-)
-def test_broken_options_are_named(source: str | None, message: str, work: Path) -> None:
-    task = find_tasks()["fake-task"]
-    path = task.folder / "options.py"
-    path.unlink() if source is None else path.write_text(source)
-    with pytest.raises(TemplateError, match=message):
-        _ = task.options
-
-
-@pytest.mark.parametrize(
     "text, code",
     [("''", 0), ("'query: '", 0), (r'"first\nsecond:\t"', 0), (r'"a\ab"', 1), ("3", 1)],
 )

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.spec import task_folders
 from generator.spec.model_spec import ModelKeys
 from generator.yaml_file import nodes
 from generator.yaml_file.keys import key_names
+from tests.support.own_tasks import use_tasks
 from tests.unit.generator.workspace import make_templates
 
 QUICK = settings(
@@ -67,7 +67,7 @@ def parse(raw: bytes) -> None:
 def templates_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = make_templates(tmp_path_factory.mktemp("fuzz") / "templates")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_folders, "default_directory", lambda: folder)
+        use_tasks(folder, patch.setattr)
         yield folder
 
 

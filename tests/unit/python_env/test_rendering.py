@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from generator.spec import task_folders
 from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.cli import main as cli
 from hf_triton.python_env.find_environment import (
@@ -25,6 +24,7 @@ from hf_triton.python_env.find_environment import (
 )
 from hf_triton.runtime.own_environment import lacks, other_release
 from hf_triton.version import VERSION
+from tests.support.own_tasks import use_tasks
 from tests.support.triton import echo_templates
 
 MODELS = """\
@@ -37,7 +37,7 @@ models:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = echo_templates(tmp_path / "templates")
-    monkeypatch.setattr(task_folders, "default_directory", lambda: folder)
+    use_tasks(folder, monkeypatch.setattr)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "envs"))
     home = tmp_path / "work"
     (home / "weights").mkdir(parents=True)
