@@ -54,44 +54,36 @@ class Tensor(NamedTuple):
     optional: bool = False
 
 
-class EnsembleTensors(NamedTuple):
-    """The tensors of an ensemble, made of those that its task has in one model, and those between
-    its steps, ``tokens`` and ``computed``, without their rows.
+def _declared(tensors: Iterable[Any]) -> list[Tensor]:
+    return [
+        Tensor(
+            name=one.name,
+            data_type=model_config.type_word(one),
+            dims=tuple(one.dims),
+            optional=getattr(one, "optional", False),
+        )
+        for one in tensors
+    ]
+
+
+def _ensemble_tensors(outer: str, ensemble: Ensemble, output: str) -> dict[str, object]:
+    """The tensors of an ensemble, made of those that its task has in one model, whose config is
+    ``outer``, and those between its steps, without their rows: ``tokens``, and what is
+    ``computed``, by the task's OUTPUT.
 
     The tokenizer and the postprocessing step take a client's batch as it is, with its batch
     dimension as one of their own: a row can be several rows of tokens (a long context's windows, a
     text with each of its labels), and Triton would hold both to the same number of rows. Only the
     model step has a batch size.
     """
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    tokens: tuple[Tensor, ...]
-    computed: Tensor
-
-
-def _ensemble_tensors(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
-    """``outer`` is the config of the task as a single model, ``output`` the task's OUTPUT."""
     single: Any = model_config.parse(outer)
-
-    def declared(tensors: Iterable[Any]) -> tuple[Tensor, ...]:
-        return tuple(
-            Tensor(
-                name=one.name,
-                data_type=model_config.type_word(one),
-                dims=tuple(one.dims),
-                optional=getattr(one, "optional", False),
-            )
-            for one in tensors
-        )
-
     names = ["input_ids", "attention_mask", *(["token_type_ids"] * ensemble.token_type_ids)]
-    return EnsembleTensors(
-        inputs=declared(single.input),
-        outputs=declared(single.output),
-        tokens=tuple(Tensor(name, "TYPE_INT64", (-1,)) for name in names),
-        computed=Tensor(_COMPUTED, "TYPE_FP32", _SIZES[output]),
-    )
+    return {
+        "inputs": _declared(single.input),
+        "outputs": _declared(single.output),
+        "tokens": [Tensor(name, "TYPE_INT64", (-1,)) for name in names],
+        "computed": Tensor(_COMPUTED, "TYPE_FP32", _SIZES[output]),
+    }
 
 
 class _EntryOfForm(NamedTuple):
