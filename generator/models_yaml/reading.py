@@ -136,7 +136,8 @@ class _Loader:
 
     def defaults(self, node: Node) -> Node | None:
         if not isinstance(node.value, dict):
-            self.report.expected(node, "a map of keys that models share")
+            expected = "a map of keys that models share"
+            self.report.add(node, f"got {schema.show(node)}, expected {expected}")
             return None
         shared = {}
         for key, child in node.value.items():

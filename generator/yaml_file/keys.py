@@ -217,16 +217,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _checked(kind: Any, value: object, base: Path | None) -> Any:
-    from pydantic_core import ValidationError
-
-    try:
-        return _adapter(kind).validate_python(value, context=base)
-    except ValidationError as error:
-        raise Refused(*_mistakes(error)) from None
+    return _joined([], lambda: _adapter(kind).validate_python(value, context=base))
 
 
 def _joined(
-    found: list[Mistake], made: Callable[[], T], rules: Callable[[T], Iterable[Mistake]]
+    found: list[Mistake],
+    made: Callable[[], T],
+    rules: Callable[[T], Iterable[Mistake]] = lambda _: (),
 ) -> T:
     """Raises Refused with the mistakes ``found`` before, of making it, and of its ``rules``."""
     from pydantic_core import ValidationError
@@ -357,7 +354,7 @@ class _Container:
     def _read(self, value: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(value, self.kind):
             raise refused(self.expected)
-        return _joined([*self.check(value)], lambda: handler(value), lambda _: ())
+        return _joined([*self.check(value)], lambda: handler(value))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return _core().no_info_wrap_validator_function(self._read, handler(source))

@@ -20,9 +20,6 @@ class Report:
     def add(self, place: Node | Key, message: str) -> None:
         self.problems.append(Problem(place.line, place.column, place.where, message))
 
-    def expected(self, node: Node, expected: str) -> None:
-        self.add(node, f"got {show(node)}, expected {expected}")
-
 
 def show(node: Node) -> str:
     """A value as a message quotes it: short, on one line, tokens masked."""
