@@ -158,11 +158,7 @@ def _not_python(path: str, content: bytes) -> str:
 def edited_hash(folder: Path, version: int) -> str:
     """The hash of what was written as a version's model.py, if the user edited it; else empty."""
     known, path = read_manifest(folder), versions.renumbered_path(MODEL_FILE, version)
-    with contextlib.suppress(NotAFileError):
-        content = read_file(folder / path)
-        if content is not None and known.get(path) != digest(content):
-            return known.get(path, "")
-    return ""
+    return known.get(path, "") if hash_of(folder / path) not in ("", known.get(path)) else ""
 
 
 def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
@@ -218,6 +214,14 @@ def read_file(path: Path | str) -> bytes | None:
             return content + file.read()
     finally:
         os.close(descriptor)
+
+
+def hash_of(path: Path) -> str:
+    """The hash of a regular file; empty where none is."""
+    with contextlib.suppress(NotAFileError):
+        content = read_file(path)
+        return "" if content is None else digest(content)
+    return ""
 
 
 def _made_readable(path: Path | str) -> bool:

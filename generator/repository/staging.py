@@ -19,10 +19,9 @@ from generator.render.manifest import CONFIG_FILE, MANIFEST_FILE, Manifest
 from generator.repository.compare import (
     STAGE,
     TEMPORARY_SUFFIX,
-    NotAFileError,
+    hash_of,
     is_script,
     parents,
-    read_file,
     read_manifest,
     readable_errors,
     temporary,
@@ -199,15 +198,8 @@ def _exchange(stage: Path, folder: Path, name: str, staged: Manifest) -> None:
     files = [(path, hash_) for path, hash_ in staged.items() if path.startswith(f"{name}/")]
     if not (folder / name).exists():
         (stage / name).rename(folder / name)
-    elif any(_has(stage / path, hash_) > _has(folder / path, hash_) for path, hash_ in files):
+    elif any(hash_of(stage / path) == hash_ != hash_of(folder / path) for path, hash_ in files):
         exchange(stage / name, folder / name)
-
-
-def _has(path: Path, hash_: str) -> bool:
-    with contextlib.suppress(NotAFileError):
-        content = read_file(path)
-        return content is not None and manifest.digest(content) == hash_
-    return False
 
 
 def exchange(one: Path, other: Path) -> None:
