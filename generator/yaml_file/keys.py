@@ -28,9 +28,9 @@ UINT64_MAX = 2**64 - 1
 MAX_TEXT = 4096
 T = TypeVar("T")
 Place: TypeAlias = "tuple[str | int, ...]"
-# A mistake's text about the value: "got 3, expected ..."; the same for a text, which may lack its
-# quotes; "got 3, ..."; nothing; nothing, and it is the key that is wrong.
-EXPECTED, EXPECTED_TEXT, GOT, SAID, OF_KEY = "expected", "expected_text", "got", "said", "of_key"
+# A mistake's text about the value: "got 3, expected ..."; "got 3, ..."; nothing; nothing, and it is
+# the key that is wrong.
+EXPECTED, GOT, SAID, OF_KEY = "expected", "got", "said", "of_key"
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _LINK = re.compile(r"\[(.+?)\]\(.*?\)")
 _MISSING = "missing"  # pydantic's own word; Keys reports these itself
@@ -252,12 +252,7 @@ def _report(error: Refused, node: Node, report: Report) -> None:
         if beside is not None:
             text += f" in line {node_at(node, beside)[1].line}"
         got = "got an empty list" if value.value == [] else f"got {show(value)}"
-        quote = "; quote it" if isinstance(value.value, int | float) else ""
-        messages = {
-            EXPECTED: f"{got}, expected {text}",
-            EXPECTED_TEXT: f"{got}, expected {text}{quote}",
-            GOT: f"{got}, {text}",
-        }
+        messages = {EXPECTED: f"{got}, expected {text}", GOT: f"{got}, {text}"}
         report.add(key if form == OF_KEY and key else value, messages.get(form, text))
 
 
@@ -323,7 +318,8 @@ class Text:
 
     def read(self, value: object) -> str:
         if not isinstance(value, str):
-            raise refused(self.expected, EXPECTED_TEXT)
+            quote = "; quote it" if isinstance(value, int | float) else ""
+            raise refused(f"{self.expected}{quote}")
         if not (value or self.may_be_empty) or (
             self.pattern and not re.fullmatch(self.pattern, value)
         ):
