@@ -25,6 +25,7 @@ from generator.render.manifest import (
     with_digest,
 )
 from generator.repository import versions
+from generator.spec.model_source import python_mistake
 
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
 # In a model's folder: where what it is to hold is put together.
@@ -131,8 +132,8 @@ def compare(
             if change.path == own and change.action is Action.CONFLICT and change.old is not None:
                 files = with_digest({**rendered, MODEL_FILE: change.old})
                 return compare(folder, files, written=known[own])
-    if edited and not blocked:
-        blocked = _not_python(own, files[own])
+    if edited and not blocked and (mistake := python_mistake(files[own], own)):
+        blocked = f"edited by hand, and not valid Python: {mistake}"
     return ModelPlan(
         folder,
         tuple(changes),
@@ -143,16 +144,6 @@ def compare(
         kept={} if blocked else edited,
         keeps_edits=keep_edits,
     )
-
-
-def _not_python(path: str, content: bytes) -> str:
-    try:
-        compile(content, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        return f"{path}:{error.lineno}: edited by hand, and not valid Python: {error.msg}"
-    except ValueError as error:
-        return f"{path}: edited by hand, and not valid Python: {error}"
-    return ""
 
 
 def edited_hash(folder: Path, version: int) -> str:

@@ -154,23 +154,28 @@ def find_hooks(value: str, base: Path) -> HooksFile:
     """Paths are relative to ``base``. Raises Refused."""
     path = Path(os.path.normpath(base / Path(value).expanduser()))
     content = _read_hooks(path)
-    if problem := _problem(content, path.name):
-        raise refused(problem, SAID)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if problem := python_mistake(content, path.name):
+            raise refused(problem, SAID)
+        tree = ast.parse(content)
+    if not any(getattr(part, "name", None) in _FUNCTIONS for part in tree.body):
+        names = " nor ".join(f"{one}({argument})" for one, argument in _FUNCTIONS.items())
+        raise refused(f"{path.name} has neither {names} at its top level", SAID)
     return HooksFile(path, content)
 
 
-def _problem(content: bytes, name: str) -> str:
-    """A mistake in the file, or an empty text."""
+def python_mistake(content: bytes, name: str) -> str:
+    """A mistake in a file of Python, also one that only the compiler sees, such as a return in no
+    function; else an empty text.
+    """
     try:
-        tree = _parse(content, name)
+        compile(content, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{name}:{error.lineno or 1}: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
         return f"{name}: can't be parsed: {error}"
-    if any(getattr(part, "name", None) in _FUNCTIONS for part in tree.body):
-        return ""
-    names = " nor ".join(f"{one}({argument})" for one, argument in _FUNCTIONS.items())
-    return f"{name} has neither {names} at its top level"
+    return ""
 
 
 def _read_hooks(path: Path) -> bytes:
@@ -183,12 +188,3 @@ def _read_hooks(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise refused(f"but {path} can't be read: {why}", GOT) from None
-
-
-def _parse(content: bytes, name: str) -> ast.Module:
-    """Raises SyntaxError also for what only the compiler sees, such as a return in no function."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(content, name)
-        compile(content, name, "exec", dont_inherit=True)
-    return tree

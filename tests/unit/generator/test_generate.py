@@ -150,7 +150,7 @@ def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Ru
     assert run("generate")[::2] == (0, "")
     assert config.read_text() == before
     edited.write_text("def broken(:\n")
-    line = "model_repository/demo: 1/model.py:1: edited by hand, and not valid Python: "
+    line = "model_repository/demo: edited by hand, and not valid Python: 1/model.py:1: "
     assert run("generate")[2].startswith(f"hf-triton: conflict: {line}")
     assert run("generate", "--force")[0] == 0
     assert run("generate")[::2] == (0, "")
