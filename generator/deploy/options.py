@@ -1,6 +1,6 @@
 """The options of ``hf-triton deploy``: each field of Options is a flag, and a value for templates.
 
-What values mean together is for targets.py and server.py.
+What values mean for the models is for server.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
+from generator.errors import UsageError
 from generator.flag_values import whole
 
 TARGETS = {
@@ -167,10 +168,17 @@ class Options:
 
 
 def options_of(args: argparse.Namespace) -> Options:
+    """Raises UsageError for flags that would be ignored."""
     names = (one.name for one in fields(Options))
     found = {name: getattr(args, name) for name in names if hasattr(args, name)}
     options = Options(**found)
-    most = options.max_replicas or max(_DEFAULT_MAX_REPLICAS, options.replicas)
+    if options.tls_secret is not None and options.host is None:
+        raise UsageError("--tls-secret needs --host")
+    replicas = options.replicas
+    most = options.max_replicas or max(_DEFAULT_MAX_REPLICAS, replicas)
+    if most < replicas:
+        got = f"got --max-replicas {most} with --replicas {replicas}"
+        raise UsageError(f"{got}, expected at least as many")
     return replace(options, max_replicas=most)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.deploy import compose, kubernetes
-from generator.deploy.options import Options, options_of, quantity
+from generator.deploy.options import options_of, quantity
 from generator.deploy.server import Server
-from generator.errors import UsageError
 from generator.models_yaml.reading import load
 
 
@@ -26,7 +25,6 @@ class Deployment:
 def render(args: argparse.Namespace) -> Deployment:
     """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
     asked = options_of(args)
-    _check(asked)
     server = Server(tuple(load(Path(asked.config))), asked)
     target = compose if asked.target == "compose" else kubernetes
     files = target.files(server)
@@ -48,15 +46,4 @@ def _notes(server: Server) -> Iterator[str]:
             "has when it starts, and these weights are not counted in its "
             f"{quantity(server.memory_mib)} of memory: run hf-triton fetch, then deploy again; or "
             "set --memory"
-        )
-
-
-def _check(args: Options) -> None:
-    """Raises UsageError for flags that would be ignored."""
-    if args.tls_secret is not None and args.host is None:
-        raise UsageError("--tls-secret needs --host")
-    if args.max_replicas < args.replicas:
-        raise UsageError(
-            f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "
-            "least as many"
         )
