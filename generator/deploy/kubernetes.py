@@ -31,8 +31,7 @@ from generator.spec.python_env import PythonEnv
 from generator.yaml_file import nodes
 from generator.yaml_file.editing import dumped
 from generator.yaml_file.keys import plain
-from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Report
+from generator.yaml_file.nodes import Node, Report
 
 _HEADER = (
     "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"

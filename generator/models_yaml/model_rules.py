@@ -27,8 +27,7 @@ from generator.spec.model_spec import (
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.yaml_file.keys import read
-from generator.yaml_file.nodes import Key, Node, scalars
-from generator.yaml_file.schema import Report, did_you_mean, show
+from generator.yaml_file.nodes import Key, Node, Report, did_you_mean, scalars, show
 
 _MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
 _NATIVE_ONLY = ("model_max_batch_size", "pad_to_multiple_of", "token_type_ids")

@@ -14,7 +14,7 @@ from generator.errors import SpecError
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.yaml_file import keys, nodes
 from generator.yaml_file.keys import Keys, mapped, one_of
-from generator.yaml_file.schema import Report
+from generator.yaml_file.nodes import Report
 from hf_triton.runtime.weights.hub_files import (
     NotServableError,
     choose_adapter_files,

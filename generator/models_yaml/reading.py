@@ -27,10 +27,9 @@ from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import OVERRIDES, Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.task_names import task_hint
-from generator.yaml_file import keys, nodes, schema
+from generator.yaml_file import keys, nodes
 from generator.yaml_file.keys import Keys, key_names, listed
-from generator.yaml_file.nodes import Node, scalars
-from generator.yaml_file.schema import Report
+from generator.yaml_file.nodes import Node, Report, scalars
 
 _REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
@@ -76,7 +75,7 @@ def named(specs: Iterable[ModelSpec], name: str, config: Path) -> ModelSpec:
     """Raises ModelError, with the nearest name, where ``config`` has no model of this name."""
     known = {spec.name: spec for spec in specs}
     if name not in known:
-        hint = schema.did_you_mean(name, known, "models")
+        hint = nodes.did_you_mean(name, known, "models")
         raise ModelError(f"{config} has no model '{name}'{hint}")
     return known[name]
 
@@ -111,7 +110,7 @@ class _Loader:
             self.report.add(root, f"got {what_else}, expected {_EXPECTED}")
             return []
         names = [key.name for key in root.value]
-        if names and not any(name in known or schema.nearest(name, known) for name in names):
+        if names and not any(name in known or nodes.nearest(name, known) for name in names):
             # Shows nothing of the file, which may hold secrets.
             self.report.add(root, f"got a map without any of these, expected {_EXPECTED}")
             return []
@@ -124,7 +123,7 @@ class _Loader:
             self.report.add(root, "missing key 'models': the list of models to serve")
             return []
         if not isinstance(entries.value, list) or not entries.value:
-            shown = "an empty list" if entries.value == [] else schema.show(entries)
+            shown = "an empty list" if entries.value == [] else nodes.show(entries)
             message = f"got {shown}, expected a list with an entry for every model"
             self.report.add(entries, message)
             return []
@@ -137,7 +136,7 @@ class _Loader:
     def defaults(self, node: Node) -> Node | None:
         if not isinstance(node.value, dict):
             expected = "a map of keys that models share"
-            self.report.add(node, f"got {schema.show(node)}, expected {expected}")
+            self.report.add(node, f"got {nodes.show(node)}, expected {expected}")
             return None
         shared = {}
         for key, child in node.value.items():
@@ -188,8 +187,8 @@ class _Loader:
         task = self.tasks.get(found.task)
         if found.task and task is None:
             hint = task_hint(found.task, self.tasks)
-            hint = hint or schema.did_you_mean(found.task, self.tasks, "tasks")
-            self.report.add(given["task"], f"unknown task {schema.show(given['task'])}{hint}")
+            hint = hint or nodes.did_you_mean(found.task, self.tasks, "tasks")
+            self.report.add(given["task"], f"unknown task {nodes.show(given['task'])}{hint}")
         options = self.options(given.get("options"), task, node) if task else {}
         if "streaming" not in given or "streaming" in wrong:
             streams = task is not None and task.streams

@@ -49,8 +49,7 @@ from generator.yaml_file.keys import (
     repeated,
     whole,
 )
-from generator.yaml_file.nodes import Node, scalars
-from generator.yaml_file.schema import did_you_mean
+from generator.yaml_file.nodes import Node, did_you_mean, scalars
 from hf_triton.runtime.weights.hub_files import is_safe_path
 from hf_triton.runtime.weights.locked_files import LockedFile
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from generator.yaml_file.nodes import Key, Node
-from generator.yaml_file.schema import Report, did_you_mean, show
+from generator.yaml_file.nodes import Key, Node, Report, did_you_mean, show
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

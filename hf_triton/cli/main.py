@@ -147,7 +147,7 @@ class _Parser(argparse.ArgumentParser):
         if self.passes_on:
             found.arguments = words[cut + 1 :]
         if unknown:
-            from generator.yaml_file import schema
+            from generator.yaml_file import nodes
 
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
@@ -155,7 +155,7 @@ class _Parser(argparse.ArgumentParser):
             for verb in accumulate(self.prog.split()[1:], "{} {}".format):
                 if instead := _instead_of(f"{verb} {given}"):
                     self.error(f"{given} is gone: {instead}")
-            near = schema.nearest(given, known)
+            near = nodes.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown

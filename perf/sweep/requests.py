@@ -17,7 +17,7 @@ from generator.render import model_config
 from generator.render.model_data import newest_json
 from generator.render.sample_requests import infer_input, sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
-from generator.yaml_file.schema import did_you_mean
+from generator.yaml_file.nodes import did_you_mean
 from hf_triton.runtime.regular_file import read_regular
 from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario
 

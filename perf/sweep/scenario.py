@@ -29,8 +29,7 @@ from generator.yaml_file.keys import (
     refused,
     whole,
 )
-from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Report
+from generator.yaml_file.nodes import Node, Report
 
 # perf_analyzer (2.51) reads streams over gRPC only; tune and baselines load those over HTTP.
 STREAMS = ("grpc-stream", "http-generate-stream")

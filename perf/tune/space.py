@@ -14,7 +14,7 @@ from generator.spec.model_spec import BatchSize, Instances, Microseconds, ModelS
 from generator.spec.task_folders import Task
 from generator.yaml_file import nodes
 from generator.yaml_file.keys import plain, problem
-from generator.yaml_file.schema import did_you_mean
+from generator.yaml_file.nodes import did_you_mean
 from perf.report.schema import Value
 from perf.sweep.scenario import range_of
 

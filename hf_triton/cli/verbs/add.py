@@ -23,7 +23,7 @@ from generator.spec.task_names import CONFIG, Fit, fit_of, fits_of_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file import keys, nodes
 from generator.yaml_file.editing import EditError, with_item
-from generator.yaml_file.schema import did_you_mean
+from generator.yaml_file.nodes import did_you_mean
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import has_config, is_stored, other_kind
 from hf_triton.tritonserver.log import say

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from generator.repository.compare import Action, compare
-from generator.yaml_file.schema import did_you_mean
+from generator.yaml_file.nodes import did_you_mean
 from hf_triton.cli import main as cli
 from tests.unit.generator.workspace import ONE_MODEL
 
