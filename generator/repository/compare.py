@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from generator.errors import RepositoryError
 from generator.render import manifest
@@ -272,13 +272,8 @@ def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
 @functools.lru_cache
 def parents(paths: frozenset[str]) -> list[str]:
     """All folders that the paths lie in, outer ones first."""
-    found: set[str] = set()
-    for path in paths:
-        parent = path.rpartition("/")[0]
-        while parent and parent not in found:
-            found.add(parent)
-            parent = parent.rpartition("/")[0]
-    return sorted(found, key=len)
+    found = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return sorted(found - {"."}, key=len)
 
 
 def _read_manifest(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
