@@ -48,7 +48,7 @@ def added(text: str, node: yaml.MappingNode, key: str | int, value: object) -> s
     """``text`` with a further key in a map."""
     if not node.value:
         return replaced(text, node, {key: value})
-    end, said = _end(text, node), f"{key}: {_written(value)}"
+    end, said = _end(text, node.value[-1][1]), f"{key}: {_written(value)}"
     if node.flow_style:
         return f"{text[:end]}, {said}{text[end:]}"
     end += len(text[end:].split("\n", 1)[0].removesuffix("\r"))  # behind the line's comment
@@ -65,12 +65,11 @@ def with_item(text: str, key: str, item: Mapping[str, object]) -> str:
         return added(text, root, key, [item])
     if items is None:
         return _with_lines(text, len(text.rstrip()), 0, [f"{key}:", *(f"  {one}" for one in lines)])
-    if not isinstance(items, yaml.SequenceNode):
+    if not isinstance(items, yaml.SequenceNode) or not items.value:
         return replaced(text, items, [item])
+    column, end = items.start_mark.column, _end(text, items.value[-1])
     if items.flow_style:
-        end = len(text[: items.end_mark.index - 1].rstrip())
-        return f"{text[:end]}{', ' * bool(items.value)}{_written(item)}{text[end:]}"
-    column, end = items.start_mark.column, _end(text, items)
+        return f"{text[:end]}, {_written(item)}{text[end:]}"
     # Comments that are indented like the last item's keys, or deeper, are the item's.
     of_item = rf"[^\n]*(?:\n(?:[ \t\r]*(?=\n)|[ ]{{{column + 1},}}#[^\n]*))*"
     found = re.compile(of_item).match(text, end)
@@ -105,14 +104,9 @@ def _written(value: object) -> str:
     return dumped([value], default_flow_style=True).strip()[1:-1]
 
 
-def _end(text: str, node: yaml.CollectionNode) -> int:
-    """Returns the end of the last value; PyYAML puts the end of a block at the next token."""
-    last: yaml.Node = node
-    while (
-        isinstance(last, yaml.CollectionNode)
-        and last.value
-        and (last is node or not last.flow_style)
-    ):
-        inner = last.value[-1]
-        last = inner[1] if isinstance(inner, tuple) else inner
-    return len(text[: last.end_mark.index].rstrip())
+def _end(text: str, node: yaml.Node) -> int:
+    """Returns the end of a value; PyYAML puts the end of a block at the next token."""
+    if isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(last, tuple) else last)
+    return len(text[: node.end_mark.index].rstrip())

@@ -59,7 +59,7 @@ FILES = {
     "no newline at the end": f"{HEAD[:-1]}[[ => \n{NEW[:-1]}]]",
     "lines that end as on Windows": f"{HEAD}[[ => {NEW}]]".replace("\n", "\r\n"),
     "one line": (
-        f"models: [{{name: tiny, task: fill-mask, model: ./tiny}}[[ => , {IN_LINE}]] ]  # short\n"
+        f"models: [{{name: tiny, task: fill-mask, model: ./tiny}}[[ => , {IN_LINE}]], ]  # short\n"
     ),
     "JSON": (
         '{"models": [\n  {"name": "tiny", "task": "fill-mask", "model": "./tiny"}'
