@@ -21,7 +21,6 @@ from hf_triton.runtime.weights.hub_files import (
     choose_gguf_file,
     choose_model_files,
 )
-from hf_triton.runtime.weights.locked_files import LockedFile
 
 DEFAULT_REVISION = "main"
 _VERSION = 1
@@ -129,13 +128,11 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
 
 def _with_beside(part: ModelSpec, parts: Iterable[ModelSpec]) -> LockedSnapshot | None:
     """All that is locked of the folder that a model and its adapters share in the cache."""
-    if part.locked is None:
-        return None
-    files: dict[str, LockedFile] = {}
+    found = part.locked
     for one in parts:
-        if one.locked and one.source == part.source and one.locked.commit == part.locked.commit:
-            files |= one.locked.files
-    return LockedSnapshot(part.locked.commit, files)
+        if found is not None and one.source == part.source:
+            found = found.beside(one.locked)
+    return found
 
 
 def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:

@@ -316,6 +316,12 @@ class LockedSnapshot(Keys):
     def size(self) -> int:
         return sum(file.size for file in self.files.values())
 
+    def beside(self, other: LockedSnapshot | None) -> LockedSnapshot:
+        """The snapshot with the files of ``other`` too, if that is of the same commit."""
+        if other is None or other.commit != self.commit:
+            return self
+        return LockedSnapshot(self.commit, {**other.files, **self.files})
+
 
 @dataclass(frozen=True)
 class Adapter(Keys):
