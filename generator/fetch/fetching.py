@@ -125,9 +125,19 @@ class FetchRun:
             self._guard(fetch, partial(share, others=good))
 
     def _each(self, action: Callable[[ModelFetch], None]) -> None:
-        guarded = partial(self._guard, action=action)
-        run_all(self._good, guarded, self._num_workers, self._stop)
+        self._run_all(self._good, partial(self._guard, action=action))
         self._progress.end_all()
+
+    def _run_all(self, items: Sequence[Item], action: Callable[[Item], None]) -> None:
+        """Calls ``action`` for every item, on several threads; it handles its own failures. An
+        interrupt abandons the threads.
+        """
+        with ThreadPool(max(1, min(self._num_workers, len(items)))) as pool:
+            try:
+                pool.map(lambda one: None if self._stop.is_set() else action(one), items, 1)
+            except BaseException:
+                self._stop.set()
+                raise
 
     def _guard(self, fetch: ModelFetch, action: Callable[[ModelFetch], None]) -> None:
         try:
@@ -202,7 +212,7 @@ class FetchRun:
         while wanted := downloads(self._good):  # again for models that shared with a failed one
             lacking = [fetch for fetch in self._good if fetch.missing]
             try:
-                run_all(wanted, self._download, self._num_workers, self._stop)
+                self._run_all(wanted, self._download)
             finally:
                 self._share()
                 for fetch in [one for one in lacking if not one.missing and not one.error]:
@@ -255,9 +265,8 @@ class FetchRun:
         """The entries of models.lock for the complete models."""
         found: dict[Key, LockedSnapshot] = {}
         for fetch in [one for one in self._good if one.files and not one.missing]:
-            key = lock_key(fetch.spec)
-            others = found[key].files if key in found else {}
-            found[key] = LockedSnapshot(fetch.commit, {**others, **fetch.locked_files})
+            key, own = lock_key(fetch.spec), LockedSnapshot(fetch.commit, fetch.locked_files)
+            found[key] = own.beside(found.get(key))
         return found
 
     def refuse_failures(self) -> None:
@@ -275,10 +284,7 @@ def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
         old = read_lock(config) or {}
         entries = {key: old[key] for key in named if key in old}
         for key, snapshot in fetched.items():
-            before = entries.get(key)
-            same = before is not None and before.commit == snapshot.commit
-            files = {**before.files, **snapshot.files} if before and same else snapshot.files
-            entries[key] = LockedSnapshot(snapshot.commit, files)
+            entries[key] = snapshot.beside(entries.get(key))
         content = to_bytes(entries)
         if (entries or path.exists()) and not (path.exists() and path.read_bytes() == content):
             try:
@@ -289,21 +295,3 @@ def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
 
 def _num_bytes_here(fetch: ModelFetch) -> int:
     return sum(fetch.files[path].size for path in fetch.here)
-
-
-def run_all(
-    items: Iterable[Item],
-    action: Callable[[Item], None],
-    num_workers: int,
-    stop: threading.Event,
-) -> None:
-    """Calls ``action`` for every item, on several threads; it handles its own failures. An
-    interrupt sets ``stop`` and abandons the threads.
-    """
-    work = list(items)
-    with ThreadPool(max(1, min(num_workers, len(work)))) as pool:
-        try:
-            pool.map(lambda item: None if stop.is_set() else action(item), work, chunksize=1)
-        except BaseException:
-            stop.set()
-            raise
