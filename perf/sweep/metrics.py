@@ -104,7 +104,7 @@ def server_pids(http_port: int) -> list[int]:
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
                 process = psutil.Process(one.pid)
-                is_proxy = "hf_triton.ports" in process.cmdline()
+                is_proxy = any(word.startswith("hf_triton.ports") for word in process.cmdline())
                 found.add(process.ppid() if is_proxy else process.pid)
     return sorted(found - {os.getpid()})
 

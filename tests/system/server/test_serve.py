@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hf_triton.tritonserver.state_file import running_servers
+from perf.sweep.metrics import server_pids as measured_pids
 from tests.support.served import serve
 from tests.support.triton import Answer, eventually, free_ports, get
 
@@ -150,6 +151,7 @@ def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path) -> None:
         for text in ("ready is ready", "idle prints", "holding prints"):
             served.wait_for(text)
         assert len(served.server_pids()) == 5  # guard, tritonserver, three stubs
+        assert measured_pids(served.listen.http_port) == [served.process.pid]  # with its children
         (state,) = running_servers(tmp_path / "repository")
         served.signal(signal.SIGKILL)
         assert served.leaves_nothing()
