@@ -17,7 +17,7 @@ from pathlib import Path
 
 # To be incremented whenever a frame changes its meaning: generated folders of two releases can be
 # loaded for the moment between two reloads.
-VERSION = 6
+VERSION = 7
 _STARTTIME = 22 - 3  # man 5 proc_pid_stat: field 22, counted from the one after the name
 _LISTENS = "00010000"  # the flag __SO_ACCEPTCON in /proc/net/unix
 _listener_numbers = itertools.count()

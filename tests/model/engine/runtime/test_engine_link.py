@@ -158,7 +158,7 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     "garbage",
     [
         b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n",
-        frames.HEAD.pack(1, 1, frames.CANCEL, 0, 0) + b"x",
+        frames.SIZE.pack(1) + b"x",
         frames.encode(Frame(99, 1)),
         frames.encode(Frame(frames.REQUEST, 1)),
     ],
