@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import MsgspecError, msgpack
 
 from ..errors import RequestError
+from ..request.declared_tensor import TYPES
 from ..request.request import Request
 from ..request.responder import Array, Responder
 from .protocol import LinkError
@@ -35,9 +36,7 @@ _MAY_STREAM, _IS_ROUTED = 1, 2  # flags of a request
 # 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
 # frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
 SIZE = struct.Struct("=I")  # of what follows, in bytes
-_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-_NAMES = ("bool", "float16", "float32", "float64", *_INTEGERS)
-DTYPES = {dtype.str: dtype for dtype in map(np.dtype, _NAMES)}
+DTYPES = {dtype.str: dtype for dtype in TYPES.values() if dtype != np.object_}
 BYTES = "bytes"  # the type of texts
 _Tensor = tuple[str, list[int], bytes | list[bytes]]
 _DECODER = msgpack.Decoder(tuple[int, int, int, list[str], dict[str, _Tensor]])
@@ -84,17 +83,16 @@ def read_request(frame: Frame, responder: Callable[[str], Responder]) -> Request
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as bytes; texts of tensors as UTF-8. Raises FrameTooLargeError, and KeyError
-    for another type of numbers.
-    """
-    tensors = {name: _described(array) for name, array in frame.tensors.items()}
+    """A frame as bytes; texts of tensors as UTF-8. Raises FrameTooLargeError, KeyError."""
+    tensors = {name: described(array) for name, array in frame.tensors.items()}
     data = msgpack.encode((*frame[:4], tensors))
     if len(data) > MAX_FRAME_BYTES:
         raise FrameTooLargeError(len(data))
     return SIZE.pack(len(data)) + data
 
 
-def _described(array: Array) -> tuple[str, Sequence[int], bytes | list[bytes]]:
+def described(array: Array) -> tuple[str, Sequence[int], bytes | list[bytes]]:
+    """A tensor's type, shape and data. Raises KeyError for another type of numbers."""
     if array.dtype == np.object_:
         elements = array.reshape(-1).tolist()
         texts = [one.encode() if isinstance(one, str) else one for one in elements]
@@ -209,11 +207,9 @@ class Connection:
             self._socket.close()
 
     def _write(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the reader notices too
             while data := self._next_data():
                 self._socket.sendall(data, socket.MSG_NOSIGNAL)
-        except OSError:
-            pass  # the reader notices too
         with self._changed:
             self._queue, self._queued_bytes = [], 0
             if not self._closing:

@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
-_TYPES: dict[str, Any] = {
+TYPES: dict[str, Any] = {
     "TYPE_STRING": np.dtype(np.object_),
     "TYPE_BOOL": np.dtype(np.bool_),
     **{f"TYPE_{name}": np.dtype(name.lower()) for name in _INTEGERS},
@@ -54,7 +54,7 @@ class DeclaredTensor:
             raise ValueError(f"got {got}, allowed: shape {list(declared)}") from None
 
     def _with_type(self, value: Any) -> Array:
-        wanted = _TYPES[self.data_type]
+        wanted = TYPES[self.data_type]
         if wanted == np.object_:
             return _texts(value)
         array = np.asarray(value)

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+from msgspec import msgpack
 
+from ..link.frames import described
 from ..metrics.publishing import Family, one_number
 from .request import Request
 from .request_parameters import salt_of
@@ -47,10 +49,9 @@ class ResponseCache:
         key = request_key(request)
         with self._lock:
             found, _ = self._entries.get(key, (None, 0))
-            if found is None:
-                self._num_misses += 1
-            else:
-                self._num_hits += 1
+            self._num_misses += found is None
+            self._num_hits += found is not None
+            if found is not None:
                 self._entries.move_to_end(key)
         if found is None:
             keeping = _CachingResponder(request.responder, self, key)
@@ -107,16 +108,9 @@ def request_key(request: Request) -> bytes:
     """A digest of all that an answer depends on, and of the salt. Raises RequestError."""
     values = request.parameters
     own = {name: value for name, value in values.items() if not is_server_parameter(name)}
-    head = [salt_of(values), own, sorted(request.outputs), sorted(request.inputs)]
-    digest = hashlib.blake2b(json.dumps(head, sort_keys=True).encode(), digest_size=32)
-    for name in sorted(request.inputs):
-        array = request.inputs[name]
-        digest.update(f"|{array.dtype.name}{array.shape}".encode())
-        parts = array.reshape(-1).tolist() if array.dtype == np.object_ else [array.tobytes()]
-        for part in parts:
-            content = part.encode() if isinstance(part, str) else part
-            digest.update(f"|{len(content)}|".encode() + content)
-    return digest.digest()
+    head = json.dumps([salt_of(values), own, sorted(request.outputs)], sort_keys=True)
+    inputs = [(name, described(array)) for name, array in sorted(request.inputs.items())]
+    return hashlib.blake2b(msgpack.encode((head, inputs)), digest_size=32).digest()
 
 
 def _num_bytes_of(array: Array) -> int:
