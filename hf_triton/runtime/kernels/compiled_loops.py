@@ -92,10 +92,7 @@ def team_of(num_threads: int) -> ThreadTeam:
 
 def kept_arguments(numbers: Mapping[int, int]) -> Any:
     """``Arguments`` by their places."""
-    arguments = Arguments()
-    for place, number in numbers.items():
-        arguments[place] = number
-    return arguments
+    return Arguments(*(numbers.get(place, 0) for place in range(NUM_ARGUMENTS)))
 
 
 class Kernel:
@@ -126,14 +123,12 @@ def gomp_parallel(kind: type[ctypes.CDLL]) -> Any:
         *torch_folder.parent.glob("torch.libs/libgomp*"),  # in wheels for Arm
     ]
     for path in copies:
-        try:
+        with suppress(OSError, AttributeError):
             # RTLD_NOLOAD: the copy that is there, never a second one.
             entry = kind(str(path), mode=ctypes.RTLD_LOCAL | 4).GOMP_parallel
-        except (OSError, AttributeError):
-            continue
-        entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        entry.restype = None
-        return entry
+            entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            entry.restype = None
+            return entry
     return None
 
 

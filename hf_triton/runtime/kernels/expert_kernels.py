@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernels import FAST, integers_at, load, score, store, tasks
+from .kernels import FAST, integers_at, load, score, store_four, tasks
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed at a time
@@ -36,18 +36,10 @@ def _four_by_four(a, x, w, out, order, first, w0, to):
         s02, s12, s22, s32 = s02 + a0 * b, s12 + a1 * b, s22 + a2 * b, s32 + a3 * b
         b = load(w, w3 + i)
         s03, s13, s23, s33 = s03 + a0 * b, s13 + a1 * b, s23 + a2 * b, s33 + a3 * b
-    _store_four(out, p0 * num_outputs + to, s00, s01, s02, s03)
-    _store_four(out, p1 * num_outputs + to, s10, s11, s12, s13)
-    _store_four(out, p2 * num_outputs + to, s20, s21, s22, s23)
-    _store_four(out, p3 * num_outputs + to, s30, s31, s32, s33)
-
-
-@njit(error_model="numpy", inline="always")
-def _store_four(out, to, a, b, c, d):
-    store(out, to, a)
-    store(out, to + 1, b)
-    store(out, to + 2, c)
-    store(out, to + 3, d)
+    store_four(out, p0 * num_outputs + to, s00, s01, s02, s03)
+    store_four(out, p1 * num_outputs + to, s10, s11, s12, s13)
+    store_four(out, p2 * num_outputs + to, s20, s21, s22, s23)
+    store_four(out, p3 * num_outputs + to, s30, s31, s32, s33)
 
 
 @njit(error_model="numpy")

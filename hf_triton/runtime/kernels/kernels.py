@@ -48,24 +48,20 @@ def built(signature, build):
     return signature, generate
 
 
-def _at(element):
+def _at(element, kind):
     @intrinsic
     def pointer(typing_context, address):
         signature = types.CPointer(element)(types.int64)
-
-        def generate(context, builder, signature, args):
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return signature, generate
+        return built(signature, lambda builder, at: builder.inttoptr(at, kind.as_pointer()))
 
     return pointer
 
 
-integers_at = _at(types.int64)
-_int32_at = _at(types.int32)
-float32_at = _at(types.float32)
-bfloat16_at = _at(types.uint16)  # its bits
-bytes_at = _at(types.uint8)
+integers_at = _at(types.int64, _I64)
+_int32_at = _at(types.int32, _I32)
+float32_at = _at(types.float32, _FLOAT)
+bfloat16_at = _at(types.uint16, ir.IntType(16))  # its bits
+bytes_at = _at(types.uint8, ir.IntType(8))
 
 
 def _widened(builder, bits):
@@ -445,6 +441,14 @@ def _cap(scores, count, softcap):
         store(scores, j, softcap - softcap * _TWO / (power + _ONE))
 
 
+@njit(error_model="numpy", inline="always")
+def store_four(out, to, a, b, c, d):
+    store(out, to, a)
+    store(out, to + 1, b)
+    store(out, to + 2, c)
+    store(out, to + 3, d)
+
+
 @njit(fastmath=FAST, error_model="numpy")
 def score(q, query, k, at, count, dim, scale, scores, to):
     """scores[to + j] = scale * q . k[j], four keys at a time: the query is read once for them."""
@@ -458,10 +462,7 @@ def score(q, query, k, at, count, dim, scale, scores, to):
             s1 += value * load(k, first + dim + i)
             s2 += value * load(k, first + 2 * dim + i)
             s3 += value * load(k, first + 3 * dim + i)
-        store(scores, to + j, s0 * scale)
-        store(scores, to + j + 1, s1 * scale)
-        store(scores, to + j + 2, s2 * scale)
-        store(scores, to + j + 3, s3 * scale)
+        store_four(scores, to + j, s0 * scale, s1 * scale, s2 * scale, s3 * scale)
     for j in range(whole, count):
         s0 = _ZERO
         for i in range(dim):
