@@ -5,8 +5,7 @@ an expert has many tokens, torch's products over its tokens are faster.
 from __future__ import annotations
 
 import itertools
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +26,10 @@ def grouped_experts(
     """
     if not len(hidden_states):
         return hidden_states
-    pairs = _Pairs(top_k_index.flatten().to(torch.int64), module.num_experts)
+    experts = top_k_index.flatten().to(torch.int64)
+    ordered, order = experts.sort(stable=True)
+    starts = torch.searchsorted(ordered, torch.arange(module.num_experts + 1))
+    pairs = _Pairs(experts, order, starts)
     x = _product(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states, pairs)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # noqa: SLF001
     x = _product(module, "down_proj", x, pairs)
@@ -49,20 +51,15 @@ def takes(module: Any) -> bool:
     return not module.has_post_expert_norm
 
 
-class _Pairs:
-    """All pairs of a token and one of its experts, (tokens * k), in the experts' order: those of
-    expert ``e`` are ``order[starts[e] : starts[e + 1]]``. The expert after the last is none.
+class _Pairs(NamedTuple):
+    """The expert of each pair of a token and one of its experts, (tokens * k), and the pairs in the
+    experts' order: those of expert ``e`` are ``order[starts[e] : starts[e + 1]]``. The expert after
+    the last is none.
     """
 
-    def __init__(self, experts: torch.Tensor, num_experts: int) -> None:
-        self._experts, self.num_experts = experts, num_experts
-        ordered, self.order = experts.sort(stable=True)
-        self.starts = torch.searchsorted(ordered, torch.arange(num_experts + 1))
-
-    @cached_property
-    def known(self) -> torch.Tensor:
-        """The expert of each pair in its token's order; the last one in the place of none."""
-        return self._experts.clamp(max=self.num_experts - 1)
+    experts: torch.Tensor
+    order: torch.Tensor
+    starts: torch.Tensor
 
 
 def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
@@ -71,9 +68,9 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
     if module.is_transposed:
         weight = weight.transpose(1, 2)  # (experts, outputs, inputs)
     count = len(pairs.order)
-    per_row = count // len(x)
+    per_row, num_experts = count // len(x), module.num_experts
     out = x.new_zeros(count, weight.shape[1])
-    if count >= MANY[x.dtype] * pairs.num_experts:
+    if count >= MANY[x.dtype] * num_experts:
         starts = pairs.starts.tolist()
         for expert, (first, last) in enumerate(itertools.pairwise(starts)):
             own = pairs.order[first:last]
@@ -83,9 +80,10 @@ def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Te
         x = x.contiguous()
         team_of(torch.get_num_threads()).run(
             load_kernel("experts", x.dtype),
-            *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
+            *(num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
             *(pairs.starts.data_ptr(), pairs.order.data_ptr(), per_row, out.data_ptr()),
         )
     if module.has_bias:
-        out += getattr(module, f"{name}_bias").detach().index_select(0, pairs.known)
+        known = pairs.experts.clamp(max=num_experts - 1)
+        out += getattr(module, f"{name}_bias").detach().index_select(0, known)
     return out

@@ -179,17 +179,12 @@ def _check_attention(
     if attention.sinks is not None and attention.sinks.shape != (heads,):
         raise UnsupportedLayersError(f"its sinks have shape {tuple(attention.sinks.shape)}")
     for norm, count in ((attention.query_norm, heads), (attention.key_norm, kv_heads)):
-        if attention.norms_whole and norm is not None:
-            if norm.weight.numel() != count * dim:
-                shape = tuple(norm.weight.shape)
-                raise UnsupportedLayersError(f"a norm of {shape} for {count} heads")
-        else:
-            _check_norms(dim, norm)
+        _check_norms(count * dim if attention.norms_whole else dim, norm)
 
 
 def _check_norms(size: int, *norms: Norm | None) -> None:
     for norm in norms:
-        if norm is not None and norm.weight.shape != (size,):
+        if norm is not None and norm.weight.numel() != size:
             shape = tuple(norm.weight.shape)
             raise UnsupportedLayersError(f"a norm of {shape} for {size} numbers")
 

@@ -90,10 +90,8 @@ class RowLoops:
             found |= {layout.ANGLES: rotary.cos.shape[1], layout.IN_PAIRS: rotary.in_pairs}
         q_norm, k_norm = attention.query_norm, attention.key_norm
         if q_norm is not None and k_norm is not None and not q_norm.is_wide:
-            found[layout.Q_NORM], found[layout.K_NORM] = (
-                norm.weight.data_ptr() for norm in (q_norm, k_norm)
-            )
-            found[layout.EPS] = bits_of(q_norm.eps)
+            found |= {layout.Q_NORM: q_norm.weight.data_ptr(), layout.EPS: bits_of(q_norm.eps)}
+            found[layout.K_NORM] = k_norm.weight.data_ptr()
         return found
 
     def norm_heads(self, attention: Attention, qkv: torch.Tensor, dim: int) -> None:

@@ -44,7 +44,9 @@ def read_body(
     rotations = Rotations(root, *span)
     layers = [_read_layer(call, rotations, join) for call in calls]
     embedding = _embedding(model, root, calls[0], sum(span))
-    return Body(embedding, layers, _last_norm(root, calls[-1], made)), calls
+    found = [call for call in root.walk() if not call.inner and same(call.output, made)]
+    norms = [(call, norm) for call in found if (norm := read_norm(call)) is not None]
+    return Body(embedding, layers, _take_norm(norms, calls[-1].output, made)), calls
 
 
 def _layer_calls(model: Any, root: Call) -> list[Call]:
@@ -133,13 +135,6 @@ def _after_embedding(
         return norm, None
     products = (leaf for leaf in leaves if same(leaf.input, reached) and same(leaf.output, made))
     return next(((norm, leaf.module) for leaf in products), None)
-
-
-def _last_norm(root: Call, last: Call, made: torch.Tensor) -> Norm | None:
-    """The norm that makes ``made`` of the last layer's output."""
-    calls = [call for call in root.walk() if not call.inner and same(call.output, made)]
-    norms = [(call, norm) for call in calls if (norm := read_norm(call)) is not None]
-    return _take_norm(norms, last.output, made)
 
 
 def _read_layer(call: Call, rotations: Rotations, join: Join) -> Layer:

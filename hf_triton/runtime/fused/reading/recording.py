@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from hf_triton.runtime.attention import OwnAttention, attending, register
 from hf_triton.runtime.errors import reason
@@ -149,13 +151,7 @@ def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """Copies of the tensors in a list, tuple or output of a model."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value.clone())
-        elif isinstance(value, tuple | list | dict):
-            found += _tensors(value.values() if isinstance(value, dict) else value)
-    return found
+    return [leaf.clone() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def read_norm(call: Call) -> Norm | None:
@@ -201,10 +197,8 @@ def _error(norm: Norm, x: torch.Tensor, y: torch.Tensor) -> float:
     """The largest difference of ``y`` from what the kernels compute of x (..., size), as a share of
     the largest number.
     """
-    made = x.float()
-    if norm.has_mean:
-        made = made - made.mean(-1, keepdim=True)
-    made = made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + norm.eps)
+    normalised: Any = F.layer_norm if norm.has_mean else F.rms_norm
+    made = normalised(x.float(), x.shape[-1:], eps=norm.eps)
     made = (made if norm.is_wide else made.to(x.dtype)) * norm.weight
     made = made if norm.bias is None else made + norm.bias
     error = (made.to(x.dtype).float() - y.float()).abs().max()
