@@ -1,10 +1,12 @@
 """The errors that the runtime answers with, each with the Triton status that it becomes.
 
 RuntimeModelError
-├── RequestError           INVALID_ARG, HTTP 400: the caller's input
-├── OverloadedError        UNAVAILABLE, HTTP 503: try again later
-├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
-├── CancelledError         CANCELLED: its caller has gone
+├── RequestError           INVALID_ARG, HTTP 400: the caller's input; the text names the field, what
+│                          was got and what is allowed
+├── OverloadedError        UNAVAILABLE, HTTP 503: the bounded queue is full, the model is being
+│                          unloaded, or no engine can answer now: try again later
+├── DeadlineError          UNAVAILABLE, HTTP 503: ``timeout_ms`` passed; its caller wanted an error
+├── CancelledError         CANCELLED: its caller has gone or has cancelled; nobody reads the text
 ├── EngineError            INTERNAL, HTTP 500: computing the answer failed
 ├── DeviceLostError        INTERNAL, HTTP 500: the GPU can't compute any more
 ├── HookError              INTERNAL, HTTP 500: a hook failed, or made what the model can't take
@@ -26,26 +28,18 @@ class RuntimeModelError(Exception):
 
 
 class RequestError(RuntimeModelError):
-    """The request's own fault: the text names the field, what was got and what is allowed."""
-
     status = "INVALID_ARG"
 
 
 class OverloadedError(RuntimeModelError):
-    """The bounded queue is full, the model is being unloaded, or no engine can answer now."""
-
     status = "UNAVAILABLE"
 
 
 class DeadlineError(RuntimeModelError):
-    """The request's ``timeout_ms`` passed, and its caller wanted an error then."""
-
     status = "UNAVAILABLE"
 
 
 class CancelledError(RuntimeModelError):
-    """The caller has gone or has cancelled; nobody may read the text."""
-
     status = "CANCELLED"
 
 
