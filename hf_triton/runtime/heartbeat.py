@@ -17,21 +17,21 @@ VARIABLE = "HF_TRITON_HEARTBEATS"
 _BEAT_EVERY_S = 1.0
 
 
-class Heartbeat:
+class Heartbeat(Repeating):
     def __init__(self, is_ready: Callable[[], bool]) -> None:
+        super().__init__("heartbeat", self._beat)
         self._is_ready = is_ready
-        self._thread = Repeating("heartbeat", self._beat)
         prefix, self._file = os.environ.get(VARIABLE), -1
         self._path = Path(f"{prefix}{os.getpid()}")
         with contextlib.suppress(OSError):
             if prefix:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._file = os.open(self._path, flags, 0o600)
-                self._thread.start()
+                self.start()
 
     def stop(self) -> None:
         """Stops writing; a supervisor must not take the silence for a failure."""
-        self._thread.close()
+        self.close()
         if self._file >= 0:
             os.close(self._file)
             self._path.unlink(missing_ok=True)

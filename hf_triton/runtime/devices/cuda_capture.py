@@ -5,7 +5,6 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
@@ -41,14 +40,14 @@ def capture_on_stream(device: torch.device) -> Capture:
                     output = run()
             finally:
                 torch.cuda.set_stream(caller)  # a failed capture leaves its own stream current
-        return partial(_replay, graph, output, run)
+
+        def replay(_run: object = run) -> torch.Tensor:
+            """Returns the output, which the next call overwrites. A graph reads tensors by their
+            addresses: all that ``run`` closes over has to live as long.
+            """
+            graph.replay()
+            return output
+
+        return replay
 
     return capture
-
-
-def _replay(graph: torch.cuda.CUDAGraph, output: torch.Tensor, _run: object) -> torch.Tensor:
-    """Returns the output, which the next call overwrites. A graph reads tensors by their addresses:
-    all that ``_run`` closes over has to live as long.
-    """
-    graph.replay()
-    return output

@@ -196,9 +196,7 @@ def release_freed_memory() -> None:
 
 def num_cores() -> int:
     """The number of cores the process may compute on at once, rounded up; at least 1."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return max(1, math.ceil(min(cpu_quota(), cores)))
+    return max(1, math.ceil(min(cpu_quota(), len(os.sched_getaffinity(0)))))
 
 
 def cpu_quota(root: Path = _ROOT, cgroups: Path = Path("/proc/self/cgroup")) -> float:

@@ -6,8 +6,8 @@ only a caller can know, such as a target language, do not fail the load.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -34,20 +34,17 @@ _UNTRIED = (
 )
 
 
-class _Outcome:
-    request_id = ""
+class _Outcome(Future[None]):
+    """A responder; the last response ends it."""
 
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.error: Exception | None = None
+    request_id = ""
 
     def send(self, outputs: Mapping[str, npt.NDArray[Any]], *, final: bool) -> None:
         if final:
-            self.ended.set()
+            self.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
+        self.set_exception(error)
 
     def is_cancelled(self) -> bool:
         return False
@@ -57,13 +54,13 @@ def try_one(
     serving: Any, served: ServedModel, inputs: tuple[str, ...], outputs: Iterable[str]
 ) -> None:
     """Returns when a Serving has answered a request; raises LoadError where it answers none."""
-    error: Exception | None = None
+    error: Any = None
     for values in _samples(serving.tokenizer, served, inputs):
         outcome = _Outcome()
         attempt(outcome, serving.take, _request(served, values, outcome, tuple(outputs)))
-        if not outcome.ended.wait(_LONGEST_S):
+        if wait([outcome], _LONGEST_S).not_done:
             raise LoadError(f"a first request is not answered within {_LONGEST_S:.0f} s")
-        error = outcome.error
+        error = outcome.exception()
         if error is None or not _tells_of_the_model(error):
             return
     if error is not None:

@@ -5,11 +5,11 @@ then the response cache, whose key is the request that hooks made.
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from ..weights.served_model import ServedModel
 HOOKS_FILE = "hooks.py"
 CLOSE_S = 5.0
 _MIB = 2**20
+Collector = Callable[[], Iterable[Family]]
 
 
 class Intake:
@@ -45,11 +46,12 @@ class Intake:
         self._inputs = declared_tensors(config["input"])
         self._observations = Observations(Metric(n, **told) for n, told in served.metrics.items())
         self._hooking: HookRunner | None = None
-        self._cache: ResponseCache | None = None
         self._steps: list[Callable[..., None]] = []  # the last one gets a request first
+        self._collectors: list[Collector] = []
         if served.response_cache_mib is not None:
-            self._cache = ResponseCache(served.response_cache_mib * _MIB)
-            self._steps.append(self._cache.receive)
+            cache = ResponseCache(served.response_cache_mib * _MIB)
+            self._steps.append(cache.receive)
+            self._collectors.append(cache.families)
         file = self._hook_file(served, args["model_version"], methods)
         if file is not None:
             outputs = declared_tensors(config["output"])
@@ -59,6 +61,7 @@ class Intake:
         self._take: Callable[[Request], None]
         self.listener: EngineListener | None = None
         self.router = Router(served, self._inputs)
+        self._collectors.append(self.router.families)
         self._served, self._args, self._pb_utils = served, args, pb_utils
         self._publishers: list[MetricsPublisher] = []
 
@@ -76,9 +79,7 @@ class Intake:
         name = served.hooks or path.name
         return HookFile(path, name, self._observations, methods)
 
-    def open(
-        self, take: Callable[[Request], None], families: Callable[[], Iterable[Family]] = tuple
-    ) -> None:
+    def open(self, take: Callable[[Request], None], *families: Collector) -> None:
         """After the weights are loaded: ``take`` gets what the hooks made of each request, now or
         from another thread, unless its answer is known or another arm's. From here on its own
         metrics and ``families`` are published; a whole model also takes requests of other processes
@@ -95,7 +96,8 @@ class Intake:
             "instance": self._args["model_instance_name"],
         }
         publish = partial(MetricsPublisher, self._pb_utils, labels)
-        self._publishers = [publish(lambda: itertools.chain(self._families(), families()))]
+        collectors = (*self._collectors, *families)
+        self._publishers = [publish(lambda: chain.from_iterable(one() for one in collectors))]
         if served.metrics:  # apart: one that Triton refuses ends no others
             self._publishers.append(publish(self._observations.families))
         if is_whole:
@@ -128,7 +130,3 @@ class Intake:
             self.listener.close()
         for publisher in self._publishers:
             publisher.close()
-
-    def _families(self) -> Iterable[Family]:
-        cached = self._cache.families() if self._cache is not None else ()
-        return itertools.chain(cached, self.router.families())

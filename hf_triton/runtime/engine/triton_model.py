@@ -126,11 +126,7 @@ class TritonModel(ABC):
             raise
         device.release_freed_memory()
         self.load_metrics = LoadMetrics()
-        self.intake.open(self.serving.take, self._families)
-
-    def _families(self) -> Iterator[Family]:
-        yield from self.serving.families()
-        yield from self.load_metrics.families()
+        self.intake.open(self.serving.take, self.serving.families, self.load_metrics.families)
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; other threads answer."""

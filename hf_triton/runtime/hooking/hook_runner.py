@@ -34,8 +34,7 @@ Functions = Mapping[str, Callable[[Any], Any]]
 
 def functions_of(holder: object) -> Functions:
     """The functions ``preprocess`` and ``postprocess``, as far as ``holder`` defines them."""
-    found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
-    return {wanted: function for wanted, function in found.items() if callable(function)}
+    return {name: found for name in NAMES if callable(found := getattr(holder, name, None))}
 
 
 class HookFile:
@@ -76,15 +75,14 @@ class HookFile:
                 got = type(returned).__name__
                 raise HookError(f"returned {got}, allowed: None or a dict of tensors")
             subject.check()
-        except HookError as error:
-            message = f"{self._location(error)}: {function}: {error}"
-            log.error(message, request_id)
-            raise HookError(message) from None
-        except RuntimeModelError:
-            raise
         except BaseException as error:
             # SystemExit too: it would end the thread silently, and the caller would wait for ever.
-            message = f"{self._location(error)}: {function} raised {type(error).__name__}"
+            if isinstance(error, RuntimeModelError) and not isinstance(error, HookError):
+                raise
+            what = (
+                f": {error}" if isinstance(error, HookError) else f" raised {type(error).__name__}"
+            )
+            message = f"{self._location(error)}: {function}{what}"
             log.error(message, request_id)
             raise HookError(message) from error
 

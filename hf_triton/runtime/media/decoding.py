@@ -53,11 +53,9 @@ def file_bytes(field: str, value: bytes | str) -> bytes:
     prefix = _DATA_URL.match(raw)
     packed = b"".join(raw[prefix.end() :].split() if prefix else raw.split())
     if _BASE64.fullmatch(packed):
-        try:
+        with contextlib.suppress(binascii.Error):
             standard = packed.translate(bytes.maketrans(b"-_", b"+/"))
             return base64.b64decode(standard, validate=True)
-        except binascii.Error:
-            pass
     if prefix or isinstance(value, str) or (raw.isascii() and raw.decode().isprintable()):
         raise RequestError(f"{field}: got a text that is not base64; {_NOT_OPENED}")
     return raw

@@ -141,12 +141,12 @@ class MetricsPublisher:
 def _settled(collect: Callable[[], Iterable[Family]]) -> dict[Key, float]:
     """The counters once they stand still: a request may be answered before it is counted."""
     before: dict[Key, float] | None = None
-    while True:
-        now = {_key(one, s): s.value for one in collect() if one.counter for s in one.samples}
-        if now == before:
-            return now
+    while (
+        now := {_key(f, s): s.value for f in collect() if f.counter for s in f.samples}
+    ) != before:
         before = now
         time.sleep(_STILL_S)
+    return now
 
 
 def _key(family: Family, sample: Sample) -> Key:

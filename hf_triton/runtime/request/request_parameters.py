@@ -66,11 +66,10 @@ class Call(NamedTuple):
 
 @functools.cache
 def _pipe(path: str) -> int | None:
-    try:
+    with contextlib.suppress(OSError):
         # Open for reading too: a write never fails because the port is started again.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
+    return None
 
 
 def call_in(parameters: str) -> Call | None:

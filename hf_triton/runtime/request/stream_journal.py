@@ -106,11 +106,9 @@ def model_that_began(call: Call | None) -> str:
     """The Triton model that sent the first responses of a call; "" if none did."""
     if call is None or not call.num_responses:
         return ""
-    try:
-        with Path(call.journal).open("rb") as file:
-            return str(json.loads(file.readline()).get("model", ""))
-    except (OSError, ValueError):
-        return ""
+    with contextlib.suppress(OSError, ValueError), Path(call.journal).open("rb") as file:
+        return str(json.loads(file.readline()).get("model", ""))
+    return ""
 
 
 def refuse_to_go_on(call: Call | None) -> None:

@@ -86,8 +86,7 @@ class RequestFields:
 
     def raw_lists(self, name: str) -> list[list[Any]]:
         """Returns each row's elements as they came: bytes of a tensor, a text of a parameter."""
-        self._check_size(name, MAX_TEXTS)
-        return [list(row) for row in self._rows_of(name)]
+        return self.lists(name, lambda _, value: value)
 
     def is_given(self, name: str) -> bool:
         """True if there is a tensor or a parameter of that name."""

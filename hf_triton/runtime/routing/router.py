@@ -100,12 +100,8 @@ class Routing:
         not change.
         """
         if sticky_value is not None:
-            times = {
-                arm: _exponential(salt, arm.name, sticky_value) / arm.weight
-                for arm in self.arms
-                if arm.weight
-            }
-            return min(times, key=times.__getitem__)
+            value, weighed = sticky_value, (arm for arm in self.arms if arm.weight)
+            return min(weighed, key=lambda arm: _exponential(salt, arm.name, value) / arm.weight)
         with self._lock:
             (number,) = random.choices(range(len(self._left_in_block)), self._left_in_block)
             self._left_in_block[number] -= 1

@@ -11,15 +11,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import io
 import os
+import pkgutil
 import resource
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     problem = ""
     try:
-        prepare = _find_function(ready) if ready else None
+        prepare = pkgutil.resolve_name(ready) if ready else None
         if prepare and content:
             prepare(content)
     except BaseException as error:  # PyO3's PanicException is not an Exception
@@ -83,12 +82,6 @@ def main() -> None:
     del content
     gc.freeze()  # a collection in a fork would write to the memory that all share
     _Forks(control).run()
-
-
-def _find_function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
 
 
 class _Forks:
@@ -172,7 +165,7 @@ def _answer_questions(connection: socket.socket) -> None:
 def _answer(name: str, given: list[bytes]) -> tuple[int, bytes]:
     """Tells the text of a RequestError alone: any other may quote a caller's."""
     try:
-        return DONE, _find_function(name)(*given)
+        return DONE, pkgutil.resolve_name(name)(*given)
     except RequestError as error:
         return REFUSED, str(error).encode()
     except BaseException as error:  # PyO3's PanicException is not an Exception
@@ -191,11 +184,10 @@ def _limit_memory(max_bytes: int) -> None:
 
 def _num_own_bytes() -> int:
     """The memory of this process that is no file's; 0 where the kernel does not tell."""
-    try:
+    with contextlib.suppress(OSError):
         _, resident, shared, *_ = _statm()
-    except OSError:
-        return 0
-    return resident - shared
+        return resident - shared
+    return 0
 
 
 def _statm() -> list[int]:

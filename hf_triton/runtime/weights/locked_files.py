@@ -45,11 +45,6 @@ def cached_snapshot(cache_dir: Path, repository: str, revision: str | None) -> P
     return snapshot_folder(cache_dir, repository, commit)
 
 
-def missing_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
-    """The locked files that are missing; a dangling link counts as missing."""
-    return [path for path in sorted(locked) if not (folder / path).is_file()]
-
-
 def differences(
     folder: Path, locked: Mapping[str, LockedFile], sha256: Callable[[Path], str]
 ) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,6 @@ from .locked_files import (
     LockedFile,
     cached_snapshot,
     differences,
-    missing_files,
     snapshot_folder,
 )
 from .served_model import ServedAdapter, ServedModel
@@ -134,13 +134,11 @@ def _listed_files(served: ServedModel, commit: str, cache_dir: Path) -> list[str
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
-    if is_stored(served.model):
-        return []
-    try:
-        listed = get_cached_repo_tree(served.model, revision=commit, cache_dir=cache_dir)
-    except CachedRepoTreeNotFoundError:  # made by `hf-triton fetch`: links to complete files only
-        return []
-    return [file.path for file in listed]
+    with suppress(CachedRepoTreeNotFoundError):  # by `hf-triton fetch`: links to complete files
+        if not is_stored(served.model):
+            listed = get_cached_repo_tree(served.model, revision=commit, cache_dir=cache_dir)
+            return [file.path for file in listed]
+    return []
 
 
 def _download(served: ServedModel) -> Path:
@@ -193,16 +191,15 @@ def _users_snapshot(served: ServedModel) -> Path | None:
     """The snapshot in the cache that huggingface_hub has for all programs, if it is complete."""
     from huggingface_hub import constants
 
-    try:
+    with suppress(OSError, LoadError):  # not what may be read or loaded
         return _cached_snapshot(served, Path(constants.HF_HUB_CACHE))
-    except (OSError, LoadError):
-        return None  # not what may be read or loaded
+    return None
 
 
 def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
     """The snapshot of the locked commit, every file of which matches models.lock."""
     folder = snapshot_folder(served.cache_dir, served.model, str(served.revision))
-    missing = missing_files(folder, locked)
+    missing = [path for path in sorted(locked) if not (folder / path).is_file()]
     if missing:
         _download_missing(served, missing)
     hashes = FileHashes(served.cache_dir)

@@ -50,9 +50,8 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
 
 def _saved_method(config: Any) -> str | None:
     """The quant_method of a checkpoint that was saved quantized."""
-    saved = getattr(config, "quantization_config", None)
-    if saved is None:
-        saved = getattr(config.get_text_config(), "quantization_config", None)
+    found = (getattr(c, "quantization_config", None) for c in (config, config.get_text_config()))
+    saved = next((one for one in found if one is not None), None)
     if saved is None:
         return None
     values = saved if isinstance(saved, dict) else saved.to_dict()
