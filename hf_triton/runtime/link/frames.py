@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import MsgspecError, msgpack
 
 from ..errors import RequestError
-from ..request.declared_tensor import TYPES
+from ..request.declared_tensor import BYTES, DTYPES, described
 from ..request.request import Request
 from ..request.responder import Array, Responder
 from .protocol import LinkError
@@ -36,8 +36,6 @@ _MAY_STREAM, _IS_ROUTED = 1, 2  # flags of a request
 # 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
 # frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
 SIZE = struct.Struct("=I")  # of what follows, in bytes
-DTYPES = {dtype.str: dtype for dtype in TYPES.values() if dtype != np.object_}
-BYTES = "bytes"  # the type of texts
 _Tensor = tuple[str, list[int], bytes | list[bytes]]
 _DECODER = msgpack.Decoder(tuple[int, int, int, list[str], dict[str, _Tensor]])
 
@@ -89,16 +87,6 @@ def encode(frame: Frame) -> bytes:
     if len(data) > MAX_FRAME_BYTES:
         raise FrameTooLargeError(len(data))
     return SIZE.pack(len(data)) + data
-
-
-def described(array: Array) -> tuple[str, Sequence[int], bytes | list[bytes]]:
-    """A tensor's type, shape and data. Raises KeyError for another type of numbers."""
-    if array.dtype == np.object_:
-        elements = array.reshape(-1).tolist()
-        texts = [one.encode() if isinstance(one, str) else one for one in elements]
-        return BYTES, array.shape, texts
-    # A type that the reader does not know would end the connection.
-    return DTYPES[array.dtype.str].str, array.shape, array.tobytes()
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,14 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
-TYPES: dict[str, Any] = {
+_TYPES: dict[str, Any] = {
     "TYPE_STRING": np.dtype(np.object_),
     "TYPE_BOOL": np.dtype(np.bool_),
     **{f"TYPE_{name}": np.dtype(name.lower()) for name in _INTEGERS},
     **{f"TYPE_FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
 }
+DTYPES = {dtype.str: dtype for dtype in _TYPES.values() if dtype != np.object_}
+BYTES = "bytes"  # the type of texts
 # The kinds of numbers that a declared kind accepts, by numpy's letters (dtype.kind).
 _ACCEPTED_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 
@@ -54,7 +56,7 @@ class DeclaredTensor:
             raise ValueError(f"got {got}, allowed: shape {list(declared)}") from None
 
     def _with_type(self, value: Any) -> Array:
-        wanted = TYPES[self.data_type]
+        wanted = _TYPES[self.data_type]
         if wanted == np.object_:
             return _texts(value)
         array = np.asarray(value)
@@ -74,6 +76,16 @@ def declared_tensors(tensors: Iterable[Mapping[str, Any]]) -> dict[str, Declared
         one["name"]: DeclaredTensor(one["data_type"], tuple(map(int, one["dims"])))
         for one in tensors
     }
+
+
+def described(array: Array) -> tuple[str, Sequence[int], bytes | list[bytes]]:
+    """A tensor's type, shape and data. Raises KeyError for another type of numbers."""
+    if array.dtype == np.object_:
+        elements = array.reshape(-1).tolist()
+        texts = [one.encode() if isinstance(one, str) else one for one in elements]
+        return BYTES, array.shape, texts
+    # A type that the reader does not know would end the connection.
+    return DTYPES[array.dtype.str].str, array.shape, array.tobytes()
 
 
 def _fits(shape: Shape, declared: Shape) -> bool:

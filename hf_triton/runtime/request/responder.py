@@ -11,12 +11,14 @@ from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import log
 from ..errors import EngineError, RuntimeModelError, place, reason
 from ..log import labelled
-from .declared_tensor import Array
 from .request_parameters import EMPTY_FINAL, call_in
+
+Array = npt.NDArray[Any]
 
 
 class Responder(Protocol):

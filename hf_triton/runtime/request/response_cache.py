@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 from msgspec import msgpack
 
-from ..link.frames import described
 from ..metrics.publishing import Family, one_number
+from .declared_tensor import described
 from .request import Request
 from .request_parameters import salt_of
 from .responder import Array, Responder

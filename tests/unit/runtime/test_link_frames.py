@@ -24,6 +24,7 @@ from hf_triton.runtime.link.frames import (
     read_request,
 )
 from hf_triton.runtime.link.protocol import LinkError
+from hf_triton.runtime.request.declared_tensor import DTYPES
 from hf_triton.runtime.request.request import Request
 from tests.support.intake_driver import Caller
 
@@ -46,7 +47,7 @@ def test_a_file_travels_at_its_own_size() -> None:
 _texts = st.text(max_size=8)
 _elements = st.one_of(st.binary(max_size=9), _texts.map(str.encode))
 _numbers = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3).flatmap(
-    lambda shape: st.sampled_from([*frames.DTYPES.values()]).flatmap(lambda t: arrays(t, shape))
+    lambda shape: st.sampled_from([*DTYPES.values()]).flatmap(lambda t: arrays(t, shape))
 )
 _tensors = st.one_of(
     _numbers,
