@@ -65,9 +65,10 @@ class PagedRunner(PageRunner):
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
         self._counted = CountedPositions(model)
-        self._cached_layers = {at for at, shape in enumerate(cache.shapes) if shape.num_kv_heads}
-        self._is_checked, self._gives_cache = not self._cached_layers, gives_cache
-        if self._cached_layers:
+        # Layers of the cache that no step has written yet.
+        self._unwritten = {at for at, shape in enumerate(cache.shapes) if shape.num_kv_heads}
+        self._gives_cache = gives_cache
+        if self._unwritten:
             model.set_attn_implementation(register())
 
     def run(self, step: PagedStep) -> torch.Tensor:
@@ -75,29 +76,20 @@ class PagedRunner(PageRunner):
         with attending(partial(row_attention, step, attend)), self._counted.given(step.positions):
             output = self.model(
                 input_ids=step.token_ids.unsqueeze(0),
-                logits_to_keep=self._last(step),
+                # Indices into the last hidden states; a list where those are on another device than
+                # the inputs, to which accelerate's hooks would move a tensor.
+                logits_to_keep=step.last.tolist() if self._is_spread else step.last,
                 **self._given(step),
             )
-        if not self._is_checked:
-            self._check(step)
+        if missing := self._unwritten - step.layers:  # so another was written twice
+            raise ValueError(f"attention does not compute layers {sorted(missing)} of the cache")
+        self._unwritten.clear()
         logits: torch.Tensor = output.logits[0]
         return logits
-
-    def _check(self, step: PagedStep) -> None:
-        """Raises ValueError where a layer of the cache was not written, so another was twice."""
-        if missing := self._cached_layers - step.layers:
-            raise ValueError(f"attention does not compute layers {sorted(missing)} of the cache")
-        self._is_checked = True
 
     def _given(self, step: PagedStep) -> dict[str, Any]:
         given = {"position_ids": step.long_positions.unsqueeze(0), "use_cache": False}
         return {**given, "past_key_values": RowCache(step)} if self._gives_cache else given
-
-    def _last(self, step: PagedStep) -> torch.Tensor | list[int]:
-        """Indices into the last hidden states; a list where those are on another device than the
-        inputs, to which accelerate's hooks would move a tensor.
-        """
-        return step.last.tolist() if self._is_spread else step.last
 
 
 class RowCache(Cache):

@@ -7,12 +7,12 @@ after draft. Knows nothing of models and attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import accumulate
 from operator import is_
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
-_Value = TypeVar("_Value")
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than a loop.
 LONG_CHUNK, LONG_PREFIX = 48, 256
@@ -88,7 +87,7 @@ class PagedStep:
     max_query_len: int
     chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
     layers: set[int] = field(default_factory=set)  # that were written
-    kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
+    kept: dict[object, Any] = field(default_factory=dict)  # what layers keep until the step ends
 
     @property
     def num_tokens(self) -> int:
@@ -99,44 +98,52 @@ class PagedStep:
         """The most tokens that a sequence may attend to; known without the device."""
         return self.block_table.shape[1] * self.cache.size.page_size
 
-    @property
+    @cached_property
     def on_host(self) -> tuple[list[int], list[int]]:
         """``starts`` and ``lengths``; of a captured step, the host waits for them."""
-        return self._computed_once("on_host", lambda: (self.starts.tolist(), self.lengths.tolist()))
+        return self.starts.tolist(), self.lengths.tolist()
 
-    @property
+    @cached_property
     def long_rows(self) -> torch.Tensor:
         """(num_tokens,) int64: ``page * page size + offset``, where a token's key and value go."""
+        positions, size = self.long_positions, self.cache.size.page_size
+        pages = self.block_table[self.sequences.long(), positions // size]
+        return pages * size + positions % size
 
-        def rows() -> torch.Tensor:
-            positions, size = self.long_positions, self.cache.size.page_size
-            pages = self.block_table[self.sequences.long(), positions // size]
-            return pages * size + positions % size
-
-        return self._computed_once("rows", rows)
-
-    @property
+    @cached_property
     def addresses(self) -> tuple[int, ...]:
         numbers = self.sequences, self.positions, self.block_table
-        return self._computed_once("addresses", lambda: tuple(one.data_ptr() for one in numbers))
+        return tuple(one.data_ptr() for one in numbers)
 
-    @property
+    @cached_property
     def stretches(self) -> list[tuple[int, int, int | None]]:
         """(first, end, None) of its tokens, cut by (first, end, sequence) of long chunks."""
-        return self._computed_once("stretches", lambda: _stretches(*self.on_host))
+        starts, lengths = self.on_host
+        found, done = list[tuple[int, int, int | None]](), 0
+        for sequence, length in enumerate(lengths):
+            start, end = starts[sequence : sequence + 2]
+            if end - start >= LONG_CHUNK and length >= LONG_PREFIX:
+                found += [(done, start, None), (start, end, sequence)]
+                done = end
+        return [one for one in (*found, (done, starts[-1], None)) if one[0] < one[1]]
 
-    @property
+    @cached_property
     def long_positions(self) -> torch.Tensor:
-        return self._computed_once("positions", lambda: self.positions.long())
+        return self.positions.long()
 
-    @property
+    @cached_property
     def long_slots(self) -> torch.Tensor:
-        return self._computed_once("slots", lambda: self.slots.long())
+        return self.slots.long()
 
-    @property
+    @cached_property
     def begins(self) -> torch.Tensor:
         """(num_seqs,) bool: sequences that are padding, or of one token."""
-        return self._computed_once("begins", lambda: self.lengths <= 1)
+        return self.lengths <= 1
+
+    @property
+    def num_decodes(self) -> int:
+        """The number of sequences before those of ``chunks``, padding included."""
+        return len(self.lengths) - len(self.chunks)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Stores (1, kv_heads, num_tokens, dim) of both in a layer of the cache."""
@@ -157,26 +164,20 @@ class PagedStep:
 
     def blocks_of(self, sequence: int) -> list[tuple[int, int]]:
         """The (first token, end) within which tokens of a sequence's chunk see each other."""
-        number = sequence - len(self.lengths) + len(self.chunks)
+        number = sequence - self.num_decodes
         encoded = self.chunks[number].sequence.encoded if number >= 0 else None
         return [] if encoded is None else list(encoded.blocks)
 
     @property
     def has_blocks(self) -> bool:
-        first = len(self.lengths) - len(self.chunks)
-        return any(self.blocks_of(first + number) for number in range(len(self.chunks)))
+        return any(map(self.blocks_of, range(self.num_decodes, len(self.lengths))))
 
     def of_tokens(self, tokens: torch.Tensor) -> PagedStep:
         """The step for attention of the given tokens (tokens,) int64 alone."""
-        kept: dict[object, Any] = {"stretches": [(0, len(tokens), None)]}
         sequences, positions = self.sequences[tokens], self.positions[tokens]
-        return replace(self, sequences=sequences, positions=positions, kept=kept)
-
-    def _computed_once(self, name: str, make: Callable[[], _Value]) -> _Value:
-        if name not in self.kept:
-            self.kept[name] = make()
-        found: _Value = self.kept[name]
-        return found
+        step = replace(self, sequences=sequences, positions=positions, kept={})
+        step.stretches = [(0, len(tokens), None)]
+        return step
 
     def on(self, device: torch.device) -> PagedStep:
         if device == self.block_table.device:
@@ -184,8 +185,7 @@ class PagedStep:
         if device not in self.kept:
             moved = {name: getattr(self, name).to(device) for name in _FIELDS}
             there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
-            there.kept["on_host"] = self.on_host
-            there.chunks = self.chunks
+            there.on_host, there.chunks = self.on_host, self.chunks
             self.kept[device] = there
         found: PagedStep = self.kept[device]
         return found
@@ -229,8 +229,8 @@ def lay_out_pages(
     table[:seqs][np.arange(table.shape[1]) < num_pages[:, None]] = pages
     parts["token_ids"][:tokens] = _token_ids(step)
     starts = parts["starts"][: seqs + 1]
-    positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
-    parts["positions"][:tokens] = positions
+    first = np.array(lengths, np.int32) - np.array(counts, np.int32) - starts[:-1]
+    parts["positions"][:tokens] = np.arange(tokens) + np.repeat(first, counts)
     parts["sequences"][:] = np.repeat(np.arange(shape.num_seqs), counts + [1] * num_padded)
     num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
     ends = starts[1 : seqs - len(step.drafts) + 1] - 1
@@ -246,8 +246,7 @@ def lay_out_pages(
     else:
         buffer = into[:size].copy_(buffer, non_blocking=True)
     placed = PagedStep(cache, **shape.views(buffer), max_query_len=max(counts))
-    placed.kept["on_host"] = starts.tolist(), lengths
-    placed.chunks = chunks
+    placed.on_host, placed.chunks = (starts.tolist(), lengths), chunks
     return placed
 
 
@@ -263,7 +262,9 @@ class Decodes:
         num = len(step.decodes)
         shape = StepShape(num, num, num, max(self._num_pages) + self._MORE_PAGES)
         self.step = lay_out_pages(step, cache, torch.device("cpu"), shape)
-        self._parts = {name: getattr(self.step, name).numpy() for name in _FIELDS}
+        tensors = {name: getattr(self.step, name) for name in _FIELDS}
+        self._parts = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self._next_step = partial(PagedStep, cache, **tensors, max_query_len=1)
 
     def go_on(self, step: Step) -> bool:
         """Lays out a step of the same sequences; False for another one."""
@@ -284,24 +285,15 @@ class Decodes:
         np.subtract(parts["lengths"], 1, out=parts["positions"])
         np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
         parts["token_ids"][:] = [sequence.last_token_id for sequence in step.decodes]
-        self.step.kept = {"on_host": (self.step.on_host[0], lengths)}
+        starts, _ = self.step.on_host
+        self.step = self._next_step()
+        self.step.on_host = starts, lengths
         return True
 
 
 def _pages_of(decodes: list[Sequence]) -> tuple[list[Any], list[int]]:
     pages = [sequence.pages for sequence in decodes]
     return pages, [len(one) for one in pages]
-
-
-def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, int | None]]:
-    found: list[tuple[int, int, int | None]] = []
-    done = 0
-    for sequence, length in enumerate(lengths):
-        start, end = starts[sequence : sequence + 2]
-        if end - start >= LONG_CHUNK and length >= LONG_PREFIX:
-            found += [(done, start, None), (start, end, sequence)]
-            done = end
-    return [one for one in (*found, (done, starts[-1], None)) if one[0] < one[1]]
 
 
 def _token_ids(step: Step) -> list[int]:
@@ -311,10 +303,3 @@ def _token_ids(step: Step) -> list[int]:
     for draft in step.drafts:
         ids += draft.token_ids
     return ids
-
-
-def _positions(counts: Int32s, lengths: Int32s, starts: Int32s) -> Int32s:
-    """(sequences,) each -> the position of every token in its sequence, (num_tokens,)."""
-    first = np.repeat(lengths - counts - starts, counts)
-    found: Int32s = np.arange(len(first), dtype=np.int32) + first
-    return found

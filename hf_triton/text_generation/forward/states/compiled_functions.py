@@ -31,10 +31,9 @@ class CompiledFunctions(RowFunctions):
         super().__init__(cache)
         self.runs, self.num_decodes = torch.empty(0, 6, dtype=torch.int64), 0
         self._team = ThreadTeam(torch.get_num_threads())
-        self._scratch = torch.empty(0)
 
     def begin(self, step: PagedStep) -> None:
-        self.num_decodes = num = len(step.lengths) - len(step.chunks)
+        self.num_decodes = num = step.num_decodes
         decodes = [Run(row, 1, slot) for row, slot in enumerate(step.slots[:num].tolist())]
         self.runs = torch.tensor([run[:6] for run in (*decodes, *runs_of(step.chunks, num))])
         super().begin(step)
@@ -69,9 +68,10 @@ class CompiledFunctions(RowFunctions):
         self._run(
             "conv",
             x.dtype,
+            CHANNELS,
             *(channels, size, x.data_ptr(), x.stride(0), stored.data_ptr(), length),
             *(taps.data_ptr(), 0 if offsets is None else offsets.data_ptr(), out.data_ptr()),
-            *(activation is not None, self._scratch_at(CHANNELS)),
+            activation is not None,
         )
         return out.t().unsqueeze(0)
 
@@ -98,10 +98,11 @@ class CompiledFunctions(RowFunctions):
         self._run(
             "recurrence",
             v.dtype,
+            4 * size,
             *(heads, dim, size, heads // key_heads, 1, v.data_ptr(), k.data_ptr(), q.data_ptr()),
             *(v.stride(0), k.stride(0), q.stride(0), use_qk_l2norm_in_kernel, bits_of(size**-0.5)),
             *(rates.data_ptr(), gates.data_ptr(), gates.dim() == 3, True, stored.data_ptr()),
-            *(0, out.data_ptr(), 0, 0, self._scratch_at(4 * size)),
+            *(0, out.data_ptr(), 0, 0),
         )
         out = out.to(v.dtype)
         return out.unsqueeze(0), out
@@ -136,10 +137,11 @@ class CompiledFunctions(RowFunctions):
         self._run(
             "recurrence",
             x.dtype,
+            4 * size,
             *(heads, dim, size, heads // groups, 1, x.data_ptr(), b.data_ptr(), c.data_ptr()),
             *(x.stride(0), b.stride(0), c.stride(0), False, bits_of(1), steps.data_ptr()),
             *(decays.data_ptr(), False, False, stored.data_ptr(), skips.data_ptr()),
-            *(out.data_ptr(), 0, 0, self._scratch_at(4 * size)),
+            *(out.data_ptr(), 0, 0),
         )
         return out.unsqueeze(0), out
 
@@ -168,24 +170,21 @@ class CompiledFunctions(RowFunctions):
         self._run(
             "recurrence",
             x.dtype,
+            4 * size,
             *(channels, 1, size, channels, CHANNELS, x.data_ptr(), b.data_ptr(), c.data_ptr()),
             *(x.stride(0), b.stride(0), c.stride(0), False, bits_of(1), steps.data_ptr()),
             *(decays.data_ptr(), True, False, stored.data_ptr(), skips.data_ptr()),
-            *(out.data_ptr(), gate.data_ptr(), gate.stride(0), self._scratch_at(4 * size)),
+            *(out.data_ptr(), gate.data_ptr(), gate.stride(0)),
         )
         return out.t().unsqueeze(0), out
 
-    def _scratch_at(self, size: int) -> int:
-        needed = self._team.num_threads * size
-        if len(self._scratch) < needed:
-            self._scratch = torch.empty(needed)
-        return self._scratch.data_ptr()
-
-    def _run(self, name: str, dtype: torch.dtype, *arguments: int) -> None:
+    def _run(self, name: str, dtype: torch.dtype, scratch: int, *arguments: int) -> None:
+        """``scratch`` float32 of each thread are the kernel's last argument."""
         if dtype not in _DTYPES:
             raise UnsupportedStatesError(f"it is {dtype}")
         kernel = load_kernel(name, dtype)
-        self._team.run(kernel, self.runs.data_ptr(), len(self.runs), *arguments)
+        last = self._team.scratch(scratch).data_ptr()
+        self._team.run(kernel, self.runs.data_ptr(), len(self.runs), *arguments, last)
 
 
 def _check_dtype(dtype: torch.dtype, *tensors: torch.Tensor) -> None:

@@ -47,8 +47,7 @@ class OwnFunctions(RowFunctions):
         self._in_prompt = False
 
     def begin(self, step: PagedStep) -> None:
-        num_tokens = sum(chunk.end - chunk.start for chunk in step.chunks)
-        self._step, self._chunks = step, runs_of(step.chunks, step.num_tokens - num_tokens)
+        self._step, self._chunks = step, runs_of(step.chunks, step.num_decodes)
         super().begin(step)
 
     def in_place_of(self, name: str, source: dict[str, Any]) -> Callable[..., Any]:
