@@ -74,9 +74,11 @@ def cache_argument(model: Any) -> str:
     return "cache_params" if "cache_params" in names else "past_key_values"
 
 
-def context_length(config: Any) -> int | None:
-    """The most tokens the model was made for; None without a limit (ALiBi)."""
-    names = ["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"]
+def context_length(config: Any, *own: str) -> int | None:
+    """The most tokens the model was made for, by its ``own`` names first; None without a limit
+    (ALiBi).
+    """
+    names = [*own, "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"]
     if not getattr(config, "is_encoder_decoder", False):
         names.append("max_target_positions")  # Whisper's decoder alone
     for name in names:

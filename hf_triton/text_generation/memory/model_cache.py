@@ -26,8 +26,11 @@ TableRows = slice | torch.Tensor  # of a view where they follow each other, else
 
 class Rows:
     """A row for each of ``sequences``: its tokens at ``positions`` (rows, tokens) attend to at most
-    ``length`` columns, ``num_past`` of which come before them. Sequences without any begin.
+    ``length`` columns, ``num_past`` of which come before them. Sequences without any begin. The
+    model counts earlier tokens by ``offset``: ``num_past``, or another int or (rows, 1).
     """
+
+    offset: Any
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Rows:
         page_size: int,
     ) -> None:
         self.positions, self.num_past, self.length = positions, num_past, length
+        self.offset = num_past
         num_pages = num_pages_of(length, page_size)
         table = [[*one.pages[:num_pages], *[0] * (num_pages - len(one.pages))] for one in sequences]
         self.table = torch.tensor(table, device=positions.device)  # (rows, pages)
@@ -82,11 +86,10 @@ class PageLayer(CacheLayerMixin):
 
     is_sliding = False
     rows: Rows
-    max_length = 0
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, max_length: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.stored_keys, self.stored_values = keys, values
+        self.stored_keys, self.stored_values, self._max_length = keys, values, max_length
         self.is_initialized = True
 
     def select(self, rows: Rows) -> None:
@@ -109,11 +112,11 @@ class PageLayer(CacheLayerMixin):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.rows.length, 0
 
-    def get_seq_length(self) -> int:
-        return self.rows.num_past
+    def get_seq_length(self) -> Any:
+        return self.rows.offset
 
     def get_max_length(self) -> int:
-        return self.max_length
+        return self._max_length
 
 
 class StateLayer(LinearAttentionLayer):
@@ -157,9 +160,9 @@ class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
     """For Falcon-H1 and Zamba."""
 
     def __init__(
-        self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor], *keys: torch.Tensor
+        self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor], *pages: Any
     ) -> None:
-        PageLayer.__init__(self, *keys)
+        PageLayer.__init__(self, *pages)
         StateLayer.__init__(self, shapes, stored)
 
     def select(self, rows: Rows) -> None:
@@ -170,9 +173,6 @@ class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
 class ModelCache(Cache):
     def __init__(self, cache: PagedCache) -> None:
         Cache.__init__(self, layers=[_layer(cache, index) for index in range(len(cache.shapes))])
-        for layer in self.layers:
-            if isinstance(layer, PageLayer):
-                layer.max_length = cache.size.max_model_len
 
     def select(self, rows: Rows) -> None:
         for layer in self.layers:
@@ -187,23 +187,12 @@ class ModelCache(Cache):
 
 def _layer(cache: PagedCache, index: int) -> Any:
     shape = cache.shapes[index]
-    keys = cache.keys[index], cache.values[index]
+    pages = cache.keys[index], cache.values[index], cache.size.max_model_len
     if shape.states and shape.num_kv_heads:
-        return StateAndPageLayer(shape.states, cache.states[index], *keys)
+        return StateAndPageLayer(shape.states, cache.states[index], *pages)
     if shape.states:
         return StateLayer(shape.states, cache.states[index])
-    return PageLayer(*keys) if shape.num_kv_heads else DummyLayer()
-
-
-class OwnLayer(PageLayer):
-    """The decoder's own keys and values in an encoder-decoder. ``offset`` counts earlier tokens: an
-    int, or (rows, 1).
-    """
-
-    offset: Any = 0
-
-    def get_seq_length(self) -> Any:
-        return self.offset
+    return PageLayer(*pages) if shape.num_kv_heads else DummyLayer()
 
 
 class CrossLayer(CacheLayerMixin):
@@ -248,15 +237,14 @@ class CrossLayer(CacheLayerMixin):
 class CrossCache(EncoderDecoderCache):
     def __init__(self, cache: PagedCache) -> None:
         self.own = [
-            OwnLayer(keys, values) for keys, values in zip(cache.keys, cache.values, strict=True)
+            PageLayer(keys, values) for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
         self.cross = [CrossLayer(*stored) for stored in cache.states]
         super().__init__(Cache(layers=[*self.own]), Cache(layers=[*self.cross]))
 
-    def select(self, rows: Rows, offset: int | torch.Tensor, source_length: int) -> None:
+    def select(self, rows: Rows, source_length: int) -> None:
         """Sets the next forward's rows, and how many columns of sources they attend to."""
         for own, cross in zip(self.own, self.cross, strict=True):
             own.select(rows)
-            own.offset = offset
             cross.select(rows, source_length)
         self.is_updated = dict.fromkeys(range(len(self.cross)), bool(rows.num_past))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_triton.runtime.devices.device import to_device
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -28,7 +30,7 @@ class Source:
     def on(self, device: Any, dtype: Any) -> dict[str, Any]:
         """The inputs on a device, tensors of floating point in the model's dtype."""
         return {
-            name: value.to(device, dtype if value.is_floating_point() else None)
+            name: to_device(value.to(dtype) if value.is_floating_point() else value, device)
             if hasattr(value, "is_floating_point")
             else value
             for name, value in self.inputs.items()
@@ -38,4 +40,5 @@ class Source:
 def text_source(token_ids: list[int]) -> Source:
     import torch
 
-    return Source({"input_ids": torch.tensor([token_ids])}, len(token_ids))
+    read = torch.tensor([token_ids])
+    return Source({"input_ids": read, "attention_mask": torch.ones_like(read)}, len(token_ids))

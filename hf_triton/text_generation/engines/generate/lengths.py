@@ -18,7 +18,10 @@ def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
     Raises:
         LoadError: ``max_model_len`` is above the model's own limit.
     """
-    longest_input, longest_output = _limits(config)
+    if config.is_encoder_decoder:
+        longest_input, longest_output = _limit_of(config, "encoder"), _limit_of(config, "decoder")
+    else:
+        longest_input = longest_output = context_length(config.get_text_config())
     if max_model_len is not None and longest_input is not None and max_model_len > longest_input:
         raise LoadError(
             f"max_model_len: got {max_model_len}, the model's own limit is {longest_input} tokens"
@@ -31,23 +34,12 @@ def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
     return longest_input or usual, longest_output or usual
 
 
-def _limits(config: Any) -> tuple[int | None, int | None]:
-    """The longest input and output; None where there is no limit."""
-    if config.is_encoder_decoder:
-        return _limit_of(config, "encoder"), _limit_of(config, "decoder")
-    limit = context_length(config.get_text_config())
-    return limit, limit
-
-
 def _limit_of(config: Any, side: str) -> int | None:
+    """The longest input of an encoder-decoder, or output; None where there is no limit."""
     own = getattr(config, side, None)
     if own is not None:  # a configuration of each side (EncoderDecoderModel, T5Gemma)
         return context_length(own.get_text_config())
-    names = [f"max_{side}_position_embeddings"]  # LED
-    if side == "decoder":
-        names.append("max_target_positions")  # Whisper
-    for name in names:
-        if isinstance(getattr(config, name, None), int):
-            return int(getattr(config, name))
-    # T5's positions are relative: its n_positions is only how long its training's texts were.
-    return None if hasattr(config, _RELATIVE_POSITIONS) else context_length(config)
+    if hasattr(config, _RELATIVE_POSITIONS):
+        return None  # T5's n_positions is only how long its training's texts were
+    of_decoder = ("max_target_positions",) if side == "decoder" else ()  # Whisper
+    return context_length(config, f"max_{side}_position_embeddings", *of_decoder)  # LED

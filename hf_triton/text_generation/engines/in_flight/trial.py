@@ -197,8 +197,6 @@ class Trial:
         if not self.model.config.is_encoder_decoder:
             mask = torch.ones_like(prompt)
             return own_logits(self.model, [probe.forced], prompt, attention_mask=mask, **inputs)[0]
-        if "input_ids" in inputs:
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         return own_logits(self.model, [probe.forced], decoder_input_ids=prompt, **inputs)[0]
 
     def _tolerance(self, logits: list[torch.Tensor]) -> float:

@@ -22,6 +22,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.model_cache import CrossCache, Rows
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.sequence.source import Source
 
 from .cache_runner import additive_mask, causal_masks, last_tokens, sliding_windows
 from .transformers_runner import Runner
@@ -83,15 +84,15 @@ class EncoderDecoderRunner(Runner):
         length = input_ids.shape[1]
         positions = torch.arange(length, device=self.device).expand(len(sequences), -1)
         rows = Rows(sequences, positions, 0, length, self.cache.size.page_size)
-        self._model_cache.select(rows, 0, hidden.shape[1])
+        self._model_cache.select(rows, hidden.shape[1])
         return self._run(input_ids, positions, hidden, lengths)
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
         input_ids, rows = last_tokens(sequences, self.cache, self.device)
         places = {s.num_computed_tokens - 1 for s in sequences}
-        offset = places.pop() if len(places) == 1 else rows.positions
+        rows.offset = places.pop() if len(places) == 1 else rows.positions
         lengths = [self.cache.source_lengths[s.slot] for s in sequences]
-        self._model_cache.select(rows, offset, max(lengths))
+        self._model_cache.select(rows, max(lengths))
         # The keys and values of sources are there: of their states only the shape is looked at.
         hidden = torch.empty(1, 1, 1, dtype=self.model.dtype, device=self.device)
         hidden = hidden.expand(len(lengths), max(lengths), self._encoder.size)
@@ -168,11 +169,11 @@ class EncoderDecoderRunner(Runner):
 
 
 def _grouped(
-    sequences: Iterable[Sequence], length: Callable[[Sequence], int]
+    sequences: Iterable[Sequence], key: Callable[[Sequence], object]
 ) -> Iterable[list[Sequence]]:
-    groups: dict[int, list[Sequence]] = {}
+    groups: dict[object, list[Sequence]] = {}
     for sequence in sequences:
-        groups.setdefault(length(sequence), []).append(sequence)
+        groups.setdefault(key(sequence), []).append(sequence)
     return groups.values()
 
 
@@ -253,13 +254,11 @@ class Encoder:
 
     def _groups(self, sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:
         """Sequences whose sources are encoded in one batch."""
-        groups: dict[Any, list[Sequence]] = {}
-        for sequence in sequences:
-            groups.setdefault(_shapes(sequence), []).append(sequence)
+        groups = _grouped(sequences, _shapes)
         if not self._pads:
-            return groups.values()
+            return groups
         merged: list[list[Sequence]] = []
-        for group in sorted(groups.values(), key=lambda group: -_length(group[0])):
+        for group in sorted(groups, key=lambda group: -_length(group[0])):
             lengths = [_length(one) for one in (*(merged[-1] if merged else ()), *group)]
             if merged and len(lengths) * max(lengths) <= _MOST_PADDING * sum(lengths):
                 merged[-1] += group
@@ -272,23 +271,13 @@ class Encoder:
         sources = [_inputs(sequence) for sequence in sequences]
         inputs = {
             name: pad_sequence([one[name][0] for one in sources], batch_first=True)
-            for name in sources[0]
+            for name in self._accepted & sources[0].keys()
         }
-        ends: list[int | None] = [None] * len(sequences)
-        if "input_ids" in inputs and "attention_mask" not in inputs:
-            ends[:] = lengths = [_length(sequence) for sequence in sequences]
-            columns = torch.arange(max(lengths))
-            inputs["attention_mask"] = (columns < torch.tensor(lengths)[:, None]).to(torch.int64)
-        given = {
-            name: to_device(
-                value.to(self._dtype) if value.is_floating_point() else value, self._device
-            )
-            for name, value in inputs.items()
-            if name in self._accepted
-        }
+        given = Source(inputs, 0).on(self._device, self._dtype)
         output = self._encoder(**given, return_dict=True)
         self._output_class = type(output)
         states: torch.Tensor = output.last_hidden_state  # (rows, length, size)
+        ends = [_length(one) if "input_ids" in sources[0] else None for one in sequences]
         return [one[:end] for one, end in zip(states, ends, strict=True)]
 
 
