@@ -35,11 +35,14 @@ class Drafter:
 
     def draft(self, step: Step, grow: Callable[[Sequence, int], bool]) -> None:
         """Adds drafts to a step; ``grow`` makes room for them."""
-        if step.prefills:
+        cost = None if step.prefills else self._step_times.cost_of_token(len(step.decodes))
+        if cost is None:
             return
-        room = self._max_num_rows - len(step.decodes)
-        for sequence, length in self._lengths(step.decodes).items():
-            num_tokens = min(length, room)
+        room, most = self._max_num_rows - len(step.decodes), self._num_speculative_tokens
+        for sequence in step.decodes:
+            rate = 0.0 if sequence.is_alone else self.rate(sequence)
+            length = best_length(round(max(_LEAST_COST, cost), 2), round(rate, 2), most)
+            num_tokens = min(length, sequence.num_tokens_left - 1, room)
             if num_tokens > 0 and grow(sequence, sequence.num_computed_tokens + num_tokens):
                 room -= num_tokens
                 token_ids = self.propose(sequence, num_tokens)
@@ -63,19 +66,6 @@ class Drafter:
             if was_right is not None:
                 ngrams.rate += _WEIGHT * (was_right - ngrams.rate)
                 self._usual_rate += _WEIGHT_OF_ALL * (was_right - self._usual_rate)
-
-    def _lengths(self, decodes: Items[Sequence]) -> dict[Sequence, int]:
-        cost = self._step_times.cost_of_token(len(decodes))
-        if cost is None:
-            return {}
-        found = {}
-        for sequence in decodes:
-            rate = 0.0 if sequence.is_alone else self.rate(sequence)
-            most = self._num_speculative_tokens
-            length = best_length(round(max(_LEAST_COST, cost), 2), round(rate, 2), most)
-            if (length := min(length, sequence.num_tokens_left - 1)) > 0:
-                found[sequence] = length
-        return found
 
     def rate(self, sequence: Sequence) -> float:
         """The chance that the next proposed token is right; 0 where there is none."""
