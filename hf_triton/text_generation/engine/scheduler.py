@@ -69,12 +69,9 @@ class Scheduler:
         return bool(self.running or self._partial or self._short or self._long)
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._short) + len(self._long)
-
-    @property
     def num_prompts(self) -> int:
-        return self.num_waiting + (self._partial is not None)
+        """The number of prompts that wait or are under way."""
+        return len(self._short) + len(self._long) + (self._partial is not None)
 
     @property
     def holding(self) -> list[Sequence]:
@@ -203,11 +200,7 @@ class Scheduler:
         return chunks
 
     def _queue(self, sequence: Sequence) -> None:
-        queue = self._short if self._is_short(sequence) else self._long
-        at = len(queue)
-        while at and _order(queue[at - 1]) > _order(sequence):
-            at -= 1
-        queue.insert(at, sequence)
+        insort(self._short if self._is_short(sequence) else self._long, sequence, key=_order)
 
     def _is_short(self, sequence: Sequence) -> bool:
         longest = self._longest_short

@@ -31,7 +31,7 @@ class FeatureCache:
     """
 
     def __init__(self, model: Any, max_bytes: int) -> None:
-        self.max_bytes, self.num_bytes, self.num_calls = max_bytes, 0, 0
+        self.max_bytes, self.num_bytes = max_bytes, 0
         self.by_item = False
         self._entries: OrderedDict[object, tuple[Any, int]] = OrderedDict()
         self._source: Source | None = None
@@ -82,7 +82,6 @@ class FeatureCache:
 
     def _get(self, key: object, compute: Callable[[], Any]) -> Any:
         if key not in self._entries:
-            self.num_calls += 1
             found = compute()
             size = sum(tensor.nbytes for tensor in tensors_of(found))
             self._entries[key] = found, size

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import attrgetter
@@ -42,12 +41,6 @@ _Start = tuple[object, int]  # the text before it, and its first token
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
-
-
-def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
-    """Counts those that may need more pages. The last token is not computed."""
-    longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
-    return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
 
 
 @dataclass(frozen=True)
@@ -74,9 +67,6 @@ class FreePages:
 
     def __len__(self) -> int:
         return len(self._pages)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._pages)
 
     def take(self, after: int) -> int:
         """The page after ``after`` (-1: none) if it is free, else another. There has to be one."""
@@ -173,11 +163,6 @@ class Pages:
     def num_used(self) -> int:
         return self.num_pages - 1 - self._num_free
 
-    @property
-    def num_kept(self) -> int:
-        """The number of known pages that no sequence holds."""
-        return len(self._idle)
-
     def clear(self) -> None:
         for sequence in self._held:
             sequence.pages = array("i")
@@ -204,7 +189,9 @@ class Pages:
         """
         shared = self.find(sequence).pages
         num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
-        num_needed += num_growing(self._held, self.page_size)
+        # The last token is not computed.
+        longest = ((one, one.num_prompt_tokens + one.params.max_tokens - 1) for one in self._held)
+        num_needed += sum(self._num_pages(most) > len(one.pages) for one, most in longest)
         num_idle = sum(not self._num_holders[page] for page in shared)
         return num_needed + num_idle <= self._num_free
 
