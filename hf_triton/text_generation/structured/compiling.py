@@ -242,21 +242,18 @@ class Compiler:
 
 
 def _when_all_done(futures: Iterable[Future[Following]], tell: Callable[[], None]) -> None:
-    """Calls ``tell`` once, when the last of them is done, and forgets it then: a future keeps what
-    it has called, and in a cycle only a rare collection would end its process.
+    """Calls ``tell`` when all are done, waiting for one after the other, and forgets it then: a
+    future keeps what it has called, and in a cycle only a rare collection would end its process.
     """
-    left, to_tell = set(futures), [tell]
-    lock = threading.Lock()
+    left, to_tell = list(futures), [tell]
 
-    def done(future: Future[Following]) -> None:
-        with lock:
-            left.discard(future)
-            is_last = not left
-        if is_last:
+    def go_on(_: object) -> None:
+        if left:
+            left.pop().add_done_callback(go_on)
+        else:
             to_tell.pop()()
 
-    for future in list(left):
-        future.add_done_callback(done)
+    go_on(None)
 
 
 def _is_worth_keeping(future: Future[Following]) -> bool:

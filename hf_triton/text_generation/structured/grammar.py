@@ -95,15 +95,11 @@ class Following:
         self.first_state, self.first_mask = answer[:1], answer[1:]
         return True
 
-    def ask_state(self, grammar: Grammar, token_id: int) -> None:
-        """Has a token of an output taken; does not wait."""
+    def ask(self, function: Callable[[bytes], bytes], grammar: Grammar, token_id: int = 0) -> None:
+        """Has a token of an output taken, or asks what may come next; does not wait."""
         while self._dropped:
-            self._ask(grammar_process.drop, self._dropped.popleft())
-        self._ask(grammar_process.follow, grammar.number, token_id, asking=grammar)
-
-    def ask_mask(self, grammar: Grammar) -> None:
-        """Asks what may come next in an output; does not wait."""
-        self._ask(grammar_process.mask, grammar.number, asking=grammar)
+            self._ask(grammar_process.drop, self._dropped.popleft(), 0, None)
+        self._ask(function, grammar.number, token_id, weakref.ref(grammar))
 
     def wait_until(self, has_come: Callable[[], bool]) -> None:
         """Waits for answers; ends the process where none come in time."""
@@ -173,11 +169,10 @@ class Following:
         self,
         function: Callable[[bytes], bytes],
         number: int,
-        token_id: int = 0,
-        *,
-        asking: Grammar | None = None,
+        token_id: int,
+        asking: weakref.ref[Grammar] | None,
     ) -> None:
-        self._unanswered.append((function, None if asking is None else weakref.ref(asking)))
+        self._unanswered.append((function, asking))
         order = grammar_process.OUTPUT.pack(number, token_id)
         self.process.ask(function, order, time_limit_s=self._limits.step_s)
 
@@ -222,7 +217,7 @@ class Grammar:
 
     def tell(self, token_id: int) -> None:
         """Begins with ``follow`` of the same token."""
-        self.following.ask_state(self, token_id)
+        self.following.ask(grammar_process.follow, self, token_id)
         self._sent_token, self._began, self._mask = token_id, True, None
 
     def follow(self, token_id: int) -> None:
@@ -243,7 +238,7 @@ class Grammar:
         self.is_complete = answer == grammar_process.IS_COMPLETE
         self.may_end = answer != grammar_process.GOES_ON
         if self.following.masks_wanted and not self.is_complete:
-            self.following.ask_mask(self)
+            self.following.ask(grammar_process.mask, self)
 
 
 def wait_for_masks(grammars: Iterable[Grammar], timeout_s: float) -> bool:
