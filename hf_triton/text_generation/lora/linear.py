@@ -12,7 +12,6 @@ and infinity times 0 is NaN in rows that have nothing to do with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, count
@@ -60,10 +59,6 @@ class Matrices:
         owners = [number for number, rank in enumerate(ranks, 1) for _ in range(rank)]
         self.owners = torch.tensor(owners, dtype=torch.int32, device=down.device)
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.ranks, self.down.device
-
 
 class RowAdapters:
     """Each row's adapter: its number from 1, or 0. Only rows and columns between the first and last
@@ -80,10 +75,6 @@ class RowAdapters:
         self._is_uniform = self._lowest == self._highest and len(rows) == len(used)
         self._masks: dict[tuple[object, ...], torch.Tensor] = {}
 
-    @classmethod
-    def of(cls, numbers: Sequence[int], device: torch.device) -> RowAdapters | None:
-        return cls(numbers, device) if any(numbers) else None
-
     def add(self, matrices: Matrices, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to ``y`` (rows, out_features) what adapters make of ``x`` (rows, in_features)."""
         columns = slice(matrices.ends[self._lowest - 1], matrices.ends[self._highest])
@@ -97,10 +88,11 @@ class RowAdapters:
 
     def _mask(self, matrices: Matrices, columns: slice) -> torch.Tensor:
         """(rows, columns): where a column belongs to another adapter."""
-        if matrices.key not in self._masks:
+        key = matrices.ranks, matrices.down.device
+        if key not in self._masks:
             numbers = self._numbers.to(matrices.down.device).unsqueeze(1)
-            self._masks[matrices.key] = numbers != matrices.owners[columns]
-        return self._masks[matrices.key]
+            self._masks[key] = numbers != matrices.owners[columns]
+        return self._masks[key]
 
 
 @dataclass(frozen=True)
@@ -203,15 +195,6 @@ class Adapters(Mapping[str, int]):
         self.current = {adapter.name: adapter for adapter in current}
         self.numbers = {0: 0, **{one.key: number for number, one in enumerate(computed, 1)}}
 
-    @contextmanager
-    def applied(self, step: StepAdapters) -> Iterator[None]:
-        """Applies ``step`` to the forwards within. One engine thread a process: no lock."""
-        self.step = step
-        try:
-            yield
-        finally:
-            self.step = None
-
 
 class AdaptedLinear(nn.Module):
     """``base`` and the adapters' changes of it."""
@@ -283,7 +266,8 @@ def attach(model: Any, adapters: Adapters) -> None:
                 f"adapters: {why}: merge that adapter into the weights, or leave this layer out"
             )
         if not why:
-            like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
+            held = next(chain(base.parameters(), base.buffers()), model)
+            like = torch.empty(0, dtype=model.dtype, device=held.device)
             layer = AdaptedLinear(base, size, adapters, like, is_head=base is head)
             adapters.layers[name] = layer
             setattr(parent, child_name, layer)
@@ -296,15 +280,6 @@ def _unsupported_reason(parent: Any, name: str, child_name: str) -> str:
     if is_read_by(parent, child_name):
         return f"the layer around {name} multiplies its weight itself, without an adapter"
     return ""
-
-
-def _device(layer: Any, model: Any) -> torch.device:
-    """The device of a layer; a quantized one may have no tensor called weight."""
-    held = getattr(layer, "weight", None)
-    if not isinstance(held, torch.Tensor):
-        held = next(chain(layer.parameters(), layer.buffers()), model)
-    device: torch.device = held.device
-    return device
 
 
 def without_adapters(part: Any) -> Any:

@@ -19,7 +19,7 @@ import torch
 from hf_triton.runtime.attention import OwnAttention
 
 from ..sequence.source import Source
-from .features import FeatureCache
+from .features import FeatureCache, tensors_of
 
 # Arguments that every decoder takes, with any prompt.
 _USUAL = (
@@ -101,9 +101,9 @@ def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
     if positions is not None:
         axes = len(positions)
         changed["position_ids"] = positions.view(*((axes,) if axes > 1 else ()), *shape)
-    names = {name for part in parts if part.fed and part.encoded for name in part.encoded.extras}
-    for name in names:
-        changed[name] = _extra(name, given.get(name), shape, parts)
+    fed = (part.encoded for part in parts if part.fed and part.encoded)
+    for name, like in {name: one for own in fed for name, one in own.extras.items()}.items():
+        changed[name] = _extra(name, like, given.get(name), shape, parts)
     return changed
 
 
@@ -130,13 +130,8 @@ def _placed(base: torch.Tensor, shape: Any, parts: list[Part], of: Any) -> torch
     return flat.view(*shape, *base.shape[2:])
 
 
-def _extra(name: str, given: Any, shape: Any, parts: list[Part]) -> Any:
-    """An argument for all tokens: zeros where the text has none."""
-    like = next(
-        part.encoded.extras[name]
-        for part in parts
-        if part.fed and part.encoded and name in part.encoded.extras
-    )
+def _extra(name: str, like: Any, given: Any, shape: Any, parts: list[Part]) -> Any:
+    """An argument for all tokens, of the kind of one prompt's: zeros where the text has none."""
 
     def whole(own: torch.Tensor, base: Any, of: Any) -> torch.Tensor:
         if not isinstance(base, torch.Tensor) or base.shape[:2] != shape:
@@ -178,10 +173,7 @@ def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
     extras: dict[str, Any] = {}
     later: dict[str, Any] = {}
     for name, value in given.items():
-        values = value.values() if isinstance(value, dict) else value
-        values = values if isinstance(value, dict | list | tuple) else (value,)
-        has_tensors = any(isinstance(one, torch.Tensor) for one in values)
-        if name in _USUAL or not has_tensors:
+        if name in _USUAL or next(tensors_of(value), None) is None:
             continue
         if isinstance(value, torch.Tensor) and value.shape[:2] == (1, num_tokens):
             extras[name] = value[0]

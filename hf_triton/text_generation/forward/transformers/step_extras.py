@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -45,11 +46,19 @@ class AdaptedSteps:
     def are_in(self, step: Step) -> bool:
         return any(sequence.lora_name is not None for sequence in step.sequences)
 
-    def around(self, step: Step) -> AbstractContextManager[None]:
+    @contextmanager
+    def around(self, step: Step) -> Iterator[None]:
+        """One engine thread a process: no lock."""
         by_key = self._adapters.numbers
         numbers = [by_key[sequence.adapter_key] for sequence in step.decodes]
         for chunk in step.chunks:
             numbers += [by_key[chunk.sequence.adapter_key]] * (chunk.end - chunk.start)
         sampled = [by_key[sequence.adapter_key] for sequence in step.all_rows]
-        rows, own = (RowAdapters.of(each, self._device) for each in (numbers, sampled))
-        return self._adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
+        tokens, rows = (
+            RowAdapters(each, self._device) if any(each) else None for each in (numbers, sampled)
+        )
+        self._adapters.step = StepAdapters(len(numbers), len(sampled), tokens, rows)
+        try:
+            yield
+        finally:
+            self._adapters.step = None
