@@ -68,20 +68,17 @@ class TokenizerDesk:
 
     def _of_chat(self, checked: CheckedRequest, asked: dict[str, Any]) -> tuple[int, _Answer]:
         """The tokens that a generation would read, also of a chat that is too long for one."""
-
-        def ids(
-            text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
-        ) -> list[int]:
-            return self._ids(text, add_special_tokens=add_special_tokens)
-
         checked, num_bytes = checked.with_files()
         row, added = checked.rows[0], asked.get("add_special_tokens")
         if added is not None:
             row = {**row, "add_special_tokens": bool(added)}
-        reader = replace(self.reader, tokenize=ids)
+        reader = replace(self.reader, tokenize=self._ids)
         return num_bytes, lambda: self._answer(reader.read_prompt(row).token_ids, asked)
 
-    def _ids(self, prompt: str, *, add_special_tokens: bool) -> list[int]:
+    def _ids(
+        self, prompt: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
+        """All tokens, however many of them a generation would keep."""
         check_characters("text_input", len(prompt), self._most_tokens)
         found = self.tokenizer(prompt, add_special_tokens=add_special_tokens, verbose=False)
         return list(found["input_ids"])

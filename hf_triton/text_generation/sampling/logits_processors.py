@@ -113,7 +113,7 @@ class _SequenceProcessors:
 
 
 def _places(
-    tokens: Rows[tuple[int, _Ids]], device: torch.device
+    tokens: Rows[tuple[int, _Ids | array[int]]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(row, its tokens) -> the row and the token of each, on the device."""
     rows, token_ids = zip(*tokens, strict=True)
@@ -170,8 +170,6 @@ def _apply_penalties(logits: torch.Tensor, penalised: Rows[tuple[int, _Penalised
     sizes = [len(tokens.token_ids) for _, tokens in penalised]
     if not any(sizes):
         return
-    rows = np.repeat(np.array([row for row, _ in penalised], np.int32), sizes)
-    token_ids = np.concatenate([tokens.token_ids for _, tokens in penalised])
     all_params = [tokens.sequence.params for _, tokens in penalised]
     penalties = [
         (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in all_params
@@ -181,9 +179,9 @@ def _apply_penalties(logits: torch.Tensor, penalised: Rows[tuple[int, _Penalised
     )
     counted = np.concatenate([tokens.counts for _, tokens in penalised])
     numbers = np.column_stack([each, counted])  # (tokens of all rows, 4)
-    device = logits.device
-    places = to_device(torch.from_numpy(np.stack([rows, token_ids])), device).long().unbind()
-    repetition, frequency, presence, counts = to_device(torch.from_numpy(numbers), device).unbind(1)
+    places = _places([(row, tokens.token_ids) for row, tokens in penalised], logits.device)
+    on_device = to_device(torch.from_numpy(numbers), logits.device)
+    repetition, frequency, presence, counts = on_device.unbind(1)
     scores = logits[places]
     changed = torch.where(scores < 0, scores * repetition, scores / repetition)
     changed -= frequency * counts + presence * (counts > 0)

@@ -63,7 +63,9 @@ class Sampler:
             logits = logits.to(torch.float32, copy=bool(asking))
             self._changes.apply(logits, sequences, late)
         token_ids = self._choose(logits, sequences)
-        told = _told(token_ids, _scores(logits, token_ids) if best is None else best)
+        if best is None:
+            best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)  # (num_sequences,)
+        told = torch.where(best - best == 0, token_ids, NO_TOKEN)  # where none is finite
         if not asking:
             return Sampled(told.tolist(), {})
         numbers = torch.cat([told.int(), compute_logprobs(raw, token_ids, asking)]).cpu().numpy()
@@ -85,16 +87,6 @@ class Sampler:
             rows = torch.tensor([row for row, _, _ in drawn])
             token_ids[to_device(rows, logits.device)] = draw(logits, drawn)
         return token_ids
-
-
-def _told(token_ids: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-    """NO_TOKEN in the place of tokens (rows,) whose rows have no finite ``best`` score."""
-    return torch.where(best - best == 0, token_ids, NO_TOKEN)
-
-
-def _scores(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """logits (rows, vocab), token_ids (rows,) -> (rows,)."""
-    return logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:

@@ -74,17 +74,12 @@ def children_die_with_parent() -> Iterator[None]:
     """
     before = multiprocessing.spawn.get_executable()
     with tempfile.TemporaryDirectory(prefix="hf-triton-vllm-") as folder:
-        program = Path(folder, "python")
-        program.write_text(_script(python_program()), encoding="utf-8")
+        program, quoted = Path(folder, "python"), shlex.quote(python_program())
+        dying = f"{quoted} -I -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
+        program.write_text(f'#!/bin/sh\nexec {dying} {quoted} "$@"\n', encoding="utf-8")
         program.chmod(0o700)
         multiprocessing.spawn.set_executable(str(program))
         try:
             yield
         finally:
             multiprocessing.spawn.set_executable(before)
-
-
-def _script(program: str) -> str:
-    quoted = shlex.quote(program)
-    dying = f"{quoted} -I -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
-    return f'#!/bin/sh\nexec {dying} {quoted} "$@"\n'

@@ -48,7 +48,9 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
         **{name: _filter(params, name) for name in FILTERS},
         "max_tokens": max(1, params.max_tokens),
         "temperature": 0.0 if params.is_greedy else max(params.temperature, MIN_TEMPERATURE),
-        "repetition_penalty": _clamped(params.repetition_penalty),
+        "repetition_penalty": min(
+            max(params.repetition_penalty, 1 / _LARGEST_PENALTY), _LARGEST_PENALTY
+        ),
         "stop_token_ids": sorted(set(ends)),
         "ignore_eos": True,  # the model's ends are among stop_token_ids
         "detokenize": False,
@@ -97,7 +99,3 @@ def _filter(params: SamplingParams, name: str) -> Any:
     """An option such as top_k; for greedy sampling, the value by which vLLM ignores it."""
     neutral, value = OPTIONS[name].neutral, getattr(params, name)
     return neutral[-1] if params.is_greedy or value in neutral else value
-
-
-def _clamped(penalty: float) -> float:
-    return min(max(penalty, 1 / _LARGEST_PENALTY), _LARGEST_PENALTY)

@@ -248,29 +248,26 @@ class VllmEngine(Engine):
 
     def _ended_early(self, sequence: Sequence, why: str | None) -> None:
         """Handles an end by vLLM where more tokens would follow."""
-        if why == "length":
-            sequence.finish_reason = "length"
-            return
-        sequence.finish_reason = "error"
         constraint = sequence.params.constraint
-        if constraint is None:
-            sequence.error = EngineError(f"generating failed: vLLM ended it ({why})")
+        if why == "length":
+            sequence.end("length")
+        elif constraint is None:
+            sequence.end("error", EngineError(f"generating failed: vLLM ended it ({why})"))
         else:
-            sequence.error = RequestError(f"{constraint.kind}: {_CANNOT_HOLD}")
+            sequence.end("error", RequestError(f"{constraint.kind}: {_CANNOT_HOLD}"))
 
     def _failed(self, sequence: Sequence, error: Exception) -> None:
         if sequence.finish_reason is not None:
             return
         if isinstance(error, RequestError):
             # Its traceback would hold this frame, and that the request, until a collection.
-            self._fail([sequence], error.with_traceback(None))
-            return
-        if self._vllm.is_dead:
-            self._fail([sequence], OverloadedError("vLLM's process died: try again later"))
-            return
-        log.error(f"a request of the {self.name} engine failed: {place(error)}")
-        text = f"generating failed: {type(error).__name__}: {reason(error)}"
-        self._fail([sequence], EngineError(text))
+            error = error.with_traceback(None)
+        elif self._vllm.is_dead:
+            error = OverloadedError("vLLM's process died: try again later")
+        else:
+            log.error(f"a request of the {self.name} engine failed: {place(error)}")
+            error = EngineError(f"generating failed: {type(error).__name__}: {reason(error)}")
+        self._fail([sequence], error)
 
     def _done(self, sequence: Sequence, _: asyncio.Task[None]) -> None:
         self._tasks.pop(sequence, None)

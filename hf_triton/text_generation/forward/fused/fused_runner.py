@@ -75,25 +75,6 @@ def finished(logits: torch.Tensor, scale: float, softcap: float) -> torch.Tensor
     return logits
 
 
-@torch.inference_mode()
-def check_sizes(
-    decoder: Decoder, stored: list[torch.Tensor], kv_heads: int, length: int, dtype: torch.dtype
-) -> None:
-    """Checks the layers against each other, against all keys and values ``stored`` (..., head dim)
-    and ``dtype``. Raises UnsupportedLayersError.
-    """
-    shape = stored[0].shape
-    if len(stored) != 2 * len(decoder.layers):
-        raise UnsupportedLayersError("not every layer keeps keys and values")
-    if any(one.shape != shape or one.dtype != dtype for one in stored):
-        raise UnsupportedLayersError("its keys and values differ in size")
-    check_body(decoder, (kv_heads, shape[-1], length), dtype)
-    if len({layer.attention.num_heads for layer in decoder.layers}) > 1:
-        raise UnsupportedLayersError("its layers differ in the number of heads")
-    if any(layer.norms_sums for layer in decoder.layers):
-        raise UnsupportedLayersError("it normalizes sums")
-
-
 class FusedRunner(PageRunner):
     """Leaves the model as it is. Raises UnsupportedLayersError for another shape or dtype."""
 
@@ -104,8 +85,7 @@ class FusedRunner(PageRunner):
         self.kv_heads, self.dim = cache.keys[0].shape[2:]
         length = cache.size.max_model_len
         self.decoder = read_decoder(model, length)
-        stored = [*cache.keys, *cache.values]
-        check_sizes(self.decoder, stored, self.kv_heads, length, model.dtype)
+        self._check_sizes(length, model.dtype)
         self.heads = self.decoder.layers[0].attention.num_heads
         self.thread_team = ThreadTeam(torch.get_num_threads())
         self.loops = RowLoops(model.dtype, self.thread_team)
@@ -127,6 +107,20 @@ class FusedRunner(PageRunner):
                 strict=True,
             )
         ]
+
+    @torch.inference_mode()
+    def _check_sizes(self, length: int, dtype: torch.dtype) -> None:
+        """Checks the layers against each other, and against the keys and values of the cache."""
+        stored, layers = [*self.cache.keys, *self.cache.values], self.decoder.layers
+        if len(stored) != 2 * len(layers):
+            raise UnsupportedLayersError("not every layer keeps keys and values")
+        if any(one.shape != stored[0].shape or one.dtype != dtype for one in stored):
+            raise UnsupportedLayersError("its keys and values differ in size")
+        check_body(self.decoder, (self.kv_heads, self.dim, length), dtype)
+        if len({layer.attention.num_heads for layer in layers}) > 1:
+            raise UnsupportedLayersError("its layers differ in the number of heads")
+        if any(layer.norms_sums for layer in layers):
+            raise UnsupportedLayersError("it normalizes sums")
 
     @torch.inference_mode()
     def run(self, step: PagedStep) -> torch.Tensor:

@@ -52,7 +52,10 @@ def _forward(
     from transformers.models.falcon import modeling_falcon as falcon
     from transformers.models.llama.modeling_llama import eager_attention_forward
 
-    query, key, value = _heads(module, module.query_key_value(hidden_states))
+    fused = module.query_key_value(hidden_states)  # (batch, tokens, all heads * dim)
+    groups = fused.unflatten(-1, (module.num_kv_heads, -1, module.head_dim))
+    query = groups[..., :-2, :].flatten(2, 3).transpose(1, 2)
+    key, value = (groups[..., at, :].transpose(1, 2) for at in (-2, -1))  # views
     assert position_embeddings is not None
     query, key = falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
     if layer_past is not None:
@@ -63,19 +66,6 @@ def _forward(
         module, query, key, value, attention_mask, scaling=module.inv_norm_factor, dropout=0.0
     )
     return module.dense(out.flatten(2)), weights
-
-
-def _heads(module: Any, fused: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """fused (batch, tokens, all heads * dim) -> query, key and value (batch, heads, tokens, dim),
-    views where they can be.
-    """
-    groups = fused.unflatten(-1, (module.num_kv_heads, -1, module.head_dim))
-    query = groups[..., :-2, :].flatten(2, 3)
-    return (
-        query.transpose(1, 2),
-        groups[..., -2, :].transpose(1, 2),
-        groups[..., -1, :].transpose(1, 2),
-    )
 
 
 def _attend(
