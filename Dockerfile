@@ -47,7 +47,7 @@ RUN python3 -m venv --without-pip --system-site-packages /opt/hf-triton \
     && install --directory --owner=1000 --group=1000 /models
 # Packages before sources: a change of ours rebuilds seconds, not gigabytes.
 COPY pyproject.toml LICENSE ./
-RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime,lora]' \
+RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime,lora,tracing]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
 COPY hf_triton hf_triton
@@ -86,7 +86,7 @@ COPY pyproject.toml LICENSE ./
 RUN pin="$(sed -n 's/^ *"\(torch==[^";]*\)".*/\1/p' pyproject.toml)" \
     && python -m pip install "${pin}${TORCH_INDEX_URL:++cpu}" \
         ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
-    && python -m pip install '.[serve,onnx,lora]' \
+    && python -m pip install '.[serve,onnx,lora,tracing]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
 COPY hf_triton hf_triton

@@ -98,7 +98,7 @@ class Reception(WorkReception):
         if request.call:
             request.call.tell_use(prompt_tokens=sum(map(len, prepared.encodings)))
         if prepared.encodings:
-            self._submit(prepared.encodings, responder, prepared.answer)
+            self._submit(prepared.encodings, responder, prepared.answer, request.trace)
         else:
             responder.send(prepared.answer([]), final=True)
 

@@ -28,6 +28,7 @@ from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.request import Request
 from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.tracing.trace import Trace
 
 from . import request as requests
 from .options import Options
@@ -84,17 +85,14 @@ class Reception(WorkReception):
                 f"got {taken.num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
                 "(max_input_mib)"
             )
-        read = partial(self._read, taken, responder)
+        read = partial(self._read, taken, responder, request.trace)
         self._files.run(Reading(responder, call=request.call), taken.num_bytes, read)
 
-    def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
+    def _read(self, taken: Taken, responder: Responder, trace: Trace | None) -> Callable[[], None]:
         self._thread.check_running()  # skip decoding what won't be computed
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
-        return partial(self._begin, rows, responder)
-
-    def _begin(self, rows: list[list[Query]], responder: Responder) -> None:
         inputs = [given for row in rows for query in row for given in query.inputs]
-        self._submit(inputs, responder, partial(self._answer, rows))
+        return partial(self._submit, inputs, responder, partial(self._answer, rows), trace)
 
     def _answer(self, rows: list[list[Query]], results: list[Any]) -> Mapping[str, Array]:
         left = iter(results)

@@ -24,8 +24,8 @@ _TRITON_LINE = re.compile(
 )
 _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
 _PROGRESS_EVERY_S = 10.0
-# Several lines for every batch of traces that the collector does not take.
-_NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
+# Several lines, of Triton and of each model, for every batch of traces that no collector takes.
+_NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]|export(ing)? spans batch|dropping Span")
 _NOW_AND_THEN = {_PROGRESS_BAR: _PROGRESS_EVERY_S, _NO_COLLECTOR: 60.0}
 _NUM_TAIL_LINES = 20
 # Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.

@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hf_triton.tracing.triton import start_tracer
+
+from .. import log
 from ..errors import LoadError
 from ..hooking.hook_runner import Functions, HookFile, HookRunner
 from ..link.listener import EngineListener
@@ -21,6 +25,7 @@ from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher
 from ..request.declared_tensor import declared_tensors
 from ..request.request import Request
+from ..request.responder import EndingResponder, attempt
 from ..request.response_cache import ResponseCache
 from ..routing.router import Router
 from ..weights.served_model import ServedModel
@@ -63,6 +68,8 @@ class Intake:
         self.router = Router(served, self._inputs)
         self._collectors.append(self.router.families)
         self._served, self._args, self._pb_utils = served, args, pb_utils
+        self._tracer = start_tracer(served.public_name, served.task, log.warn)
+        self._steps.append(self._follow)
         self._publishers: list[MetricsPublisher] = []
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
@@ -78,6 +85,15 @@ class Intake:
         path = Path(code.co_filename) if code else path
         name = served.hooks or path.name
         return HookFile(path, name, self._observations, methods)
+
+    def _follow(self, request: Request, pass_on: Callable[[Request], None]) -> None:
+        """Sends the spans of a traced request when it is answered."""
+        if self._tracer is None or request.trace is None:
+            pass_on(request)
+            return
+        ended = partial(self._tracer.send, request.trace, is_chat="messages" in request.inputs)
+        responder = EndingResponder(request.responder, ended)
+        attempt(responder, pass_on, replace(request, responder=responder))
 
     def open(self, take: Callable[[Request], None], *families: Collector) -> None:
         """After the weights are loaded: ``take`` gets what the hooks made of each request, now or
@@ -130,3 +146,5 @@ class Intake:
             self.listener.close()
         for publisher in self._publishers:
             publisher.close()
+        if self._tracer:
+            self._tracer.close()

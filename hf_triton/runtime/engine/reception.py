@@ -26,6 +26,7 @@ from hf_triton.runtime.request.responder import (
     attempt,
     attempt_on,
 )
+from hf_triton.tracing.trace import Trace
 
 
 class PooledReception(ABC):
@@ -122,6 +123,7 @@ class WorkReception(PooledReception):
         items: Sequence[Any],
         responder: Responder,
         answer: Callable[[list[Any]], Mapping[str, Array]],
+        trace: Trace | None,
     ) -> None:
         """Has the items computed, and sends what ``answer`` makes of their results."""
 
@@ -136,4 +138,5 @@ class WorkReception(PooledReception):
             else:
                 attempt_on(self._answers, responder, partial(send, results))
 
-        self._thread.submit([Work(items, done, responder.is_cancelled, responder.request_id)])
+        of_request = responder.is_cancelled, responder.request_id, trace
+        self._thread.submit([Work(items, done, *of_request)])

@@ -16,6 +16,7 @@ from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import CancelledError, RequestError, RuntimeModelError, place
 from hf_triton.runtime.metrics.work_metrics import WorkMetrics
 from hf_triton.runtime.request.cancellation import has_left
+from hf_triton.tracing.trace import Trace
 
 _ASK_EVERY_S = 1.0  # whether a caller has left
 
@@ -30,8 +31,10 @@ class Work:
     done: Callable[[list[Any] | Exception], None]
     is_cancelled: Callable[[], bool]
     request_id: str = ""
+    trace: Trace | None = None
     submitted_s: float = field(default_factory=time.monotonic)
-    asked_s: float = 0.0  # when its caller was last asked for; 0 before its first step
+    started_s: float | None = None  # its first step
+    asked_s: float = 0.0  # when its caller was last asked for
     results: list[Any] = field(default_factory=list)
 
 
@@ -100,6 +103,8 @@ class WorkEngine(ABC):
     def end(self, items: Iterable[Work], error: Exception | None = None) -> None:
         """Calls ``done`` of each work that has no answer yet, with its results or the error."""
         for work in self.thread.release(items):
+            if work.trace:
+                work.trace.stages(queue=work.submitted_s, compute=work.started_s)
             try:
                 work.done(work.results if error is None else error)
             except Exception as failure:
@@ -139,7 +144,8 @@ class WorkEngine(ABC):
         """False where the caller has left, which then is answered."""
         now_s = time.monotonic()
         waited_s = now_s - work.submitted_s
-        if not work.asked_s:
+        if work.started_s is None:
+            work.started_s = now_s
             self.metrics.queue_s.observe(waited_s)
         if now_s - work.asked_s > _ASK_EVERY_S:
             work.asked_s = now_s

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_triton.hooks import HookRequest, HookResponse, HookTensors
+from hf_triton.tracing.trace import timed
 
 from .. import log
 from ..errors import HookError, LoadError, OverloadedError, RuntimeModelError, reason
@@ -180,7 +181,7 @@ class HookedRequest:
     def preprocess(self, pass_on: PassOn) -> None:
         """Passes the request on, unless it has been answered while it waited."""
         if not self.has_failed:
-            self._runner.file.run("preprocess", self._request, request_id=self.request_id)
+            self._run("preprocess", self._request)
         if not self.has_failed:
             self.pass_on(pass_on)
 
@@ -215,9 +216,13 @@ class HookedRequest:
         if self.has_failed:
             return
         response = HookResponse(outputs, self._runner.outputs, self._request, is_final=final)
-        self._runner.file.run("postprocess", response, request_id=self.request_id)
+        self._run("postprocess", response)
         if not self.has_failed:
             self._inner.send(dict(response), final=final)
+
+    def _run(self, function: str, subject: HookTensors) -> None:
+        with timed(self._arrived.trace, function):
+            self._runner.file.run(function, subject, request_id=self.request_id)
 
 
 class HookThreads:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hf_triton.tracing.trace import timed
+
 from ..errors import RequestError
 from ..request.file_threads import DECODING_S, current_reading
 from ..sandbox.pool import Sandbox, SandboxEndedError, SandboxError
@@ -124,7 +126,7 @@ def _decoded(
     reading, began_s = current_reading(), time.monotonic()
     max_bytes = LEAST_BYTES + most_bytes
     try:
-        with _named(field):
+        with _named(field), timed(reading.call and reading.call.trace, "media"):
             return sandbox_of(decode).call(
                 *(decode, asked, file),
                 time_limit_s=max(_LEAST_S, reading.seconds_left),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from hf_triton.tracing.trace import Trace
+from hf_triton.tracing.triton import traceparent_of
+
 from .request_parameters import CALL, Call, call_in, read_parameters
 from .responder import Array, Responder, TritonResponder, attempt
 
@@ -32,8 +35,12 @@ class Request:
         cls, inputs: Mapping[str, Array], parameters: str, responder: Responder, **more: Any
     ) -> Request:
         """``parameters`` are a JSON object, or empty; ``more`` are other fields."""
-        values, call = read_parameters(parameters), call_in(parameters)
-        return cls(inputs, values, responder, call=call, **more)
+        call = call_in(parameters, more.pop("traceparent", ""))
+        return cls(inputs, read_parameters(parameters), responder, call=call, **more)
+
+    @property
+    def trace(self) -> Trace | None:
+        return self.call and self.call.trace
 
     def written_parameters(self) -> str:
         """The request's parameters as JSON, from which ``read`` reads them."""
@@ -60,6 +67,7 @@ def take_each(
         # Copies: Triton frees its tensors after ``execute``.
         inputs = {one.name(): one.as_numpy().copy() for one in request.inputs()}
         more = {"outputs": request.requested_output_names(), "may_stream": may_stream}
+        more |= {"traceparent": traceparent_of(request)}
         take(Request.read(inputs, request.parameters(), responder, **more))
 
     for request in requests:

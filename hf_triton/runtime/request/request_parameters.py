@@ -19,6 +19,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from hf_triton.tracing.trace import Trace
+from hf_triton.tracing.triton import TRACEPARENT
+
 from ..errors import RequestError
 
 # A client asks Triton for an empty last response, of which Triton tells a model nothing: the proxy
@@ -39,13 +42,14 @@ _MOST = 999_999_999
 # A caller that sends one can only end that request. Quotes within a value are escaped.
 _NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
 _VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
-_CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')
+_CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})(?:\+({TRACEPARENT}))?"')
 
 
 class Call(NamedTuple):
     """A request that a port has passed on. ``text`` is the parameter's value; the ``left_file`` is
     there once the caller has left, and a stream has a ``journal``. Of one that is sent again,
-    ``num_responses`` are what its caller has, and ``waited_ms`` is how long it has waited.
+    ``num_responses`` are what its caller has, and ``waited_ms`` is how long it has waited. A traced
+    one has a ``trace``.
     """
 
     text: str
@@ -53,13 +57,16 @@ class Call(NamedTuple):
     num_responses: int = 0
     waited_ms: int = 0
     journal: str = ""
+    trace: Trace | None = None
 
     def tell_use(self, **numbers: float) -> None:
         """Tells the port what the request has used, by the names of USES; before the last response,
         after which the port forgets the call.
         """
+        if self.trace:
+            self.trace.use(**numbers)
         if (pipe := _pipe(os.environ.get(USES_VARIABLE, ""))) is not None:
-            told = (self.text.partition("-")[0], *(str(numbers.get(one, 0)) for one in USES))
+            told = (self.text[:32], *(str(numbers.get(one, 0)) for one in USES))
             with contextlib.suppress(OSError):  # it is full: the port hangs
                 os.write(pipe, f"{' '.join(told)}\n".encode())
 
@@ -72,15 +79,20 @@ def _pipe(path: str) -> int | None:
     return None
 
 
-def call_in(parameters: str) -> Call | None:
-    """The call in these parameters, a JSON object; None where no port passed the request on."""
+def call_in(parameters: str, traceparent: str = "") -> Call | None:
+    """The call in these parameters, a JSON object; None where no port passed the request on. With a
+    ``traceparent``, there or of Triton, it is traced.
+    """
     found = _CALL.search(parameters) if CALL in parameters else None
     prefix = os.environ.get(VARIABLE) if found else None
     if not (found and prefix):
         return None
-    text, name, num_responses, waited_ms, journal = found.groups("")
+    text, name, num_responses, waited_ms, journal, passed_on = found.groups("")
     journal = journal and journal_file(prefix, journal)
-    return Call(text, f"{prefix}{name}", int(num_responses or 0), int(waited_ms or 0), journal)
+    call = Call(text, f"{prefix}{name}", int(num_responses or 0), int(waited_ms or 0), journal)
+    if traceparent := traceparent or passed_on:
+        return call._replace(text=f"{text}+{traceparent}", trace=Trace(traceparent))
+    return call
 
 
 def call_text(name: str, num_responses: int, waited_s: float, journal: str) -> str:

@@ -69,16 +69,17 @@ class EngineMetrics:
         self.time_per_output_token_s = Histogram(SECONDS)
         self.queue_time_s = Histogram(SECONDS)
 
-    def computed(self, num_sequences: int, started: Iterable[Sequence]) -> None:
-        """A step gave ``num_sequences`` a token and began with the prompts of ``started``."""
+    def computed(self, num_sequences: int, started: Iterable[Sequence], begun_s: float) -> None:
+        """A step from ``begun_s`` on gave so many a token, and began the prompts of ``started``."""
         self.num_generated_tokens += num_sequences
         if num_sequences:  # else the number of steps tells how much of a prompt was not computed
             self.batch_size.observe(num_sequences)
         for sequence in started:
-            self.began(sequence, time.monotonic() - sequence.submitted_s)
+            self.began(sequence, begun_s - sequence.submitted_s)
 
     def began(self, sequence: Sequence, queue_time_s: float) -> None:
         """A sequence's prompt is computed for the first time."""
+        sequence.started_s = sequence.submitted_s + queue_time_s
         self.num_prompt_tokens += sequence.num_sent_tokens
         if sequence.lora_name is not None:
             self.adapters[sequence.lora_name] += 1

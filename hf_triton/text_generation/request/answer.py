@@ -174,6 +174,8 @@ class Answer(OneAnswer):
                 prompt_tokens=sum(len(one.prompt_token_ids) for one in firsts),
                 generated_tokens=sum(len(one.token_ids) for one in self.sequences),
             )
+            if self._call.trace:
+                self._call.trace.generated(self.sequences)
         return closes
 
     def _outputs(self) -> dict[str, npt.NDArray[Any]]:

@@ -154,6 +154,7 @@ class Sequence:
     ended_by_token: bool = False
     error: Exception | None = None
     submitted_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None  # its first step
     first_token_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ LIBRARY = ROOT / "hf_triton"
 # From the ground up: a folder imports nothing of a later row. The longest name counts.
 FLOORS = (
     ("hf_triton/version", "hf_triton/python_env"),
+    ("hf_triton/tracing",),
     ("hf_triton/runtime",),
     ("hf_triton/text_generation/options",),
     ("hf_triton/text_generation/structured",),

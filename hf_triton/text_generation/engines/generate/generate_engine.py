@@ -14,6 +14,7 @@ context; unfinished sequences go on in a later batch, their tokens computed agai
 from __future__ import annotations
 
 import copy
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -107,6 +108,7 @@ class GenerateEngine(Engine):
     def _step(self) -> None:
         """Computes one whole batch; each sequence is answered as soon as it is finished."""
         self._batch, self._num_steps = self._next_batch(), 0
+        self._begun_s = time.monotonic()
         self.generate_batch(self._batch)
         batch, left = self._batch, self._drain_running()
         goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
@@ -181,7 +183,7 @@ class GenerateEngine(Engine):
             self._rules.append(batch[row], token_id, sampled.logprobs.get(place))
             token_ids[row] = batch[row].last_token_id
         begun = [s for s in batch if len(s.token_ids) < 2] if is_first else []
-        self.metrics.computed(len(sequences), begun)
+        self.metrics.computed(len(sequences), begun, self._begun_s)
         if self.setup.device.type == "cpu" and not is_first:
             self.thread.cpu_threads.computes(len(batch))
         self._publish(sequences)
@@ -196,7 +198,7 @@ class GenerateEngine(Engine):
         """
         batch = self._batch
         if is_first := not self._num_steps:
-            self.metrics.computed(len(batch), batch)
+            self.metrics.computed(len(batch), batch, self._begun_s)
         self._end_token()
         scores = scores.unflatten(0, (len(batch), -1))
         is_nan = scores.amax(dim=-1, keepdim=True).isnan()
@@ -238,7 +240,7 @@ class GenerateEngine(Engine):
             for sequence, token_id in rows:
                 sequence.append(token_id, eos_token_ids)
             if step:
-                self.metrics.computed(len(rows), ())
+                self.metrics.computed(len(rows), (), self._begun_s)
         self._publish([sequence for sequence, _ in outputs])
 
     def _beam_config(self, params: SamplingParams) -> Any:

@@ -228,7 +228,7 @@ class InFlightEngine(Engine):
         sequence.preempt()
 
     def _step(self) -> None:
-        begun_s = time.perf_counter()
+        begun_s = time.monotonic()
         step, entry = self._scheduler.schedule(), self._plan.entry
         self.metrics.num_preemptions = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
@@ -308,7 +308,7 @@ class InFlightEngine(Engine):
         sampled = step.sampled
         late = self._late(sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
-        self.metrics.computed(len(sampled) - len(late), started)
+        self.metrics.computed(len(sampled) - len(late), started, begun_s)
         for sequence in late:
             sequence.num_computed_tokens -= 1
         if len(late) == len(sampled):
@@ -316,7 +316,7 @@ class InFlightEngine(Engine):
         found = self._sampler.sample(logits, step.rows, late)
         if not step.drafts:
             num_decodes = len(step.decodes)
-            seconds = time.perf_counter() - begun_s
+            seconds = time.monotonic() - begun_s
             self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
         runs = accepted_rows(step.rows, found.token_ids, step.drafts)
         for sequence in late:

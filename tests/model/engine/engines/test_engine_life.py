@@ -270,6 +270,21 @@ def test_nothing_is_left_of_an_engine_that_was_stopped(make: Callable[..., Engin
         answers.wait(1)
 
 
+@ours
+def test_time_in_the_first_step_is_no_time_in_the_queue(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    with running(make()) as engine:
+        held, answers, metrics = hold(engine), Answers(), engine.metrics
+        submit(engine, answers, 0, max_tokens=3)
+        assert held.entered.wait(60)
+        clock.ahead_s = 200
+        held.opened.set()
+        answers.wait(1)
+        assert metrics.queue_time_s.sum < 200 <= metrics.time_to_first_token_s.sum
+
+
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:
     answers, metrics = Answers(), engine.metrics
     for number in range(3):
