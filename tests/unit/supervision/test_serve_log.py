@@ -83,6 +83,24 @@ def test_progress_bars_pass_now_and_then() -> None:
     assert [second for second in range(101, 126) if is_shown_at(second)] == [110, 120]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[OTLP HTTP Client] Session state: connection failed",
+        "Transient error refused encountered while exporting spans batch, retrying in 1.02s.",
+        "Failed to export spans batch code: None, reason: refused",
+        "Queue full, dropping Span.",
+    ],
+)
+def test_a_collector_that_is_away_is_told_of_once_a_minute(line: str) -> None:
+    now = [100]
+    log = LogFilter(clock=lambda: now[0])
+    shown = []
+    for now[0] in range(100, 280, 10):
+        shown += log.feed(line)
+    assert shown == [line] * 3
+
+
 def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
     log = LogFilter()
     lines = [f"line {number}" for number in range(30)] + ["| table |", HIDDEN[9]]
