@@ -40,7 +40,7 @@ class Tracer:
         parent = self._place(trace_id, int(parent_id, 16))
         own = self._place(trace_id)
         for span in trace.spans:
-            self._end(*span, self._place(trace_id), own)
+            self._end(span, self._place(trace_id), own)
         operation = "chat" if is_chat else self._operation
         attributes = {
             "gen_ai.operation.name": operation,
@@ -52,7 +52,7 @@ class Tracer:
             attributes["error.type"] = getattr(error, "status", "INTERNAL")
         status = Status(StatusCode.ERROR if error else StatusCode.UNSET)
         whole = f"{operation} {self._model}", trace.began_s, time.monotonic()
-        self._end(*whole, own, parent, attributes=attributes, status=status)
+        self._end(whole, own, parent, attributes=attributes, status=status)
 
     def close(self) -> None:
         """Sends what is left, if that takes a moment only."""
@@ -66,10 +66,11 @@ class Tracer:
         return SpanContext(int(trace_id, 16), span_id, False, _SAMPLED)
 
     def _end(
-        self, name: str, began_s: float, ended_s: float, *places: SpanContext, **more: Any
+        self, span: tuple[str, float, float], own: SpanContext, parent: SpanContext, **more: Any
     ) -> None:
         """Sends a span, with its place and its parent's."""
+        name, began_s, ended_s = span
         to_wall_s = time.time() - time.monotonic()
         start, end = (int((to_wall_s + at_s) * 1e9) for at_s in (began_s, ended_s))
         more = {"start_time": start, "end_time": end, **more}
-        self._processor.on_end(ReadableSpan(name, *places, self._resource, **more))
+        self._processor.on_end(ReadableSpan(name, own, parent, self._resource, **more))

@@ -101,7 +101,7 @@ def test_a_stage_that_did_not_begin_has_no_span(
     times: dict[str, float | None], names: list[str]
 ) -> None:
     made, trace = Sequences(), Trace(PARENT)
-    trace.generated([made.one(**times)])
+    trace.generated([made.one("stop", **times)])
     spans = made.sent(trace)
     assert [*spans] == [*names, "text_completion tiny"]
     assert all(lasted_s(span) >= 0 for span in spans.values())
@@ -132,7 +132,7 @@ def test_a_long_stream_does_not_have_a_span_for_each_of_its_hooks() -> None:
 def test_a_front_passes_the_trace_on_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/dev/shm/left_")
     arrived = call_in(json.dumps({CALL: "0" * 32}), PARENT)
-    written = Request({}, {}, SimpleNamespace(), call=arrived).written_parameters()  # type: ignore[arg-type]
+    written = Request({}, {}, SimpleNamespace(), call=arrived).written_parameters()
     call = call_in(written)
     assert call
     assert call.trace
