@@ -150,8 +150,16 @@ class TestServer:
     @pytest.fixture(autouse=True)
     def server(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         flags = [f"opentelemetry,url={URL}", "opentelemetry,resource=service.name=tests"]
-        command = [sys.executable, "-c", "input()", *(f"--trace-config={one}" for one in flags)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        command = [
+            sys.executable,
+            "-c",
+            "print(); input()",
+            *(f"--trace-config={one}" for one in flags),
+        ]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+            assert process.stdout
+            process.stdout.readline()  # its command line is there by now
             monkeypatch.setattr(os, "getppid", lambda: process.pid)
             triton.collector.cache_clear()
             yield
