@@ -20,7 +20,7 @@ import psutil
 from generator.errors import PerfError
 from generator.repository.writing import locked
 from hf_triton.runtime.devices.device import num_cores
-from perf.report.schema import REPORT_FILE, Run, read_results, write_run
+from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
@@ -111,7 +111,7 @@ def continued_or_new(folder: Path, run: Run) -> Run:
         write_run(folder, run)
         return run
     try:
-        before = read_results(folder).run
+        before = read_run(folder)
     except PerfError as error:
         raise PerfError(f"{error}; {otherwise}") from None
     had, asked = dict(before.scenario), json.loads(json.dumps(run.scenario))

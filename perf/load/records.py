@@ -43,10 +43,6 @@ class Policy:
         return num_sent >= self.min_requests and elapsed_s >= self.min_s
 
 
-def between_chunks(record: Record) -> Sequence[float]:
-    return [later - sooner for sooner, later in pairwise(record.chunk_s)]
-
-
 def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], float]:
     """The records that end while all callers are busy, and the seconds of that time; all of a run
     that is too short for that.
@@ -62,13 +58,7 @@ def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], floa
     return inside, end_s - start_s
 
 
-def measurement_of(
-    records: Sequence[Record],
-    load: Load,
-    repeat: int,
-    started: str,
-    command: str = "",
-) -> Measurement:
+def measurement_of(records: Sequence[Record], load: Load, repeat: int, started: str) -> Measurement:
     """Failures count even outside the counted time. Tokens are the requested ones, if known."""
     inside, seconds = counted(records, load.concurrency or 1)
     problems = [record.problem for record in records if record.problem is not None]
@@ -78,7 +68,6 @@ def measurement_of(
         started=started,
         num_errors=len(problems),
         first_error=problems[0] if problems else None,
-        command=command,
         **figures([record for record in inside if record.problem is None], seconds),
     )
 
@@ -94,7 +83,7 @@ def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
         "latency": percentiles([record.done_s - record.sent_s for record in good]),
         "time_to_first_token": percentiles(first),
         "inter_token_latency": percentiles(
-            [one for record in good for one in between_chunks(record)]
+            [end - start for record in good for start, end in pairwise(record.chunk_s)]
         ),
     }
 

@@ -12,7 +12,7 @@ from generator.errors import PerfError
 from perf.report import markdown
 from perf.report.noise import CONFIDENCE, Difference, difference, together
 from perf.report.points import Metric, Point, dimensions, judged_metrics, load_words, points, shown
-from perf.report.schema import Results, Run
+from perf.report.schema import Run
 
 _RARE = ("load_average",)  # fields of the hardware that differ in every run
 NOT_JUDGED = (
@@ -85,7 +85,7 @@ class Comparison:
         return any(pair.is_judged for pair in self.pairs)
 
 
-def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
+def compare(a: Run, b: Run, ignored: Sequence[str] = ()) -> Comparison:
     """Matches loads that are equal in all but the ``ignored`` dimensions. Raises PerfError."""
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
     metrics = judged_metrics([*a.measurements, *b.measurements])
@@ -96,7 +96,7 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
             f"no load is in both runs; A's first is {firsts[0]!r}, B's first is {firsts[1]!r}. "
             "--ignore target,endpoint or another name matches loads that differ in it"
         )
-    warnings = [f"not the same: {line}" for line in _differing(a.run, b.run)]
+    warnings = [f"not the same: {line}" for line in _differing(a, b)]
     for name, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
         only = [load_words(point.load) for key, point in own.items() if key not in other]
         warnings += [f"only in {name}: {words}" for words in only]
@@ -109,7 +109,7 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
         of_each = [x.difference for pair in pairs for x in pair.compared if x.metric == metric]
         if len(of_each) > 1 and (of_all := together(of_each)):
             overall.append(Compared(metric, of_all))
-    return Comparison(a.run, b.run, pairs, overall, warnings)
+    return Comparison(a, b, pairs, overall, warnings)
 
 
 def failures(found: Comparison, bound: float) -> list[str]:
@@ -146,11 +146,9 @@ def to_markdown(found: Comparison) -> str:
     return "\n".join([*lines, "", RULE if found.is_judged else NOT_JUDGED]) + "\n"
 
 
-def _by_identity(
-    results: Results, ignored: Sequence[str], name: str
-) -> dict[frozenset[Any], Point]:
+def _by_identity(run: Run, ignored: Sequence[str], name: str) -> dict[frozenset[Any], Point]:
     found: dict[frozenset[Any], Point] = {}
-    for point in points(results.measurements):
+    for point in points(run.measurements):
         key = frozenset(item for item in dimensions(point.load).items() if item[0] not in ignored)
         if key in found:
             words = f"{load_words(found[key].load)!r} and {load_words(point.load)!r}"

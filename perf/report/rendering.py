@@ -34,7 +34,7 @@ from perf.report.points import (
     word,
     words_for,
 )
-from perf.report.schema import Results, Run, read_results, write_text
+from perf.report.schema import Run, read_run, write_text
 
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
 _NAMES = ("target", "endpoint", "concurrency", "request_rate")
@@ -53,25 +53,25 @@ _STYLE: dict[Any, Any] = {
 
 def write_renderings(folder: Path) -> None:
     """Writes each rendering of a run whole or not at all. Raises PerfError (not a run), OSError."""
-    results = read_results(folder)
-    write_text(folder / MARKDOWN_FILE, to_markdown(results))
-    write_text(folder / PAGE_FILE, to_html(results))
+    run = read_run(folder)
+    write_text(folder / MARKDOWN_FILE, to_markdown(run))
+    write_text(folder / PAGE_FILE, to_html(run))
 
 
-def to_markdown(results: Results) -> str:
-    found = points(results.measurements)
-    lines = [f"# {markdown.escaped(results.run.name)}", ""]
+def to_markdown(run: Run) -> str:
+    found = points(run.measurements)
+    lines = [f"# {markdown.escaped(run.name)}", ""]
     lines += [*(f"- {markdown.escaped(each)}" for each in best(found)), ""]
     if found:
         of_all = table(found)
         lines += [*of_all.markdown(), "", markdown.escaped(of_all.everywhere), ""]
-    for name, text in (*_errors(found), *facts(results.run)):
+    for name, text in (*_errors(found), *facts(run)):
         lines.append(f"- {name}: {markdown.escaped(text[:1000])}")
     return "\n".join(lines) + "\n"
 
 
-def to_html(results: Results) -> str:
-    found = points(results.measurements)
+def to_html(run: Run) -> str:
+    found = points(run.measurements)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -81,12 +81,12 @@ def to_html(results: Results) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template("page.html.j2").render(
-        title=results.run.name,
+        title=run.name,
         best=list(best(found)),
         problems=list(_errors(found)),
         plot=plot(found),
         table=table(found) if found else None,
-        facts=list(facts(results.run)),
+        facts=list(facts(run)),
     )
 
 

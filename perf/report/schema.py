@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +98,11 @@ class Run:
     scenario: Mapping[str, Any] = field(default_factory=dict)  # as given, with defaults filled in
     notes: Sequence[str] = ()
     schema_version: int = SCHEMA_VERSION
+    measurements: Sequence[Measurement] = ()
 
     @property
     def name(self) -> str:
         return self.title or f"{self.kind} of {self.created}"
-
-
-@dataclass(frozen=True)
-class Results:
-    run: Run
-    measurements: Sequence[Measurement] = ()
 
 
 @dataclass(frozen=True)
@@ -117,31 +112,25 @@ class _Version:
     schema_version: int
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """The fields of report.json beside those of a Run."""
-
-    measurements: list[Measurement] = field(default_factory=list)
-
-
 def write_run(folder: Path, run: Run) -> None:
+    """Keeps the measurements that the folder has."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, Results(run, read_measurements(folder)))
+    _write(folder, replace(run, measurements=read_measurements(folder)))
 
 
 def append(folder: Path, measurement: Measurement) -> None:
     """Adds a measurement to the run, replacing an earlier one of the same repeat."""
-    before, load, repeat = read_results(folder), measurement.load, measurement.repeat
+    before, load, repeat = read_run(folder), measurement.load, measurement.repeat
     kept = [each for each in before.measurements if (each.load, each.repeat) != (load, repeat)]
-    _write(folder, Results(before.run, [*kept, measurement]))
+    _write(folder, replace(before, measurements=[*kept, measurement]))
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
     """Reads the measurements; an empty list where there is no run. Raises PerfError."""
-    return [*read_results(folder).measurements] if (folder / REPORT_FILE).exists() else []
+    return [*read_run(folder).measurements] if (folder / REPORT_FILE).exists() else []
 
 
-def read_results(path: Path) -> Results:
+def read_run(path: Path) -> Run:
     """Reads a run from its folder or its report.json; keys of later versions are left out. Raises
     PerfError with the place and the fault.
     """
@@ -152,8 +141,7 @@ def read_results(path: Path) -> Results:
         if version > SCHEMA_VERSION:
             expected = f"expected at most {SCHEMA_VERSION}; a newer hf-triton wrote it"
             raise PerfError(f"{file}: schema_version: got {version}, {expected}")
-        run = msgspec.json.decode(data, type=Run)
-        return Results(run, msgspec.json.decode(data, type=_Measured).measurements)
+        return msgspec.json.decode(data, type=Run)
     except FileNotFoundError:
         expected = f"expected a folder with {REPORT_FILE}, as `hf-triton perf sweep` makes"
         raise PerfError(f"{file}: not found; {expected}") from None
@@ -163,10 +151,8 @@ def read_results(path: Path) -> Results:
         raise PerfError(f"{file}: not a run: {error}") from None
 
 
-def _write(folder: Path, results: Results) -> None:
-    lines = [asdict(each) for each in results.measurements]
-    document = {**asdict(results.run), "measurements": lines}
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+def _write(folder: Path, run: Run) -> None:
+    text = json.dumps(asdict(run), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(folder / REPORT_FILE, mask_tokens(text) + "\n")
 
 

@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the comparison; returns 1 where --fail-above is exceeded. Raises PerfError."""
     from hf_triton.tritonserver.log import say
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
-    from perf.report.schema import read_results
+    from perf.report.schema import read_run
 
-    found = compare(read_results(args.a), read_results(args.b), args.ignore)
+    found = compare(read_run(args.a), read_run(args.b), args.ignore)
     print(to_markdown(found), end="")
     if args.fail_above is None:
         return EXIT_OK

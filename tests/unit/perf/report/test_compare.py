@@ -15,7 +15,7 @@ from hf_triton.cli import main as cli
 from perf.report import schema
 from perf.report.compare import compare, failures, to_markdown
 from perf.report.noise import difference
-from perf.report.schema import Load, Measurement, Percentiles, Results, Run, read_results
+from perf.report.schema import Load, Measurement, Percentiles, Run, read_run
 from tests.unit.perf.report import example_runs
 
 
@@ -61,21 +61,21 @@ def test_what_is_no_run_is_refused(tmp_path: Path, text: str, said: str) -> None
     (tmp_path / schema.REPORT_FILE).write_text(text)
     for path in (tmp_path, tmp_path / schema.REPORT_FILE):
         with pytest.raises(PerfError, match=r"report\.json: ") as caught:
-            read_results(path)
+            read_run(path)
         assert said in str(caught.value)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(PerfError, match=r"not found; expected a folder with report\.json"):
-            read_results(path)
+            read_run(path)
 
 
 RUN = example_runs.RUN
 
 
-def results(slower: float = 1.0, seed: int = 0, run: Run = RUN, **more: Any) -> Results:
-    return Results(run, list(sweep(slower=slower, seed=seed, **more)))
+def results(slower: float = 1.0, seed: int = 0, run: Run = RUN, **more: Any) -> Run:
+    return replace(run, measurements=list(sweep(slower=slower, seed=seed, **more)))
 
 
 def sweep(models: Sequence[str] = ("demo",), **more: Any) -> Iterator[Measurement]:

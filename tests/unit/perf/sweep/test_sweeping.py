@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError, RepositoryError
-from perf.report.schema import read_measurements, read_results
+from perf.report.schema import read_measurements, read_run
 from perf.run_folder import locked_folder
 from perf.sweep import analyzer as analyzers
 from perf.sweep import measuring, sweeping
@@ -38,7 +38,7 @@ def test_every_load_becomes_a_measurement(options: MakeOptions) -> None:
     assert found[0].latency.p99_ms == 200
     assert found[0].load.prompt_tokens == "4 words"
     assert "cpu_share" in found[0].machine
-    run = read_results(given.folder).run
+    run = read_run(given.folder)
     assert (run.kind, run.versions["perf_analyzer"]) == ("sweep", "2.51.0")
     assert (given.folder / "run.html").is_file()
 
