@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.metrics import Sample, parse_metrics
 from hf_triton.tritonserver.triton_texts import one_line
 
 # As many as Triton loads at once by default (--model-load-thread-count).
@@ -96,14 +97,14 @@ class ServerApi:
         status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
         return _parsed(body) if status == 200 else None
 
-    def metrics(self) -> str:
-        """The text of its /metrics; empty where it has none, or none at that port."""
+    def metrics(self) -> list[Sample]:
+        """Its /metrics; empty where it has none, or none at that port."""
         listen = self.listen
         at = listen.metrics_port, listen.metrics_socket
         with contextlib.suppress(OSError, UnicodeDecodeError):
             status, body = self._call("GET", "/metrics", _METRICS_TIMEOUT_S, at)
-            return body.decode() if status == 200 else ""
-        return ""
+            return parse_metrics(body.decode()) if status == 200 else []
+        return []
 
     def _control(self, name: str, action: str) -> str | None:
         path = f"/v2/repository/models/{_quoted(name)}/{action}"

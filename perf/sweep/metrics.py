@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
-_METRIC_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from hf_triton.tritonserver.metrics import Sample
+
 _OURS, _TRITONS = "hf_triton_", "nv_inference_"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One line of ``/metrics``."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-def parse_metrics(text: str) -> list[Sample]:
-    found = []
-    for line in text.splitlines():
-        if (match := _METRIC_LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
-            labels = dict(_LABEL.findall(match[2] or ""))
-            with contextlib.suppress(ValueError):
-                found.append(Sample(match[1], labels, float(match[3])))
-    return found
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from generator.python_modules import run_module
 from generator.render.model_config import from_dict
 from generator.spec.triton_models import triton_models
 from hf_triton.serving.apply.target import running_target
+from hf_triton.tritonserver.metrics import Sample, parse_metrics
 from hf_triton.tritonserver.state_file import running_servers
 from perf.processes import free_listen, our_environment, running
-from perf.sweep.metrics import Sample, parse_metrics
 from perf.sweep.scenario import Addresses
 
 TIMEOUT_S = 5.0

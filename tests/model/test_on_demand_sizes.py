@@ -19,6 +19,7 @@ from hf_triton.runtime.request.request_parameters import VARIABLE
 from hf_triton.serving.supervision.on_demand import sizes
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.text_generation.memory.cache_budget import budgets_file, within_budget
+from hf_triton.tritonserver.metrics import parse_metrics
 from hf_triton.tritonserver.stubs import Stub
 from tests.support.triton import DEMO_MODEL
 
@@ -57,7 +58,8 @@ def make(
             (repository / folder / "config.pbtxt").write_text(text)
     (repository / "m_stream/1/model.json").write_text(VALUES)
     folders = ["m_stream", "m"]
-    return Sizes(repository, settings, lambda _name: folders, lambda: stubs, lambda: PUBLISHED)
+    published = parse_metrics(PUBLISHED)
+    return Sizes(repository, settings, lambda _name: folders, lambda: stubs, lambda: published)
 
 
 def weights() -> int:
@@ -147,7 +149,7 @@ def test_text_models_share_what_the_weights_leave_of_a_gpu(
 
     def budgets(memory_gib: float) -> dict[str, dict[str, float]]:
         settings = OnDemand(memory_gib=memory_gib)
-        return Sizes(tmp_path, settings, lambda name: [name], tuple, str).cache_budgets(sizes_of)
+        return Sizes(tmp_path, settings, lambda name: [name], tuple, list).cache_budgets(sizes_of)
 
     assert budgets(12) == {
         "small": {"cuda:0": 2 * GIB},

@@ -7,11 +7,9 @@ only.
 
 from __future__ import annotations
 
-import functools
 import json
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +17,10 @@ from generator.render import model_config
 from generator.render.memory import CPU, folder_bytes, weight_bytes
 from hf_triton.serving.apply.planning import ApplyPlan, FolderChange, GroupChange, content_of
 from hf_triton.text_generation.options import FREE_SHARE
+from hf_triton.tritonserver.metrics import Sample
 
 _GIB = 2**30
 _WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")
-_SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,9 @@ class RunningCopy:
     num_instances: int
 
 
-def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
+def with_shortages(plan: ApplyPlan, metrics: Sequence[Sample]) -> ApplyPlan:
     """Adds to the plan the models that can't be loaded beside their running copies, and those
-    that can while no other is loaded. ``metrics`` is the text of the server's /metrics.
+    that can while no other is loaded. ``metrics`` are the server's.
     """
     shortages: dict[str, str] = {}
     one_by_one: set[str] = set()
@@ -64,7 +61,9 @@ def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
     return replace(plan, shortages=shortages, one_by_one=frozenset(one_by_one))
 
 
-def _of_group(group: GroupChange, metrics: str) -> tuple[dict[str, float], dict[str, float]]:
+def _of_group(
+    group: GroupChange, metrics: Sequence[Sample]
+) -> tuple[dict[str, float], dict[str, float]]:
     """The bytes that a second copy needs, and those that are free, by device."""
     needed: Counter[str] = Counter()
     free: dict[str, float] = {}
@@ -119,14 +118,8 @@ def _values(folder: FolderChange, *, old: bool) -> dict[str, Any]:
     return {**values, "options": values.get("options") or {}}
 
 
-@functools.lru_cache(maxsize=1)
-def _samples(metrics: str) -> list[tuple[str, dict[str, str], float]]:
-    found = _SAMPLE.findall(metrics)
-    return [(name, dict(_LABEL.findall(labels)), float(value)) for name, labels, value in found]
-
-
 def running_copy(
-    metrics: str, names: Collection[str], version: int | None = None
+    metrics: Sequence[Sample], names: Collection[str], version: int | None = None
 ) -> RunningCopy | None:
     """The copy that instances of models of these names publish, of one version or of all, or None
     where they publish nothing of their memory.
@@ -135,7 +128,7 @@ def running_copy(
     free: dict[str, float] = {}
     cache = 0.0
     instances = set()
-    for name, labels, value in _samples(metrics):
+    for name, labels, value in metrics:
         is_wanted = version is None or labels.get("version") == str(version)
         if not is_wanted or labels.get("model") not in names:
             continue

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import Listen, listening_socket
+from hf_triton.tritonserver.metrics import Sample
 
 Phase = Literal["starting", "serving", "restarting", "stopping"]
 
@@ -64,10 +65,6 @@ METRICS = {
     "hf_triton_server_up": ("gauge", "1 if tritonserver runs and answers."),
     "hf_triton_server_restarts_total": ("counter", "Times tritonserver was restarted."),
 }
-
-
-Sample = tuple[str, Mapping[str, str], float]
-"""A metric, its labels and its value."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +142,12 @@ class Health:
     def _samples(self) -> Iterator[Sample]:
         for name, model in self.models.items():
             labels, is_up = {"model": name}, not model.reason and self._is_server_up
-            yield "hf_triton_model_up", labels, int(is_up)
-            yield "hf_triton_model_deaths_total", labels, model.num_deaths
-            yield "hf_triton_model_restarts_total", labels, model.num_restarts
-            yield "hf_triton_model_given_up", labels, int(model.is_given_up)
-        yield "hf_triton_server_up", {}, int(self._is_server_up)
-        yield "hf_triton_server_restarts_total", {}, self.num_server_restarts
+            yield Sample("hf_triton_model_up", labels, int(is_up))
+            yield Sample("hf_triton_model_deaths_total", labels, model.num_deaths)
+            yield Sample("hf_triton_model_restarts_total", labels, model.num_restarts)
+            yield Sample("hf_triton_model_given_up", labels, int(model.is_given_up))
+        yield Sample("hf_triton_server_up", {}, int(self._is_server_up))
+        yield Sample("hf_triton_server_restarts_total", {}, self.num_server_restarts)
 
 
 def _escaped(label: str) -> str:

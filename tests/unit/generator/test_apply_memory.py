@@ -20,6 +20,7 @@ from hf_triton.serving.apply.planning import (
     GroupChange,
 )
 from hf_triton.serving.apply.target import ServedFolder
+from hf_triton.tritonserver.metrics import parse_metrics
 from tests.support.apply_bench import Bench, bench
 
 GIB = 2**30
@@ -74,7 +75,7 @@ def change(
 
 def planned(metrics: str, *folders: FolderChange) -> ApplyPlan:
     groups = tuple(GroupChange((folder,)) for folder in folders)
-    return with_shortages(ApplyPlan(groups), metrics)
+    return with_shortages(ApplyPlan(groups), parse_metrics(metrics))
 
 
 def shortage(metrics: str, *folders: FolderChange) -> str | None:

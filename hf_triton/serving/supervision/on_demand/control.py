@@ -15,12 +15,13 @@ from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.retries import Demand as PortDemand
 from hf_triton.ports.retries import Model
 from hf_triton.serving.apply.model_update import locked_folders
-from hf_triton.serving.supervision.health import Health, Sample
+from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.residency import Demand, Residency, Resident
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
+from hf_triton.tritonserver.metrics import Sample
 from hf_triton.tritonserver.model_state import ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.system_calls import start_thread
@@ -104,13 +105,13 @@ class OnDemandModels:
                 ("hf_triton_model_waiting_requests", model.demand.waiting),
                 ("hf_triton_model_load_wait_seconds_total", model.waited_s),
             ):
-                yield family, own, value
+                yield Sample(family, own, value)
             for why, count in model.num_evictions.items():
-                yield "hf_triton_model_put_out_total", {**own, "reason": why}, count
+                yield Sample("hf_triton_model_put_out_total", {**own, "reason": why}, count)
             for device, size in self._sizes.of(name).items():
-                yield "hf_triton_on_demand_memory_bytes", {**own, "device": device}, size
+                yield Sample("hf_triton_on_demand_memory_bytes", {**own, "device": device}, size)
         for device, limit in self._sizes.limits().items():
-            yield "hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit
+            yield Sample("hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit)
 
     def _folders(self, name: str) -> list[str]:
         """The folders of an entry and its arms, in the order in which they are loaded."""

@@ -21,6 +21,7 @@ from generator.render.memory import CPU, folder_bytes
 from generator.render.model_data import newest_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import running_copy
+from hf_triton.tritonserver.metrics import Sample
 from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.system_calls import start_thread
 
@@ -34,7 +35,7 @@ _NVIDIA_SMI_TIMEOUT_S = 10.0
 
 class Sizes:
     """The sizes of one server's models. ``folders_of`` gives an entry's folders, ``stubs`` the
-    processes that run, ``metrics`` tritonserver's /metrics.
+    processes that run, ``metrics`` those of tritonserver.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Sizes:
         settings: OnDemand,
         folders_of: Callable[[str], Sequence[str]],
         stubs: Callable[[], Iterable[Stub]],
-        metrics: Callable[[], str],
+        metrics: Callable[[], Sequence[Sample]],
     ) -> None:
         self._repository, self._settings = repository, settings
         self._folders_of, self._stubs, self._metrics = folders_of, stubs, metrics

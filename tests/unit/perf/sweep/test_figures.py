@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
+from hf_triton.tritonserver.metrics import Sample, parse_metrics
 from perf.load.records import figures as records_figures
 from perf.sweep.measuring import ExportError, read_export
-from perf.sweep.metrics import (
-    Look,
-    Sample,
-    machine_figures,
-    parse_metrics,
-    server_figures,
-)
+from perf.sweep.metrics import Look, machine_figures, server_figures
 
 MS = 1_000_000
 Figures = Callable[..., dict[str, Any]]
