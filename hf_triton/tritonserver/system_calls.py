@@ -6,7 +6,7 @@ import contextlib
 import errno
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -31,6 +31,23 @@ def start_threads(work: Callable[[], object], most: int) -> list[threading.Threa
     if not threads:
         work()
     return threads
+
+
+@contextlib.contextmanager
+def signals_as_interrupts(*numbers: signal.Signals) -> Iterator[None]:
+    """While the block runs, these signals raise KeyboardInterrupt; SIGHUP does not where it is
+    ignored: nohup has started us.
+    """
+    before = {number: signal.getsignal(number) for number in numbers}
+    if before.get(signal.SIGHUP) is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def signal_name(number: int) -> str:

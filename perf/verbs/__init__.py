@@ -7,11 +7,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 
 from generator.errors import PerfError, UsageError
+from hf_triton.tritonserver.system_calls import signals_as_interrupts
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
@@ -52,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     if args.perf_verb in _GONE:
         raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
     try:
-        with _signals_as_interrupts():
+        # So a measurement keeps its results and ends its child processes.
+        with signals_as_interrupts(signal.SIGTERM, signal.SIGHUP):
             if args.perf_verb == "gpu":
                 return int(importlib.import_module("perf.lab.gpu").main(args.rest))
             code: int = importlib.import_module(VERBS[args.perf_verb]).run(args)
@@ -68,19 +68,3 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
         raise error
     extra = _EXTRAS.get(name, "perf")
     return f"{command} needs the Python package {name}: {pip_install(extra)}"
-
-
-@contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP (unless nohup ignores it) raise KeyboardInterrupt, so that a measurement
-    keeps its results and ends its child processes.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -27,7 +27,7 @@ from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.python_env.find_environment import LIBRARY_PATH
 from hf_triton.serving.python_env import ensure_environments, folder_of
-from hf_triton.tritonserver.system_calls import signal_name
+from hf_triton.tritonserver.system_calls import signal_name, signals_as_interrupts
 from hf_triton.version import pip_install
 
 ENGINES = ("torch", "onnxruntime", "onnxruntime-int8")
@@ -113,13 +113,15 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
     """Runs the comparison; passes an interrupt on, so that it prints partial results."""
     paths = filter(None, (str(LIBRARY_PATH), os.environ.get("PYTHONPATH")))
     own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with subprocess.Popen(
-        _command(folder.resolve(), python, spec, args),
-        env={**os.environ, **own},
-        cwd=ROOT_FOLDER,  # child processes of libraries import from there
-        start_new_session=True,  # we pass the terminal's Ctrl-C on, once
-    ) as process:
+    with (
+        signals_as_interrupts(signal.SIGTERM),
+        subprocess.Popen(
+            _command(folder.resolve(), python, spec, args),
+            env={**os.environ, **own},
+            cwd=ROOT_FOLDER,  # child processes of libraries import from there
+            start_new_session=True,  # we pass the terminal's Ctrl-C on, once
+        ) as process,
+    ):
         try:
             code = process.wait()
         except KeyboardInterrupt:
@@ -129,8 +131,6 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
             except BaseException:  # a second interrupt
                 process.kill()
                 raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
     if code < 0:
         raise ModelError(f"the comparison was ended by {signal_name(-code)} (out of memory?)")
     return code

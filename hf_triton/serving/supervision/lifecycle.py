@@ -23,6 +23,7 @@ from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.model_state import State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
+from hf_triton.tritonserver.system_calls import signals_as_interrupts
 
 _MOST_DESCRIPTORS = 1 << 20  # some programs go through all that they may have
 _ONLY_LOADS_S = 3.0
@@ -56,28 +57,22 @@ def serve(
     no process or file is left behind.
     """
     raise_limits()
-    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    if before[signal.SIGHUP] is signal.SIG_IGN:  # we were started by nohup
-        del before[signal.SIGHUP]
-    for number in before:
-        signal.signal(number, signal.default_int_handler)  # raises KeyboardInterrupt
     health = Health()
-    try:
-        with health_port(server.listen, health):
-            ports.process.begin_start()  # it imports meanwhile
-            server.start()
-            health.set_server_up(True)
-            with _state_file(server, options.config):
-                served = ServedModels(server.repository, models)
-                with contextlib.suppress(RepositoryError):  # told when the state file was written
-                    served.record()
-                supervisor = Supervisor(server, served, health, options, ports)
-                return _serve_until_stopped(supervisor, options)
-    finally:
-        ports.process.kill()
-        server.listen.remove_abandoned_requests()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with signals_as_interrupts(*_STOP_SIGNALS):
+        try:
+            with health_port(server.listen, health):
+                ports.process.begin_start()  # it imports meanwhile
+                server.start()
+                health.set_server_up(True)
+                with _state_file(server, options.config):
+                    served = ServedModels(server.repository, models)
+                    with contextlib.suppress(RepositoryError):  # told with the state file
+                        served.record()
+                    supervisor = Supervisor(server, served, health, options, ports)
+                    return _serve_until_stopped(supervisor, options)
+        finally:
+            ports.process.kill()
+            server.listen.remove_abandoned_requests()
 
 
 @contextlib.contextmanager
