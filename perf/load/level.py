@@ -21,7 +21,6 @@ import uvloop
 
 from hf_triton.ports.time_limit import timeout
 from perf.load.records import Policy, Record
-from perf.load.requests import num_words
 from perf.processes import end_with_parent
 
 LOST = "the load generator lost the server"
@@ -47,12 +46,14 @@ Arrivals = Sequence[tuple[float, bytes]]
 """An answer as received: each chunk of bytes with its time (perf_counter)."""
 
 
-def documents(status: int, arrivals: Arrivals) -> Iterator[tuple[float, dict[str, Any]]]:
+def documents(
+    status: int, arrivals: Arrivals, streams: bool
+) -> Iterator[tuple[float, dict[str, Any]]]:
     """A whole answer, or each event with the time of its last byte, as JSON. Raises AnswerError."""
     body = b"".join(data for _, data in arrivals)
     if status != 200:
         raise AnswerError(f"HTTP {status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
-    if not _is_stream(arrivals):
+    if not streams:
         yield arrivals[-1][0] if arrivals else 0.0, json.loads(body or b"{}")
         return
     waiting = b""
@@ -64,10 +65,6 @@ def documents(status: int, arrivals: Arrivals) -> Iterator[tuple[float, dict[str
                 if "error" in chunk:
                     raise AnswerError(str(chunk["error"])[:_SHOWN])
                 yield seconds, chunk
-
-
-def _is_stream(arrivals: Arrivals) -> bool:
-    return b"".join(data for _, data in arrivals[:2]).lstrip().startswith(b"data:")
 
 
 def _tensors(document: Mapping[str, Any]) -> tuple[str, int | None]:
@@ -88,26 +85,27 @@ class Route:
 
     path: str
     parse: Callable[[Mapping[str, Any]], tuple[str, int | None]]
+    streams: bool = False
 
     def read(self, sent: Sent, status: int, arrivals: Arrivals) -> tuple[int, Sequence[float]]:
         """The answer's output tokens, and when a stream's chunks came. Raises AnswerError."""
         texts, times, tokens = [], [], list[int]()
-        for seconds, document in documents(status, arrivals):
+        for seconds, document in documents(status, arrivals, self.streams):
             text, counted = self.parse(document)
             texts.append(text)
             tokens += [] if counted is None else [counted]
             if text or counted:
                 times.append(seconds)
-        for got in (num_words("".join(texts)), *([sum(tokens)] if tokens else [])):
+        for got in (len("".join(texts).split()), *([sum(tokens)] if tokens else [])):
             if sent.max_tokens and got != sent.max_tokens:
                 raise AnswerError(f"got {got} output tokens, expected {sent.max_tokens}")
         count = sum(tokens) if tokens else sent.max_tokens
-        return count, times if _is_stream(arrivals) else ()
+        return count, times if self.streams else ()
 
 
 ROUTES = {
     "infer": Route("/v2/models/{model}/infer", _tensors),
-    "stream": Route("/v2/models/{model}/generate_stream", _tensors),
+    "stream": Route("/v2/models/{model}/generate_stream", _tensors, streams=True),
     "completions": Route("/v1/completions", _completion),
 }
 

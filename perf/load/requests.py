@@ -18,10 +18,6 @@ def word(token_id: int) -> str:
     return "".join(CONSONANTS[n // 5] + VOWELS[n % 5] for n in syllables)
 
 
-def num_words(text: str) -> int:
-    return len(text.split())
-
-
 def requests(seed: int) -> Iterator[tuple[str, int]]:
     """Yields prompts, and how many tokens each asks for. Output lengths come in shuffled blocks
     that hold each once: a short run's mean is that of a long one.

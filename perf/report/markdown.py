@@ -16,14 +16,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "
 
 
 def escaped(text: object) -> str:
-    return _SPECIAL.sub(r"\\\1", _line(str(text)))
+    """Joins lines and drops control characters that a terminal would interpret."""
+    words = " ".join(str(text).split())
+    plain = (each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+    return _SPECIAL.sub(r"\\\1", "".join(plain))
 
 
 def joined(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
-
-
-def _line(text: str) -> str:
-    """Joins lines and drops control characters that a terminal would interpret."""
-    words = " ".join(text.split())
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

@@ -27,8 +27,8 @@ class Look:
 
 
 def look(metrics: Callable[[], Sequence[Sample]], pids: Sequence[int]) -> Look:
-    processes = [one for pid in pids for one in _family(pid)]
-    memory, server_s = sum(map(_memory_gib, processes)), sum(map(_cpu_seconds, processes))
+    used = [_used(one) for pid in pids for one in _family(pid)]
+    server_s, memory = (sum(each) for each in zip((0.0, 0.0), *used, strict=True))
     return Look(time.perf_counter(), server_s, memory, psutil.cpu_percent() / 100, metrics())
 
 
@@ -96,18 +96,16 @@ def _family(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
+def _used(process: psutil.Process) -> tuple[float, float]:
+    """CPU time in seconds and memory in GiB: shared pages counted once (PSS), or resident memory
+    where the system reports no PSS.
+    """
+    seconds = memory = 0.0
     with contextlib.suppress(psutil.Error):
         spent = process.cpu_times()
-        return float(spent.user + spent.system)
-    return 0.0
-
-
-def _memory_gib(process: psutil.Process) -> float:
-    """Shared pages counted once (PSS); resident memory where the system reports no PSS."""
-    with contextlib.suppress(psutil.Error):
+        seconds = float(spent.user + spent.system)
         try:
-            return float(process.memory_full_info().pss) / 2**30
+            memory = process.memory_full_info().pss / 2**30
         except (AttributeError, psutil.AccessDenied):
-            return float(process.memory_info().rss) / 2**30
-    return 0.0
+            memory = process.memory_info().rss / 2**30
+    return seconds, memory

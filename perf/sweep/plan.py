@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 
 from generator.errors import PerfError
-from perf.report.points import load_words
 from perf.report.schema import Load
 from perf.sweep.requests import (
     ConfigOf,
@@ -54,10 +53,6 @@ class Planned:
     @property
     def callers(self) -> int:
         return self.load.concurrency or 1
-
-    @property
-    def label(self) -> str:
-        return load_words(self.load)
 
 
 def plan(sweep: Sweep, server: TritonView, repository: Path, config_of: ConfigOf) -> list[Planned]:

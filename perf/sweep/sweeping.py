@@ -14,7 +14,7 @@ from pathlib import Path
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml.reading import load_unpinned
 from hf_triton.tritonserver.log import say
-from perf.report.points import judged_metrics, shown
+from perf.report.points import judged_metrics, load_words, shown
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import Measurement, Run, append, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
@@ -161,7 +161,7 @@ def _measure(
     failed, code, measurer = 0, EXIT_OK, Measurer(program, folder.resolve())
     try:
         for number, one in enumerate(missing, len(found) - len(missing) + 1):
-            say(f"load {number} of {len(found)}: {one.label}")
+            say(f"load {number} of {len(found)}: {load_words(one.load)}")
             measurement = measurer.measure(one)
             append(folder, measurement)
             failed += not measurement.num_requests

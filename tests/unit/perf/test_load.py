@@ -13,7 +13,7 @@ import pytest
 
 from perf.load.level import ROUTES, AnswerError, Arrivals, Level, LevelError, Sent, records_of
 from perf.load.records import Policy, Record, measurement_of
-from perf.load.requests import OUTPUT_LENGTHS, num_words, requests
+from perf.load.requests import OUTPUT_LENGTHS, requests
 from perf.report.schema import Load
 from tests.support.http_server import Handler, serving_http
 
@@ -65,7 +65,7 @@ def test_the_mixed_load_is_the_same_for_a_seed_and_has_all_lengths_alike() -> No
     first, again, other = (list(islice(requests(seed), 50)) for seed in (0, 0, 1))
     assert first == again != other
     assert Counter(max_tokens for _, max_tokens in first) == dict.fromkeys(OUTPUT_LENGTHS, 10)
-    assert all(8 <= num_words(prompt) <= 64 for prompt, _ in first)
+    assert all(8 <= len(prompt.split()) <= 64 for prompt, _ in first)
 
 
 Response = tuple[int, Arrivals]
