@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from generator.repository.compare import readable_errors
 from generator.repository.staging import write as write_file
@@ -44,12 +45,7 @@ class ServerState:
     @property
     def is_running(self) -> bool:
         """True if its process is there; one of another user counts."""
-        with contextlib.suppress(PermissionError):
-            try:
-                os.kill(self.pid, 0)
-            except ProcessLookupError:
-                return False
-        return True
+        return psutil.pid_exists(self.pid)
 
 
 def write_state(state: ServerState) -> None:

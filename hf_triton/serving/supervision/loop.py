@@ -335,11 +335,10 @@ class Supervisor:
             self.ports.tell_serving(self.server, self._served, num_ready)
 
     def _end_where_nothing_is_left(self) -> None:
-        entries = {name: self._states_of(name) for name in self._served.names()}
         given_up = self.health.given_up()
         if not given_up or self._loading or self._on_demand.models:
             return
-        if all(any(one.state.is_lost for one in states) for states in entries.values()):
+        if all(worst_of(self._states_of(name)).state.is_lost for name in self._served.names()):
             lost = ", ".join(sorted(given_up))
             raise ServerError(f"no model is left to serve; given up: {lost} (see above)")
 

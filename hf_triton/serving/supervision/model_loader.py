@@ -132,10 +132,7 @@ class ModelLoader:
             delay_s = self._load_once(model, since_s, ended)
             if delay_s is not None:
                 again = partial(self._load_again, model, delay_s)
-                try:
-                    start_thread(self._run, model, again, ended)
-                except OSError:
-                    self._run(model, again, ended)
+                start_threads(partial(self._run, model, again, ended), 1)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
         folder = death.folder

@@ -57,7 +57,11 @@ class Sizes:
         self._gpus: dict[str, tuple[float, float]] | None = None  # total and free bytes
 
     def of(self, name: str) -> Mapping[str, float]:
-        return self._running.get(name) or self._last(name) or self._estimate(name)
+        if name in self._running:
+            return self._running[name]
+        estimate = self._estimate(name)
+        before, size = self._known.get(name, (estimate, estimate))
+        return size if before == estimate else estimate  # where it is still the same
 
     def measure(self, loaded: Iterable[str]) -> None:
         """Looks at the processes of those that are loaded, every other second."""
@@ -83,11 +87,6 @@ class Sizes:
     def note_unloaded(self, name: str) -> None:
         """An entry is being unloaded: its last measured size stays its size."""
         self._running.pop(name, None)
-
-    def _last(self, name: str) -> dict[str, float] | None:
-        """The bytes that it took when it ran last, if it is still the same."""
-        estimate, size = self._known.get(name, ({}, None))
-        return size if estimate == self._estimate(name) else None
 
     def limits(self) -> Mapping[str, float]:
         """The bytes that they may take together, of each device."""
