@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where the change could not begin."""
     # Imported here: --help needs none of it.
     from generator.models_yaml.reading import load
-    from hf_triton.serving.apply.session import ApplyOptions, Session
+    from hf_triton.serving.apply.model_update import ApplyOptions
+    from hf_triton.serving.apply.session import Session
     from hf_triton.serving.apply.target import running_target
 
     repository = Path(args.repository)

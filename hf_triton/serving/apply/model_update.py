@@ -28,12 +28,16 @@ BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a
 
 
 @dataclass(frozen=True)
-class UpdateSettings:
-    """``place`` puts files that are not generated, such as exports, beside the written ones."""
+class ApplyOptions:
+    """The command line's options; ``wait``: for another process that writes to the repository;
+    ``allow_gap``: where memory does not hold two copies of a model, the old one goes first.
+    """
 
-    drain_timeout_s: float
-    force: bool
-    place: Callable[[str], None]
+    dry_run: bool = False
+    force: bool = False
+    wait: bool = False
+    drain_timeout_s: float = 60.0
+    allow_gap: bool = False
 
 
 def tell(line: str) -> None:
@@ -66,18 +70,20 @@ def update_model(
     plans: Sequence[ModelPlan],
     obsolete: Sequence[str],
     target: Target,
-    settings: UpdateSettings,
+    options: ApplyOptions,
+    place: Callable[[str], None],
     *,
     gap: bool = False,
 ) -> Outcome:
+    """``place`` puts files that are not generated, such as exports, beside the written ones."""
     outcome = Outcome(plans[0].name, gap=gap)
     with _failing(outcome), locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
-        _Update(target, settings, outcome).change(plans, obsolete)
+        _Update(target, options, outcome, place).change(plans, obsolete)
     return outcome
 
 
 def remove_model(
-    folders: Sequence[str], repository: Path, target: Target, settings: UpdateSettings
+    folders: Sequence[str], repository: Path, target: Target, options: ApplyOptions
 ) -> Outcome:
     """Unloads a model's folders one after the other, each once its requests are answered."""
     outcome = Outcome(folders[0], is_removal=True)
@@ -86,7 +92,7 @@ def remove_model(
     existing = [repository / name for name in folders if (repository / name).is_dir()]
     with _failing(outcome), locked_folders(existing, BY_OTHERS_S):
         for name in folders:
-            _Update(target, settings, outcome).unload(name)
+            _Update(target, options, outcome).unload(name)
     outcome.drained_s = time.monotonic() - began
     return outcome
 
@@ -115,8 +121,9 @@ def locked_folders(folders: Iterable[Path], timeout_s: float = math.inf) -> Iter
 @dataclass(frozen=True)
 class _Update:
     target: Target
-    settings: UpdateSettings
+    options: ApplyOptions
     outcome: Outcome
+    place: Callable[[str], None] = lambda _model: None
 
     def change(self, plans: Sequence[ModelPlan], obsolete: Sequence[str]) -> None:
         names = [plan.name for plan in plans]
@@ -125,7 +132,7 @@ class _Update:
             raise ServerError(f"{busy} is being loaded by another command: try again later")
         # The supervisor may have loaded or unloaded it meanwhile, so the state is read again.
         served = self.target.served(names)
-        group = decide_group(plans, served, obsolete, force=self.settings.force)
+        group = decide_group(plans, served, obsolete, force=self.options.force)
         if group.refusal:
             raise RepositoryError(group.refusal)
         self.outcome.is_addition = group.is_addition
@@ -161,7 +168,7 @@ class _Update:
             for folders in group.loads:  # a front is not written before its engine is there
                 for folder in folders:
                     write_folder(folder)
-                self.settings.place(group.name)
+                self.place(group.name)
                 *steps, (name, number) = ((folder.name, folder.number) for folder in folders)
                 failure = self.target.load(name, number, *steps)
                 if failure is not None:
@@ -192,7 +199,7 @@ class _Update:
         refusal = self.target.unload(name)
         if refusal is not None:
             raise ServerError(f"{name} could not be unloaded: {refusal}")
-        return self.target.wait_gone(name, going, self.settings.drain_timeout_s)
+        return self.target.wait_gone(name, going, self.options.drain_timeout_s)
 
     def _restore(self, group: GroupChange) -> None:
         """Restores disk and server, as far as possible."""
@@ -211,7 +218,7 @@ class _Update:
 
     def _drain(self, group: GroupChange) -> None:
         """Waits for the replaced versions to be unloaded, then unloads obsolete folders."""
-        timeout_s = self.settings.drain_timeout_s
+        timeout_s = self.options.drain_timeout_s
         for folder in group.updates:
             # Requests of a process that died keep versions that were replaced before, for good.
             replaced = folder.served.active if group.obsolete else folder.served.ready

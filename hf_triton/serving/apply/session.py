@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from generator.repository.native_model import place_models
 from generator.repository.plan import make_plan
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.memory import with_shortages
-from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, compare_again, tell
+from hf_triton.serving.apply.model_update import ApplyOptions, Outcome, compare_again, tell
 from hf_triton.serving.apply.planning import ApplyPlan, GroupChange, plan_apply
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env import ensure_environments
@@ -45,19 +44,6 @@ _NO_ROOM = (
     "hf-triton apply --allow-gap to unload the old copy before the new one is loaded (requests "
     "wait until it is ready), or lower kv_cache_gib until two copies fit"
 )
-
-
-@dataclass(frozen=True)
-class ApplyOptions:
-    """The command line's options; ``wait``: for another process that writes to the repository;
-    ``allow_gap``: where memory does not hold two copies of a model, the old one goes first.
-    """
-
-    dry_run: bool = False
-    force: bool = False
-    wait: bool = False
-    drain_timeout_s: float = 60.0
-    allow_gap: bool = False
 
 
 class Session:
@@ -94,8 +80,7 @@ class Session:
                 for note in place_models([specs[model]], repository):
                     say(note)
 
-            settings = UpdateSettings(options.drain_timeout_s, options.force, place)
-            self._carry_out(wanted, settings)
+            self._carry_out(wanted, place)
             for orphan in plan.orphans:
                 message = "is no longer in models.yaml; hf-triton prune removes it"
                 say(f"{orphan.folder}: {message}")
@@ -116,7 +101,7 @@ class Session:
             raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
         return plan
 
-    def _carry_out(self, plan: ApplyPlan, settings: UpdateSettings) -> None:
+    def _carry_out(self, plan: ApplyPlan, place: Callable[[str], None]) -> None:
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
@@ -126,7 +111,7 @@ class Session:
             if group.updates or group.obsolete:
                 gap = group.name in plan.shortages
                 plans = [folder.plan for folder in group.folders]
-                args = (plans, group.obsolete, self._target, settings)
+                args = (plans, group.obsolete, self._target, self._options, place)
                 job = partial(models.update_model, *args, gap=gap)
                 if gap or group.name in plan.one_by_one:
                     batches.append([job])
@@ -144,7 +129,7 @@ class Session:
                 self._record(plan, plan.removed)
                 if self._num_routed:  # else requests would be routed to a model being unloaded
                     self._stopping.wait(ROUTING_IS_READ_S)
-                common = (self._repository, self._target, settings)
+                common = (self._repository, self._target, self._options)
                 removed = plan.removed.values()
                 self._run_jobs([partial(models.remove_model, one, *common) for one in removed])
         finally:

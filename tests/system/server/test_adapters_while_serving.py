@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.serving.apply.session import ApplyOptions, Session
+from hf_triton.serving.apply.model_update import ApplyOptions
+from hf_triton.serving.apply.session import Session
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.stubs import find_stubs
 from tests.support.callers import asking

@@ -18,7 +18,8 @@ import pytest
 
 from generator.errors import NoRoomError
 from generator.python_modules import run_module
-from hf_triton.serving.apply.session import ApplyOptions, Session
+from hf_triton.serving.apply.model_update import ApplyOptions
+from hf_triton.serving.apply.session import Session
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.metrics import Sample

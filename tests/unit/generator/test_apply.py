@@ -19,7 +19,7 @@ from generator.repository.writing import locked_model
 from generator.spec import triton_models
 from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
 from hf_triton.serving.apply import model_update, session
-from hf_triton.serving.apply.model_update import write_folder
+from hf_triton.serving.apply.model_update import ApplyOptions, write_folder
 from hf_triton.serving.apply.planning import plan_apply
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.state_file import (
@@ -208,7 +208,7 @@ def test_an_apply_that_is_stopped_before_its_loads_is_told_and_done_by_the_next(
     made: Bench,
 ) -> None:
     made.say(f"- {{name: s, streaming: true, {SLOWER}}}\n")
-    applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
+    applying = session.Session(made.repository, Target(made.api), ApplyOptions())
     applying.stop()
     assert applying.apply(Path("models.yaml")) == EXIT_INTERRUPTED
     assert (made.ready("a"), made.ready("s_stream")) == ({1}, {1})
@@ -230,7 +230,7 @@ def test_an_apply_changes_all_models_where_no_thread_is_left(
 
     made.say(CHANGED)
     monkeypatch.setattr(threading.Thread, "start", start_others)
-    applying = session.Session(made.repository, Target(made.api), session.ApplyOptions())
+    applying = session.Session(made.repository, Target(made.api), ApplyOptions())
     assert applying.apply(Path("models.yaml")) == EXIT_OK
     assert made.ready("a") == {2}
 
