@@ -38,10 +38,11 @@ _SWITCH_S = 0.001  # after which a thread that reads a large body lets the event
 def main() -> int:
     settings = settings_as(ProxySettings)
     sys.setswitchinterval(_SWITCH_S)
-    return run_child("the ports' process", partial(_serve, settings), uvloop.run)
+    return run_child("the ports' process", _serve(settings), uvloop.run)
 
 
-async def _serve(settings: ProxySettings, parent: Parent) -> None:
+async def _serve(settings: ProxySettings) -> None:
+    parent = Parent()
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: report_bug("the ports' process failed", context.get("exception"))
     )

@@ -251,18 +251,14 @@ class Parent:
 
 def run_child(
     name: str,
-    serve: Callable[[Parent], Coroutine[Any, Any, None]],
+    serving: Coroutine[Any, Any, None],
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
-    """In the child: serves until SIGTERM, after which ``serve`` is to end, or until its stdin
+    """In the child: serves until ``serving`` ends, after its Parent's SIGTERM, or until its stdin
     closes. Returns the exit code; an error goes to stderr.
     """
-
-    async def begin() -> None:  # a Parent needs the loop
-        await serve(Parent())
-
     try:
-        run(begin())
+        run(serving)
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: {name}: {error}\n")
         return error.exit_code

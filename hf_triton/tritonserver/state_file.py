@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from generator.repository.compare import readable_errors
 from generator.repository.staging import write as write_file
 from hf_triton.runtime.regular_file import read_json
@@ -45,6 +43,8 @@ class ServerState:
     @property
     def is_running(self) -> bool:
         """True if its process is there; one of another user counts."""
+        import psutil  # most verbs find no such file
+
         return psutil.pid_exists(self.pid)
 
 

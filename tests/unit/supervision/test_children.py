@@ -59,13 +59,14 @@ TELLS = """
 import asyncio, sys
 from hf_triton.tritonserver.child_process import Parent, run_child, tell_ready
 
-async def serve(parent: Parent):
+async def serve():
+    parent = Parent()
     tell_ready()
     await asyncio.sleep(0.05)
     parent.follow(lambda line: print(line.decode(), file=sys.stderr, flush=True))
     await parent.stop.wait()
 
-run_child("the child", serve)
+run_child("the child", serve())
 """
 
 
