@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.metrics import Sample, parse_metrics
-from hf_triton.tritonserver.triton_texts import one_line
+from hf_triton.tritonserver.triton_texts import READY, one_line
 
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
@@ -88,6 +88,10 @@ class ServerApi:
             for one in _parsed(body)
             if "version" in one
         ]
+
+    def ready_versions(self) -> list[tuple[str, str]]:
+        """The models and their versions that are ready. Raises ServerError."""
+        return [(one.model, one.version) for one in self.index() if one.state == READY]
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
         """The configuration that a loaded model runs with, or one version of it; None of one that

@@ -1,7 +1,5 @@
-"""Finds the Python stubs (processes) of a server, by model.
-
-Triton 24.10 does not notice dead ones: a model whose stub was killed, by the kernel when memory
-runs out for example, still counts as ready. Linux only, as the server is.
+"""Finds the Python stubs (processes) of a server, by model, and how they end. Linux only, as the
+server is.
 """
 
 from __future__ import annotations

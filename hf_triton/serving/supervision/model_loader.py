@@ -25,7 +25,6 @@ from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi
 from hf_triton.tritonserver.model_state import Cause, ModelStates, State
 from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.system_calls import start_thread, start_threads
-from hf_triton.tritonserver.triton_texts import READY
 
 _KILLED_WITHIN_S = 3.0  # a process that was killed has given its memory back by then
 _NUM_LOG_LINES = 8
@@ -269,7 +268,7 @@ class ModelLoader:
         return self._served.folders(folder)[:-1] if folder == self._model_of(folder) else []
 
     def _ready(self) -> set[str]:
-        return {entry.model for entry in self._server.index() if entry.state == READY}
+        return {model for model, _ in self._server.ready_versions()}
 
     def _model_of(self, folder: str) -> str:
         return self._served.model_of(folder) or folder

@@ -25,7 +25,7 @@ from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.stubs import End, Stub, StubEnds, still_alive
-from hf_triton.tritonserver.triton_texts import PROCESS_DIED, READY
+from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 
 Version = tuple[str, str]  # Triton's model, its version
 _OF_PROCESS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Triton's end of its name
@@ -89,7 +89,7 @@ class StubDeaths:
         """Returns whether it was neither reloaded nor unloaded. Raises OSError or ServerError."""
         key = death.folder, death.version
         living = _by_version(self._find()).get(key, frozenset())
-        return living <= death.survivors and key in self._ready()
+        return living <= death.survivors and key in self._server.ready_versions()
 
     def of_load(self, failure: str, folders: Collection[str], since_s: float) -> tuple[Cause, str]:
         """The cause of a failed load of these models, which began then, and its text; if its
@@ -103,14 +103,11 @@ class StubDeaths:
     def living(self, folder: str) -> frozenset[int]:
         return frozenset(stub.pid for stub in self._find() if stub.model == folder)
 
-    def _ready(self) -> list[Version]:
-        versions = self._server.index()
-        return [(entry.model, entry.version) for entry in versions if entry.state == READY]
-
     def _judge(
         self, living: Mapping[Version, frozenset[int]], changed: Set[Version] | None
     ) -> list[Death]:
-        ready = [key for key in self._ready() if changed is None or key in changed]
+        versions = self._server.ready_versions()
+        ready = [key for key in versions if changed is None or key in changed]
         deaths = []
         for key in ready:
             pids = living.get(key, frozenset())

@@ -63,6 +63,9 @@ class FakeServer:
         self.num_asked += 1
         return [ModelVersion(name, "1", state, "") for name, state in self.states.items()]
 
+    def ready_versions(self) -> list[tuple[str, str]]:
+        return [(one.model, one.version) for one in self.index() if one.state == "READY"]
+
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
         self._reach()
         groups = [{"count": self.counts.get(name, 1), "kind": "KIND_CPU"}]
