@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ _ROOT = Path(__file__).parents[1]
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUM_LAST_LINES = 8  # log lines quoted in an error
 _POLL_S = 0.3
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def our_environment() -> dict[str, str]:
@@ -76,6 +78,16 @@ def running(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def body_of(url: str, timeout_s: float) -> bytes | None:
+    """What a server answers, asked through no proxy; None for an error, or where nothing comes."""
+    try:
+        with _OPENER.open(url, timeout=timeout_s) as response:
+            body: bytes = response.read()
+    except (OSError, ValueError):
+        return None
+    return body
 
 
 def free_ports(count: int) -> list[int]:

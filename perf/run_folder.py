@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -82,7 +81,7 @@ def _printed(program: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Creates and locks ``folder``; removes it if it is empty at the end. Raises GeneratorError."""
     try:

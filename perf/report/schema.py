@@ -47,9 +47,8 @@ class Load:
     input_name: str = ""  # the scenario's name for its input data
     prompt_tokens: str = ""  # a number, or a range as in 8-64
     output_tokens: str = ""
-    settings: Mapping[str, Value] = field(
-        default_factory=dict
-    )  # the server's settings, where they vary
+    # The server's settings, where they vary.
+    settings: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

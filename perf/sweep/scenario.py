@@ -227,12 +227,10 @@ class Inputs(Keys):
     }
     prompt_tokens: Texts = ()
     output_tokens: Texts = ()
-    tensors: Annotated[AnyMap, _converted(_tensors)] = field(
-        default_factory=dict
-    )  # the same each time
-    file: Annotated[str, Found(_existing)] | None = (
-        None  # in perf_analyzer's form; excludes the other fields
-    )
+    # The same each time.
+    tensors: Annotated[AnyMap, _converted(_tensors)] = field(default_factory=dict)
+    # In perf_analyzer's form; excludes the other fields.
+    file: Annotated[str, Found(_existing)] | None = None
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.file and (self.prompt_tokens or self.output_tokens or self.tensors):

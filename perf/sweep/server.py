@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,12 @@ from generator.spec.triton_models import triton_models
 from hf_triton.serving.apply.target import running_target
 from hf_triton.tritonserver.metrics import Sample, parse_metrics
 from hf_triton.tritonserver.state_file import running_servers
-from perf.processes import free_listen, our_environment, running
+from perf.processes import body_of, free_listen, our_environment, running
 from perf.sweep.scenario import Addresses
 
 TIMEOUT_S = 5.0
 DEFAULT = Addresses("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")
 _LOCAL = re.compile(r"127\.[\d.]+|localhost|\[::1\]")
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S, _STOP_TIMEOUT_S = 1800.0, 90.0
 
@@ -79,13 +77,7 @@ class TritonView:
     def _get(
         self, path: str, *, address: str | None = None, timeout_s: float | None = None
     ) -> bytes | None:
-        url = f"http://{address or self.addresses.http}{path}"
-        try:
-            with _OPENER.open(url, timeout=timeout_s or TIMEOUT_S) as response:
-                body: bytes = response.read()
-        except (OSError, ValueError):
-            return None
-        return body
+        return body_of(f"http://{address or self.addresses.http}{path}", timeout_s or TIMEOUT_S)
 
 
 def supervised(repository: Path) -> Iterator[Addresses]:

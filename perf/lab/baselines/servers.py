@@ -5,17 +5,15 @@ Python environment that the user made.
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from generator.errors import PerfError
 from generator.python_modules import run_module
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
-from perf.processes import free_ports, our_environment, running
+from perf.processes import body_of, free_ports, our_environment, running
 
 MODEL_FOLDER = "llama-42m"
 DTYPES = ("float32", "bfloat16")
@@ -122,15 +120,10 @@ def started(
         inherited["PYTHONPATH"] = our_environment()["PYTHONPATH"]
     variables = {name: value.format(**named) for name, value in server.variables.items()}
     log, environment = folder / f"{server.name}-{dtype}.log", {**inherited, **_OFFLINE, **variables}
-    is_ready = partial(_answers, server.ready.format(**named))
-    times = (START_TIMEOUT_S, STOP_TIMEOUT_S)
+    ready, times = server.ready.format(**named), (START_TIMEOUT_S, STOP_TIMEOUT_S)
+
+    def is_ready() -> bool:
+        return body_of(ready, timeout_s=5) is not None
+
     with running([*command, *arguments], is_ready, log, *times, environment):
         yield ports[0], model
-
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=5).close()
-    except OSError:
-        return False
-    return True
