@@ -18,27 +18,21 @@ from pathlib import Path
 from generator.repository.compare import readable_errors
 from generator.repository.staging import write as write_file
 from hf_triton.runtime.regular_file import read_json
+from hf_triton.tritonserver.listen import Listen
 
 STATE_PREFIX = ".hf-triton-server-"
 SERVED_FILE = ".hf-triton-served.json"
 
 
-@dataclass(frozen=True)
-class ServerState:
-    """``pid`` is that of ``hf-triton serve``; ``host`` one that a client on this machine can use;
-    ``config`` and ``repository`` the absolute paths that it was started with; ``sockets`` the
-    folder of tritonserver's Unix sockets, which its owner alone may enter.
+@dataclass(frozen=True, kw_only=True)
+class ServerState(Listen):
+    """Where a server listens, for clients on this machine. ``pid`` is that of ``hf-triton serve``,
+    ``config`` and ``repository`` are the absolute paths that it was started with.
     """
 
     pid: int
-    host: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int
-    health_port: int
     config: str
     repository: str
-    sockets: str = ""
 
     @property
     def is_running(self) -> bool:

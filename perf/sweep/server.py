@@ -16,7 +16,6 @@ from google.protobuf.json_format import ParseError
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned, named
-from generator.models_yaml.server_settings import bracketed
 from generator.python_modules import run_module
 from generator.render.model_config import from_dict
 from generator.spec.triton_models import triton_models
@@ -82,8 +81,7 @@ class TritonView:
 
 def supervised(repository: Path) -> Iterator[Addresses]:
     for state in running_servers(repository):
-        ports = (state.http_port, state.grpc_port, state.metrics_port)
-        yield Addresses(*(f"{bracketed(state.host)}:{port}" for port in ports))
+        yield Addresses(*map(state.address, state.triton_ports().values()))
 
 
 @contextlib.contextmanager

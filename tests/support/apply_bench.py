@@ -121,4 +121,5 @@ def tell_state(port: int, metrics_port: int, config: str = "models.yaml") -> Non
     """As ``serve`` does."""
     here = str(Path(config).absolute())
     repository = str(Bench.repository.absolute())
-    write_state(ServerState(os.getpid(), "127.0.0.1", port, 0, metrics_port, 1, here, repository))
+    listen = ("127.0.0.1", port, 0, metrics_port)
+    write_state(ServerState(*listen, pid=os.getpid(), config=here, repository=repository))

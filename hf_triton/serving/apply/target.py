@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from generator.errors import ServerError
-from generator.models_yaml.server_settings import bracketed
 from generator.render.manifest import digest_of_served
 from hf_triton.tritonserver.http_api import ServerApi, patiently
-from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import running_servers
 from hf_triton.tritonserver.triton_texts import LOADING, READY, UNLOADING, one_line
 
@@ -158,7 +156,4 @@ def running_target(repository: Path, http_port: int | None) -> Target:
             f"{repository}: its server, process {state.pid}, runs in a container or as another "
             "user: run apply there, such as docker exec CONTAINER hf-triton apply"
         )
-    listen = Listen(
-        state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=state.sockets
-    )
-    return Target(ServerApi(listen), f"{bracketed(state.host)}:{state.http_port}")
+    return Target(ServerApi(state), state.address(state.http_port))

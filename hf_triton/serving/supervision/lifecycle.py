@@ -6,6 +6,7 @@ loop.py keeps it alive in between. Knows nothing of models.yaml.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import resource
@@ -80,15 +81,10 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
     """Writes the state file in the repository, by which ``apply`` finds the server."""
     listen = server.listen
     state = ServerState(
+        **{**dataclasses.asdict(listen), "host": listen.client_host()},
         pid=os.getpid(),
-        host=listen.client_host(),
-        http_port=listen.http_port,
-        grpc_port=listen.grpc_port,
-        metrics_port=listen.metrics_port,
-        health_port=listen.health_port,
         config=str(config.absolute()),  # unresolved: a link may lead elsewhere later
         repository=str(server.repository.absolute()),
-        sockets=listen.sockets,
     )
     try:
         write_state(state)

@@ -70,8 +70,7 @@ def test_a_file_of_models_yaml_that_is_none_is_a_mistake(
 
 
 def test_a_state_file_on_a_full_disk_leaves_no_part_of_one(tmp_path: Path) -> None:
-    ports = (8000, 8001, 8002, 8003)
-    state = ServerState(os.getpid(), "127.0.0.1", *ports, "models.yaml", str(tmp_path))
+    state = ServerState(pid=os.getpid(), config="models.yaml", repository=str(tmp_path))
     with files_of_at_most(10), pytest.raises(RepositoryError, match="File too large"):
         write_state(state)
     assert list(tmp_path.iterdir()) == []
