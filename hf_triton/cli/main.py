@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # written files are run, so others may not change them
         verb = words[0] if words else "-"
-        if verb[:1] != "-" and verb not in VERBS and (instead := _instead_of(verb)):
+        if verb[:1] != "-" and verb not in VERBS and (instead := instead_of(verb)):
             raise UsageError(f"hf-triton {verb} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())
         code: int = _module(args.verb).run(args)
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BUG
 
 
-def _instead_of(words: str) -> str | None:
+def instead_of(words: str) -> str | None:
     """What to use instead of a verb or an option of an earlier release."""
     import yaml
 
@@ -153,7 +153,7 @@ class _Parser(argparse.ArgumentParser):
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
             # All targets of deploy have the options of `deploy`.
             for verb in accumulate(self.prog.split()[1:], "{} {}".format):
-                if instead := _instead_of(f"{verb} {given}"):
+                if instead := instead_of(f"{verb} {given}"):
                     self.error(f"{given} is gone: {instead}")
             near = nodes.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""

@@ -10,21 +10,16 @@ import signal
 from importlib.util import find_spec
 
 from generator.errors import PerfError, UsageError
+from hf_triton.cli.main import instead_of
 from hf_triton.tritonserver.system_calls import signals_as_interrupts
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
-# Verbs of earlier releases, each with what to use instead.
-_GONE = {
-    "report": "each measuring verb writes run.html and run.md at its end; `perf tune --max-p99-ms` "
-    "looks for the best within a bound",
-    "roofline": "`perf sweep` measures a server; `perf gpu time` shows the share of what a GPU's "
-    "bandwidth allows",
-}
+_GONE = ["report", "roofline"]  # gone.yaml says what to use instead
 if find_spec("perf.lab"):
     VERBS["baselines"] = "perf.lab.verbs.baselines"
 else:
-    _GONE["baselines"] = _GONE["gpu"] = "a checkout of hf-triton has it"
+    _GONE += ["baselines", "gpu"]
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 
@@ -49,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises UsageError for a verb that is gone, PerfError where a package is not installed."""
     if args.perf_verb in _GONE:
-        raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
+        instead = instead_of(f"perf {args.perf_verb}")
+        raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {instead}")
     try:
         # So a measurement keeps its results and ends its child processes.
         with signals_as_interrupts(signal.SIGTERM, signal.SIGHUP):
