@@ -43,7 +43,9 @@ class Goal:
 
     def value(self, measurement: Measurement) -> float:
         if self.wanted == "throughput":
-            return throughput(measurement)
+            # Output tokens per second where answers are text, else requests per second.
+            tokens = measurement.output_tokens_per_s
+            return measurement.requests_per_s if tokens is None else tokens
         return measurement.latency.p99_ms if measurement.latency else math.nan
 
     def excess(self, measurement: Measurement) -> dict[str, float]:
@@ -79,12 +81,6 @@ class Goal:
         ]
         wanted = "highest throughput" if self.wanted == "throughput" else "lowest p99 latency"
         return f"{wanted} with {' and '.join(bounds)}" if bounds else wanted
-
-
-def throughput(measurement: Measurement) -> float:
-    """Output tokens per second where answers are text, else requests per second."""
-    tokens = measurement.output_tokens_per_s
-    return measurement.requests_per_s if tokens is None else tokens
 
 
 @dataclass(frozen=True)
