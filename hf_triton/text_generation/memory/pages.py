@@ -163,6 +163,11 @@ class Pages:
     def num_used(self) -> int:
         return self.num_pages - 1 - self._num_free
 
+    @property
+    def num_kept(self) -> int:
+        """The number of known pages that no sequence holds."""
+        return len(self._idle)
+
     def clear(self) -> None:
         for sequence in self._held:
             sequence.pages = array("i")

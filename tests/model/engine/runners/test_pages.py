@@ -144,14 +144,14 @@ def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.Data
         elif what == "fail":
             left += scheduler.drain_running()
             engine.cells.clear()
-            assert engine.pages.num_used == len(engine.pages._idle) == 0
+            assert engine.pages.num_used == engine.pages.num_kept == 0
         engine.check()
     for one in everything:
         assert not one.pages
         if one not in left:
             assert len(one.token_ids) == one.params.max_tokens
     assert engine.pages.num_used == 0
-    assert engine.shares or not engine.pages._idle
+    assert engine.shares or not engine.pages.num_kept
 
 
 def test_the_youngest_is_preempted_and_computed_again_once_there_is_room() -> None:
@@ -294,7 +294,7 @@ def test_what_is_not_trusted_any_more_is_free_for_others() -> None:
     engine.step()
     assert doubted.num_reused_tokens == 40  # of which 8 are copied from a page that nobody holds
     engine.scheduler.expel([doubted])
-    assert not engine.pages._idle
+    assert not engine.pages.num_kept
     assert engine.run(sequence([7] * 70), sequence([*range(48), 5])) == [0, 0]
 
 
@@ -350,7 +350,7 @@ def test_no_more_is_kept_than_may_be() -> None:
         for sampled in scheduler.schedule().sampled:
             sampled.append(1, frozenset())
     scheduler.retire([one])
-    assert len(pages._idle) == 3
+    assert pages.num_kept == 3
     assert pages.find(sequence(list(range(80)))).num_ready == 3 * PAGE_SIZE
 
 
