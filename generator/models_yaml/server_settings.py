@@ -122,6 +122,19 @@ class Tls(Keys):
 
 
 @dataclass(frozen=True)
+class Batches(Keys):
+    """Files and batches of OpenAI's API: they take at most ``max_gib`` GiB in ``folder``, which is
+    relative to models.yaml's. Fewer requests of batches run as others' come: all together up to
+    ``concurrent_requests``.
+    """
+
+    expected: ClassVar[str] = "a map such as {folder: batches, max_gib: 4}"
+    folder: Annotated[str, Text("a folder")] = "batches"
+    max_gib: Annotated[float, number(0.001, 2**20, unit="GiB")] = 1.0
+    concurrent_requests: Annotated[int, whole(1, 4096, "requests at once")] = 16
+
+
+@dataclass(frozen=True)
 class ServerSettings(Keys):
     """``tracing`` is None where there is none. All others are of the ports on which callers ask;
     the files of ``tls`` are relative to models.yaml's folder.
@@ -140,6 +153,9 @@ class ServerSettings(Keys):
         tuple[Annotated[str, _ORIGIN], ...], listed(f"a list of origins such as {ORIGIN_EXAMPLE}")
     ] = key((), "origins whose web pages may send requests: [callers](callers.md)", "none")
     tls: Tls | None = key(None, "a certificate and its key: [callers](callers.md)")
+    batches: Batches = key(
+        Batches(), "files and batches of OpenAI's API: [batches](openai-api.md#batches)", "1 GiB"
+    )
     on_demand: OnDemand = key(
         OnDemand(),
         "memory of models with `load: on_demand`: [on demand](on-demand.md)",

@@ -177,6 +177,11 @@ class RetryCoordinator:
         """The Triton models that the next request has loaded, or would, could they be loaded."""
         return [name for name, model in self._models.items() if model.residence and model.is_coming]
 
+    @property
+    def num_in_flight(self) -> int:
+        """The requests of all ports that wait for their models, or are with them."""
+        return sum(map(len, self._requests.values()))
+
     async def change(self, timeout_s: float) -> None:
         """Returns when the supervisor has said something, or the time is over."""
         with contextlib.suppress(asyncio.TimeoutError):

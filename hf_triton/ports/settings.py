@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from generator.models_yaml.server_settings import Limits, Tls
+from generator.models_yaml.server_settings import Batches, Limits, Tls
 from hf_triton.tritonserver.listen import Listen
 
 MIB = 1 << 20
@@ -62,6 +62,7 @@ class OpenAiPort(msgspec.Struct, frozen=True):
     media_hosts: tuple[str, ...] = ()
     has_playground: bool = True
     keep_s: float = 1800.0
+    batches: Batches = Batches()
 
 
 class ProxySettings(msgspec.Struct, frozen=True):

@@ -226,6 +226,8 @@ def run(args: argparse.Namespace) -> int:
         say(f"{name}: {reason}")
     options = ServeOptions(config, args.max_restarts, args.drain_s, settings.on_demand)
     access = _access(settings, callers, config)
+    kept = config.absolute().parent / settings.batches.folder
+    batches = dataclasses.replace(settings.batches, folder=str(kept))
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)
         server = TritonServer(
@@ -244,6 +246,7 @@ def run(args: argparse.Namespace) -> int:
                 tuple(args.openai_media_hosts),
                 args.playground,
                 args.openai_keep_minutes * 60,
+                batches,
             )
         ports = PublicPorts(
             proxy(listen, access, admin_key, openai, repository.absolute()), openai, access

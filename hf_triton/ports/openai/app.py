@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from generator.spec.task_sets import MEDIA_TASKS
+from hf_triton.batches.routes import BatchRoutes
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.openai.about import MODEL, About, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
@@ -115,6 +116,7 @@ class OpenAiApp:
         repository = Repository(settings.repository)
         self._catalog = Catalog(triton, retries, repository)
         self._adapters = AdapterChanges(self._catalog, settings.repository, port)
+        self.batches = BatchRoutes(settings, port)
         has_playground = settings.has_playground
         self._playground = Playground(triton, retries, repository) if has_playground else None
         self._access = AccessCheck(port, PATHS if has_playground else ())
@@ -159,6 +161,7 @@ class OpenAiApp:
                 for path in one.paths
             ),
             *self._adapters.routes(self._asked),
+            *self.batches.routes(self._asked),
             *self._about.last_routes(),
         ]
 
@@ -322,11 +325,12 @@ class OpenAiApp:
 @contextlib.asynccontextmanager
 async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
     port = Port(shared)
-    app = OpenAiApp(settings, port).application()
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_ABORT_S)
+    app = OpenAiApp(settings, port)
+    runner = web.AppRunner(app.application(), handler_cancellation=True, shutdown_timeout=_ABORT_S)
     await runner.setup()
+    new = partial(Connection, runner.server, port)
     try:
-        new = partial(Connection, runner.server, port)
-        yield Listener(port, new, settings.port, "--openai-port", tls_context(port.access.tls))
+        async with app.batches.running(new):
+            yield Listener(port, new, settings.port, "--openai-port", tls_context(port.access.tls))
     finally:
         await runner.cleanup()
