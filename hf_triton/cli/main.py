@@ -45,10 +45,11 @@ VERBS = {
     "serve": "serve models.yaml, or one MODEL: start Triton, and print the curl lines",
     "apply": "make a running server run what models.yaml says; no request is lost",
     "deploy": "write the files to run the models on Docker Compose, Kubernetes or KServe",
+    "batch": "have the requests of a file answered, by a running server or one of models.yaml",
     "perf": "measure served models, compare results, find settings",
 }
-# Verbs of another package, which need not be installed.
-OTHERS = {"perf": "perf.verbs"}
+# Verbs of other packages, which need not be installed.
+OTHERS = {"batch": "hf_triton.batches.verb", "perf": "perf.verbs"}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."

@@ -1,9 +1,11 @@
-"""Batches on a real server, by OpenAI's package."""
+"""Batches on a real server, by OpenAI's package and by ``hf-triton batch``."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import Any, Final
 import openai
 import pytest
 
+from generator.python_modules import run_module
 from tests.support.served import Served, started
 from tests.support.triton import DEMO_MODEL, eventually, free_ports
 
@@ -120,3 +123,23 @@ def test_a_cancelled_batch_keeps_what_it_has(tmp_path: Path) -> None:
         served.signal(signal.SIGTERM)
         assert served.exit_code() == 0
         assert served.leaves_nothing()
+
+
+def test_the_verb_starts_a_server_and_asks_what_its_output_lacks(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(MODELS)
+    (tmp_path / "in.jsonl").write_bytes(as_file(lines(NUM, 300)))
+    output = tmp_path / "out.jsonl"
+    command = run_module("hf_triton.cli", "batch", "in.jsonl", "-o", "out.jsonl")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as first:
+        assert eventually(lambda: output.exists() and output.read_bytes().count(b"\n") >= 5, 180)
+        first.kill()
+    before = output.read_bytes()
+    whole_lines = before[: before.rfind(b"\n") + 1]
+    assert 5 <= whole_lines.count(b"\n") < NUM
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert found.returncode == 1, found.stderr
+    assert found.stdout.decode() == f"out.jsonl: {NUM} answers, 4 of them errors\n"
+    assert output.read_bytes().startswith(whole_lines)
+    names = [json.loads(one)["custom_id"] for one in output.read_bytes().splitlines()]
+    assert sorted(names) == sorted(f"line-{n}" for n in range(NUM))

@@ -70,7 +70,7 @@ async def ran(folder: Path, port: Port, num_others: int) -> Batch:
     return batch
 
 
-@pytest.mark.parametrize("num_others, most", [(0, 4), (2, 2), (4, 1), (100, 1)])
+@pytest.mark.parametrize("num_others, most", [(0, 4), (2, 3), (4, 1), (100, 1)])
 def test_lines_take_the_room_that_others_leave(num_others: int, most: int, tmp_path: Path) -> None:
     port = Port({})
     batch = asyncio.run(ran(tmp_path, port, num_others))
