@@ -6,13 +6,14 @@ Standard library only: the generator loads this file to check models.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 
 @dataclass(frozen=True)
 class EncoderOptions:
+    TASK: ClassVar[str]  # its class, by the module of its folder
     # These, and OUTPUT of a task, are read by generator/spec/task_folders.py.
     PACKAGES = ("encoder",)
     DETERMINISTIC = QUANTIZES = True

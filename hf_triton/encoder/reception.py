@@ -32,7 +32,7 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from .encoder_loading import LoadedEncoder
 from .ensemble.steps import load_role
 from .options import EncoderOptions
-from .task import EncoderTask
+from .task import classes_of
 
 _SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two
@@ -103,13 +103,8 @@ class Reception(WorkReception):
             responder.send(prepared.answer([]), final=True)
 
 
-def serve(
-    options_class: type[EncoderOptions],
-    task_class: type[EncoderTask],
-    served: ServedModel,
-    placement: Placement,
-    num_threads: int,
-) -> Reception:
+def serve(served: ServedModel, placement: Placement, num_threads: int) -> Reception:
+    options_class, task_class = classes_of(served.task)
     options = served.read_options(options_class)
     loaded = load_role(served, options, task_class, placement, num_threads)
     return Reception(loaded, options, batched=served.max_batch_size > 0)

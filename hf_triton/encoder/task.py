@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ import torch
 from hf_triton.runtime.request.responder import Array
 from hf_triton.runtime.request.tensors import RequestFields, each_row
 
+from .options import EncoderOptions
 from .rows import LIST, Column, Values, read_rows, stack_rows
 from .sentence_transformers.reading import Kind, SentenceFiles
 from .texts.encoding import Encoding
@@ -113,6 +115,16 @@ class EncoderTask:
         Runs on the engine's thread and the model's device.
         """
         return outputs
+
+
+def classes_of(task: str) -> tuple[type[EncoderOptions], type[EncoderTask]]:
+    """The options in the folder of the task of this name, and the class that they name as TASK,
+    such as ``filling.FillMask``.
+    """
+    folder = f"hf_triton.{task.replace('-', '_')}"
+    options: type[EncoderOptions] = import_module(f"{folder}.options").Options
+    module, _, name = options.TASK.partition(".")
+    return options, getattr(import_module(f"{folder}.{module}"), name)
 
 
 def token_counts(encoding: Encoding) -> dict[str, Array]:

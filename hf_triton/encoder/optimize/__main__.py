@@ -13,14 +13,12 @@ import json
 import logging
 import os
 import platform
-import runpy
 import sys
 import traceback
 import types
 from importlib import metadata
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,6 +28,7 @@ from hf_triton.runtime.weights.served_model import ServedModel, read_served_mode
 
 from ..encoder_loading import load_setup
 from ..runners.encoder_runner import RunnerSetup
+from ..task import classes_of
 from .comparison import Report, candidates, timings, to_json, to_text
 
 _LENGTHS = (16, 128)
@@ -55,7 +54,7 @@ def main(folder: Path, asked: types.SimpleNamespace) -> int:
 def compare(folder: Path, asked: types.SimpleNamespace) -> int:
     """Returns the exit code. Raises LoadError."""
     served = read_served_model(folder, asked.version)
-    options_class, task_class = served_classes(folder, asked.version)
+    options_class, task_class = classes_of(served.task)
     options = served.read_options(options_class)
     kind = asked.kind
     if kind == "KIND_AUTO":  # as Triton chooses
@@ -99,18 +98,6 @@ def compare(folder: Path, asked: types.SimpleNamespace) -> int:
     if not report.complete:
         return 130
     return 1 if report.named_is_refused else 0
-
-
-def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
-    """The options and the task of a generated model, as named in its model.py. That file imports
-    Triton's module, which is replaced by an empty one here.
-    """
-    sys.modules.setdefault(
-        "triton_python_backend_utils", types.ModuleType("triton_python_backend_utils")
-    )
-    model = runpy.run_path(str(folder / version / "model.py"))["TritonPythonModel"]
-    found: tuple[type[Any], type[Any]] = model().parts()
-    return found
 
 
 def _about(served: ServedModel, setup: RunnerSetup, command: str) -> dict[str, object]:
