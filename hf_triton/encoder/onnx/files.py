@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import has_any_flag
+from hf_triton.runtime.disk_cache import exclusive
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -25,7 +25,7 @@ from ..runners.encoder_runner import RunnerSetup
 from .export import OPSET, export, missing_packages, quiet
 
 MODEL_FILE = "model.onnx"
-_FOLDER = "onnx"
+_FOLDER, _LOCK = "onnx", ".lock"
 
 
 class OnnxFiles:
@@ -91,7 +91,8 @@ class OnnxFiles:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(_locked(self.home))
+                self.home.mkdir(parents=True, exist_ok=True)
+                (self.home / _LOCK).touch()
             except OSError as error:
                 if not self.path.is_file():
                     log.warn(
@@ -100,6 +101,7 @@ class OnnxFiles:
                     )
                     self.home = Path(tempfile.mkdtemp(prefix="hf-triton-onnx-"))
                     self.folder = self.home / self.folder.name
+            stack.enter_context(exclusive(self.home / _LOCK))
             try:
                 yield
             except OSError as error:
@@ -143,21 +145,6 @@ def _versions() -> dict[str, str]:
         return {**found, "onnxruntime": onnxruntime.__version__}
     except ImportError as error:
         raise missing_packages(error) from error
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError where the folder can't be made or written."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks, such as some NFS mounts
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def quantize(source: Path, target: Path) -> None:
