@@ -29,7 +29,7 @@ _NAMES = (
     *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm"),
     *("sentencepiece.bpe.model", "target.spm", "chat_template.jinja", "chat_template.json"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
-    *("config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("config_sentence_transformers.json", "sentence_bert_config.json", "artifact.metadata"),
     *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
 )
 _FORBIDDEN = 403  # a bucket that may be read but not listed answers so for missing objects

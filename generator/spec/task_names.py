@@ -40,6 +40,7 @@ HEADS = {
     "ForPreTraining": ("fill-mask", "feature-extraction"),
     "ForCTC": ("automatic-speech-recognition",),
     "Model": ("feature-extraction",),
+    "HF_ColBERT": ("feature-extraction",),
 }
 _WRITES = ("ForConditionalGeneration", "EncoderDecoderModel", "ForCausalLM")
 _OF_TEXTS_ALONE = {"text2text-generation", "feature-extraction", "text-classification"}

@@ -78,7 +78,7 @@ def load_setup(
     placement: Placement,
 ) -> tuple[RunnerSetup, EncoderTask]:
     """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
-    saved, config, auto_class = read_files(served, task_class)
+    saved, config, auto_class = read_files(served, options, task_class)
     model = load_model(served, saved.folder, auto_class, config, placement)
     task = make_task(served, options, task_class, saved, model)
     tokenization = task.setup.tokenization
@@ -88,12 +88,13 @@ def load_setup(
         task.output,
         tokenization.max_length,
         has_token_types=tokenization.has_token_types,
+        hides_tokens=task.hides_tokens,
     )
     return setup, task
 
 
 def read_files(
-    served: ServedModel, task_class: type[EncoderTask]
+    served: ServedModel, options: EncoderOptions, task_class: type[EncoderTask]
 ) -> tuple[SentenceFiles, Any, Any]:
     """sentence-transformers' files, the model's configuration, and the class of transformers that
     loads it. Raises LoadError.
@@ -106,7 +107,8 @@ def read_files(
     except LoadError as error:
         raise LoadError(f"{served.source}: {error}") from None
     config = load_config(served, saved.folder, saved.config_kwargs)
-    return saved, config, getattr(transformers, task_class.auto_class_of(config))
+    auto_class = task_class.auto_class_of(config, saved, options)
+    return saved, config, getattr(transformers, auto_class)
 
 
 def make_task(
@@ -118,7 +120,7 @@ def make_task(
 ) -> EncoderTask:
     """The task with its tokenizer, without weights. Raises LoadError."""
     tokenization = _tokenization(served, options, saved, model)
-    if task_class.output == "sequences":
+    if getattr(task_class, "output", None) == "sequences":
         set_padding(model.config, tokenization.tokenizer)
     batched = served.max_batch_size > 0
     return task_class(TaskSetup(options, model.config, saved, tokenization, batched))

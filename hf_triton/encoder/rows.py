@@ -104,14 +104,15 @@ def softmax(logits: Array, axis: int = -1) -> Array:
 
 
 def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
-    """(rows, longest row) where ``batched``, in which shorter rows end with zeros, or with empty
-    texts; else the only row unchanged.
+    """(rows, longest row, ...) where ``batched``, in which shorter rows end with zeros, or with
+    empty texts; else the only row unchanged.
     """
     if not batched:
         (row,) = rows
         return row
     kind = rows[0].dtype
-    found = np.full((len(rows), max(map(len, rows))), b"" if kind.hasobject else 0, kind)
+    shape = len(rows), max(map(len, rows)), *rows[0].shape[1:]
+    found = np.full(shape, b"" if kind.hasobject else 0, kind)
     for place, row in zip(found, rows, strict=True):
         place[: len(row)] = row
     return found

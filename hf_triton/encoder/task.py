@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -60,16 +59,17 @@ class EncoderTask:
     """Made once at load; raises LoadError where the model can't do this task."""
 
     auto_class: ClassVar[str]  # of transformers, such as "AutoModelForSequenceClassification"
-    output: ClassVar[OutputKind]
-    saved_as: ClassVar[Kind | None] = None  # sentence-transformers' class for its models
+    output: OutputKind
+    hides_tokens = False  # some of a text's tokens are seen by none
+    saved_as: ClassVar[tuple[Kind, ...]] = ()  # sentence-transformers' classes for its models
     takes_list: ClassVar[bool] = False  # the texts of several rows in one tensor
 
     def __init__(self, setup: TaskSetup) -> None:
         self.setup = setup
 
     @classmethod
-    def auto_class_of(cls, config: Any) -> str:
-        """The class for a model with this configuration, if it is not the same for all."""
+    def auto_class_of(cls, config: Any, saved: SentenceFiles, options: Any) -> str:
+        """The class for a model with these files, if it is not the same for all."""
         return cls.auto_class
 
     @cached_property
@@ -95,17 +95,19 @@ class EncoderTask:
         names = self.sent(rows, wanted)
         prepared = each_row(self.row, rows)
         batched = self.setup.batched or rows[0]["field"] == LIST
+        # Equal texts are computed once, and so have the same numbers.
+        unique = {encoding.inputs: encoding for one in prepared for encoding in one.encodings}
 
         def answer(results: list[Array]) -> Mapping[str, Array]:
-            left = iter(results)
-            answers = [one.answer([*islice(left, len(one.encodings))]) for one in prepared]
+            found = dict(zip(unique, results, strict=True))
+            answers = [one.answer([found[e.inputs] for e in one.encodings]) for one in prepared]
             return {
                 name: stack_rows([one[name] for one in answers], batched=batched)
                 for name in answers[0]
                 if name in names
             }
 
-        return Prepared([encoding for one in prepared for encoding in one.encodings], answer)
+        return Prepared([*unique.values()], answer)
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
@@ -127,8 +129,8 @@ def classes_of(task: str) -> tuple[type[EncoderOptions], type[EncoderTask]]:
     return options, getattr(import_module(f"{folder}.{module}"), name)
 
 
-def token_counts(encoding: Encoding) -> dict[str, Array]:
+def token_counts(*encodings: Encoding) -> dict[str, Array]:
     return {
-        "num_input_tokens": np.array([len(encoding)], dtype=np.uint32),
-        "truncated": np.array([encoding.is_cut]),
+        "num_input_tokens": np.array([sum(map(len, encodings))], dtype=np.uint32),
+        "truncated": np.array([any(one.is_cut for one in encodings)]),
     }

@@ -14,11 +14,12 @@ class Options(EncoderOptions):
     OUTPUT, TASK = "hidden", "embedding.FeatureExtraction"
 
     pooling: Literal[
-        "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"
+        "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens", "splade"
     ] = option(
         "auto",
         "how the tokens' states become one embedding; auto: as the model's sentence-transformers "
-        "files say; without such files, last for a causal language model and mean for all others",
+        "files say; without such files, last for a causal language model and mean for all others; "
+        "splade: sparse embeddings of a masked language model",
     )
     normalize: bool | None = option(
         None,
@@ -33,7 +34,8 @@ class Options(EncoderOptions):
     dimensions: int | None = option(
         None,
         "cuts embeddings to so many numbers, and normalizes them again where they were "
-        "normalized; for models trained for it (Matryoshka); default: not cut",
+        "normalized; for models trained for it (Matryoshka); of sparse ones the largest numbers; "
+        "default: not cut",
         unit="dimensions",
         least=1,
     )

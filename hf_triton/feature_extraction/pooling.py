@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
+from hf_triton.encoder.sentence_transformers.keys import SPLADE_MODULE
 from hf_triton.encoder.sentence_transformers.reading import Step, activation
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.untrusted_files import within_files
@@ -57,6 +58,35 @@ class Pooling:
         states = tokens.float()
         pooled = [pool(states, places) for pool in self._pools]
         return torch.cat(pooled) if len(pooled) > 1 else pooled[0]
+
+
+class SpladePooling:
+    """The scores of the vocabulary at each token to one weight of each word."""
+
+    modes = ("splade",)  # of one vector
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Raises LoadError for a strategy or an activation that is unknown."""
+        known = {"pooling_strategy": ("max", "sum"), "activation_function": ("relu", "log1p_relu")}
+        for key, words in known.items():
+            if config.get(key, words[0]) not in words:
+                got = f"got {config[key]!r}, known: {', '.join(words)}"
+                raise LoadError(f"{SPLADE_MODULE}: {key}: {got}")
+        self._sums = config.get("pooling_strategy") == "sum"
+        self._logs_twice = config.get("activation_function") == "log1p_relu"
+
+    def positions(self, num_tokens: int, first: int) -> None:
+        return None  # all
+
+    def __call__(self, texts: Sequence[torch.Tensor], _: object = None) -> torch.Tensor:
+        """(tokens, vocabulary) of each text, of any dtype -> (texts, vocabulary) float32."""
+        return torch.stack([self._pooled(text) for text in texts])
+
+    def _pooled(self, scores: torch.Tensor) -> torch.Tensor:
+        # Logarithms keep the order, so the largest score has the largest.
+        weights = (scores if self._sums else scores.amax(dim=0)).float().relu().log1p()
+        weights = weights.log1p() if self._logs_twice else weights
+        return weights.sum(dim=0) if self._sums else weights
 
 
 def _means(texts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -137,6 +167,8 @@ def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
             weights = load_file(safetensors)
         else:
             weights = torch.load(pickled, map_location="cpu", weights_only=True)
+        if step.is_inside:
+            weights = {name: weights[name] for name in module.state_dict()}
         module.load_state_dict({k.removeprefix("norm."): v for k, v in weights.items()})
     except Exception as error:
         # Missing files, pickles with code in them, other shapes: the operator gets one line.

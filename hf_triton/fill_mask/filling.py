@@ -30,6 +30,10 @@ class MaskedEncoding(Encoding):
     top_k: int = 1
     targets: tuple[int, ...] = ()
 
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return *super().inputs, self.top_k, self.targets
+
 
 class FillMask(EncoderTask):
     auto_class = "AutoModelForMaskedLM"

@@ -31,7 +31,7 @@ class TextClassification(EncoderTask):
 
     auto_class = "AutoModelForSequenceClassification"
     output = "sequences"
-    saved_as = "CrossEncoder"
+    saved_as = ("CrossEncoder",)
     takes_list = True
 
     def __init__(self, setup: TaskSetup) -> None:

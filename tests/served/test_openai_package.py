@@ -81,6 +81,11 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert len(short.data[0].embedding) == 8
     blank = client.embeddings.create(model=model, input=[texts[0], " "]).data
     np.testing.assert_allclose(blank[0].embedding, vectors[0], atol=1e-5)
+    body = {"model": model, "text_1": texts[0], "text_2": texts[1:]}
+    scored: Any = client.post("/score", cast_to=object, body=body)
+    lengths = np.linalg.norm(vectors, axis=1)
+    expected = vectors[1:] @ vectors[0] / lengths[1:] / lengths[0]
+    np.testing.assert_allclose([one["score"] for one in scored["data"]], expected, atol=1e-4)
 
 
 def test_a_tokenizer_tells_the_tokens_that_a_prompt_has(client: openai.OpenAI) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
@@ -44,8 +45,8 @@ PAIRS = (("who is Anna", "she lives in London"), ("what is blue", "the sky is bl
 @dataclass(frozen=True)
 class Case:
     """``shape`` and ``head`` are transformers' model type and class; ``whole`` is
-    config_sentence_transformers.json, ``transformer`` sentence_bert_config.json. ``calls`` are
-    arguments of sentence-transformers' ``encode`` or ``predict``.
+    config_sentence_transformers.json, ``transformer`` sentence_bert_config.json. ``first``
+    and ``later`` are the modules after the transformer. Late interaction's first text is a query.
     """
 
     shape: str = "bert"
@@ -57,6 +58,8 @@ class Case:
     transformer: Mapping[str, Any] = field(default_factory=dict)
     pooling: Mapping[str, Any] = field(default_factory=dict)
     later: tuple[str, ...] = ()
+    first: tuple[str, ...] = ("Pooling",)
+    mask: Mapping[str, Any] = field(default_factory=dict)
     dense: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[Any, ...] = TEXTS
     prompt_name: str | None = None
@@ -64,6 +67,18 @@ class Case:
     @property
     def is_cross_encoder(self) -> bool:
         return self.head == "AutoModelForSequenceClassification"
+
+    @property
+    def kind(self) -> str:
+        """sentence-transformers' class."""
+        if self.is_cross_encoder:
+            return "CrossEncoder"
+        saved = str(self.whole.get("model_type", "SentenceTransformer"))
+        return "MultiVectorEncoder" if saved == "ColBERT" else saved
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return () if self.is_cross_encoder else (*self.first, *self.later)
 
 
 def _modalities(output: str) -> dict[str, Any]:
@@ -105,6 +120,49 @@ _LAST = {"pooling_mode": "lasttoken"}
 _SKIPPED = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
 _FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 _IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
+
+
+def sparse(pooling: Mapping[str, Any], **more: Any) -> Case:
+    transformer = embedder(
+        transformer_task="fill-mask", modality_config=_modalities("logits"), **more
+    )
+    whole = {"model_type": "SparseEncoder", "max_active_dims": 20}
+    first = ("SpladePooling",)
+    head = "AutoModelForMaskedLM"
+    return Case(head=head, whole=whole, transformer=transformer, pooling=pooling, first=first)
+
+
+def late(expansion: Mapping[str, Any] | None, **more: Any) -> Case:
+    """Of late interaction, as release 6 writes it."""
+    more = {"document_length": 12, "query_expansion": expansion, **more}
+    return Case(
+        whole={"model_type": "MultiVectorEncoder", "prompts": {"query": "who ", "document": "a "}},
+        transformer=embedder(**more),
+        first=("Dense", "MultiVectorMask"),
+        later=("Normalize",),
+        dense={"bias": False, "activation_function": "torch.nn.Identity"},
+        mask={"skiplist_words": [".", "the", "nowhere"]},
+        texts=(*TEXTS, TEXTS[0]),
+    )
+
+
+def pylate(**whole: Any) -> Case:
+    """The same as PyLate writes it."""
+    named = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "skiplist_words": [".", "ran"]}
+    lengths = {"query_length": 14, "document_length": 12}
+    return Case(
+        whole={
+            "model_type": "ColBERT",
+            "similarity_fn_name": "MaxSim",
+            **named,
+            **lengths,
+            **whole,
+        },
+        transformer={"max_seq_length": 11, "do_lower_case": False},
+        first=("Dense",),
+        dense={"bias": False, "activation_function": "torch.nn.modules.linear.Identity"},
+        texts=(*TEXTS, TEXTS[0]),
+    )
 
 
 def cross(
@@ -195,6 +253,14 @@ CASES: dict[str, Case] = {
     "template without messages": Case(
         "qwen3", template="messages", pooling=_LAST, transformer={"max_seq_length": 64}
     ),
+    "sparse, max": sparse({"pooling_strategy": "max"}),
+    "sparse, sum": sparse({"pooling_strategy": "sum", "activation_function": "log1p_relu"}),
+    "late": late({"strategy": "fixed", "attend": False, "token": None, "length": 14}),
+    "late, seen": late({"strategy": "min", "attend": True, "token": "cat", "length": 9}),
+    "late, as it is": late(None, query_length=6),
+    "PyLate": pylate(),
+    "PyLate, seen": pylate(attend_to_expansion_tokens=True),
+    "PyLate, as it is": pylate(do_query_expansion=False),
     "cross-encoder, Identity": cross(),
     "cross-encoder, Sigmoid": cross(whole=_SIGMOID, problem_type="regression"),
     "cross-encoder, Tanh": cross(whole=_scores("activation.Tanh")),
@@ -231,6 +297,7 @@ def save(case: Case, folder: Path) -> Path:
     if "add_eos_token" in str(case.transformer):
         tokenizer.backend_tokenizer.post_processor = None
     tokenizer.chat_template = case.template
+    tokenizer.add_tokens([one for key, one in case.whole.items() if key.endswith("_prefix")])
     shape = {"vocab_size": len(tokenizer), **_SHAPES[case.shape], **case.config}
     config = transformers.AutoConfig.for_model(case.shape, **shape)
     if case.head == "AutoModelForTextEncoding":
@@ -239,38 +306,46 @@ def save(case: Case, folder: Path) -> Path:
     fill(model)
     model.save_pretrained(root)
     tokenizer.save_pretrained(root)
-    kinds = ["Transformer", *([] if case.is_cross_encoder else ["Pooling"]), *case.later]
+    kinds = ["Transformer", *case.modules]
     paths = [case.folder, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
     if not case.transformer and case.is_cross_encoder:
         return folder  # releases before 6 saved no modules of a cross-encoder
     modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES[kind]}.{kind}"}
+        {"idx": number, "name": str(number), "path": path, "type": f"{package}.{kind}"}
         for number, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+        for package in [_PYLATE if kind == "Dense" and len(kinds) == 2 else _MODULES[kind]]
     ]
     write_json(folder / "modules.json", modules)
     write_json(root / "sentence_bert_config.json", case.transformer)
     write_json(folder / "config_sentence_transformers.json", case.whole)
-    if not case.is_cross_encoder:
-        pooling = {"word_embedding_dimension": _HIDDEN, **case.pooling}
-        write_json(folder / "1_Pooling/config.json", pooling)
-    for kind, path in zip(case.later, paths[2:], strict=True):
+    for kind, path in zip(case.modules, paths[1:], strict=True):
         _save_module(kind, folder / path, case)
     return folder
 
 
+_PYLATE = "pylate.models.Dense"
 _MODULES = {
     **dict.fromkeys(
         ("Transformer", "Dense", "LayerNorm", "Normalize"), "sentence_transformers.models"
     ),
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling",
+    "SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask",
 }
 
 
 def _save_module(kind: str, folder: Path, case: Case) -> None:
-    """A module after pooling: its configuration and its weights."""
+    """A module after the transformer: its configuration and its weights."""
     from safetensors.torch import save_file
 
-    if kind == "Normalize":
+    tokens = {"module_input_name": "token_embeddings"} if case.first[0] == "Dense" else {}
+    if kind == "Normalize" and tokens:
+        write_json(folder / "config.json", tokens)
+    if kind in ("Pooling", "SpladePooling", "MultiVectorMask"):
+        config = case.mask if kind == "MultiVectorMask" else case.pooling
+        size = {"word_embedding_dimension": _HIDDEN} if kind == "Pooling" else {}
+        write_json(folder / "config.json", {**size, **config})
+    if kind not in ("Dense", "LayerNorm"):
         return
     modules: dict[str, torch.nn.Module] = {}
     if kind == "LayerNorm":
@@ -314,7 +389,7 @@ def ask_sentence_transformers(folder: Path) -> Answers:
     asked = {
         name: {
             "folder": str(save(case, folder / name.replace(" ", "_"))),
-            "is_cross_encoder": case.is_cross_encoder,
+            "kind": case.kind,
             "texts": case.texts,
             "prompt_name": case.prompt_name,
         }
@@ -326,9 +401,21 @@ def ask_sentence_transformers(folder: Path) -> Answers:
     said = run_in(installed, "python", str(_DRIVER), str(file), environment=environment)
     assert said.returncode == 0, said.stderr
     found = Answers(**json.loads(said.stdout.splitlines()[-1]))
-    for rows in found.rows.values():
-        rows[:] = [[round(number, 6) for number in row[:NUM_KEPT]] for row in rows]
+    for name, rows in found.rows.items():
+        rows[:] = [kept(CASES[name].kind, np.array(row)).round(6).tolist() for row in rows]
     return found
+
+
+def kept(kind: str, answer: Any) -> Any:
+    """Few numbers of an answer: the first; of weights of words and of vectors of tokens how many
+    there are, and sums of all.
+    """
+    if kind == "SparseEncoder":
+        places = np.arange(len(answer)) / len(answer)
+        return np.array([np.count_nonzero(answer), answer.sum(), answer.max(), places @ answer])
+    if kind == "MultiVectorEncoder":
+        return np.array([len(answer), *answer.sum(axis=0)[: NUM_KEPT - 1]])
+    return answer[:NUM_KEPT]
 
 
 def main() -> None:

@@ -57,6 +57,8 @@ class ModelStep(EncoderTask):
 
     def __init__(self, task: EncoderTask) -> None:
         super().__init__(task.setup)
+        if task.hides_tokens:
+            raise LoadError("layout: ensemble: its queries are filled up, which needs single")
         tokenization, config = task.setup.tokenization, task.setup.config.get_text_config()
         self._max_length = tokenization.max_length
         self._vocab_size = tokenization.num_embeddings or config.vocab_size
@@ -145,7 +147,7 @@ def load_role(
         return load()
     if served.role == "model":
         return load(ModelStep)
-    saved, config, auto_class = read_files(served, task_class)
+    saved, config, auto_class = read_files(served, options, task_class)
     with within_files(saved.folder):  # these steps need no weights
         model = load_without_weights(served, auto_class, config)
     task = make_task(served, options, task_class, saved, model)

@@ -40,6 +40,8 @@ class FusedRunner(PackedRows):
         model = setup.model
         if setup.device.type != "cpu" or model.dtype not in _DTYPES:
             raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
+        if setup.hides_tokens:
+            raise UnsupportedLayersError("no token sees those that fill queries up")
         types = setup.has_token_types
         self._encoder = read_encoder(
             model.base_model, self.first, setup.max_length, has_token_types=types

@@ -41,7 +41,8 @@ _LONGEST_WINDOW = 1024  # longer ones are not tried: loading would take too long
 @dataclass(frozen=True)
 class RunnerSetup:
     """A loaded model and how to compute it: ``max_length`` is the longest input in tokens,
-    ``has_token_types`` whether the model takes ``token_type_ids``.
+    ``has_token_types`` whether the model takes ``token_type_ids``, ``hides_tokens`` whether there
+    are encodings with ``num_seen``.
     """
 
     model: Any
@@ -49,6 +50,7 @@ class RunnerSetup:
     output: OutputKind
     max_length: int
     has_token_types: bool
+    hides_tokens: bool = False
 
 
 def call_options(model: Any) -> dict[str, Any]:
@@ -130,7 +132,9 @@ def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS
     for length in lengths:
         ids = draw.choices(known, k=min(length, setup.max_length))
         types = [0] * len(ids) if setup.has_token_types else None
-        found.append(Encoding(ids, types, _trial_positions(setup.output, len(ids))))
+        num_seen = len(ids) // 2 if setup.hides_tokens and len(ids) > 9 else None
+        places = _trial_positions(setup.output, len(ids))
+        found.append(Encoding(ids, types, places, num_seen=num_seen))
     return found
 
 
@@ -169,6 +173,7 @@ def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
     """
     ids = torch.tensor([encoding.input_ids], device=setup.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["attention_mask"][:, encoding.num_seen or len(encoding) :] = 0
     if encoding.token_type_ids is not None:
         inputs["token_type_ids"] = torch.tensor([encoding.token_type_ids], device=setup.device)
     output = output_of(setup, setup.model(**inputs))[0]

@@ -47,7 +47,7 @@ class PackedRows(Runner):
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
-        order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
+        order = sorted(range(len(batch)), key=lambda index: _lengths(batch[index]))
         row = [batch[index] for index in order]
         outputs = self._outputs(self.hidden(row, self._wanted_tokens(row)), row)
         found: list[torch.Tensor] = [outputs[0]] * len(batch)
@@ -190,11 +190,16 @@ class PackedRunner(PackedRows):
         return inputs
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
-        groups = [(len(list(texts)), length) for length, texts in groupby(map(len, row))]
+        groups = [(len(list(texts)), *lengths) for lengths, texts in groupby(map(_lengths, row))]
         with attending(partial(packed_attention, groups, cache(window_mask))):
             found = self._body(**self._inputs(row), **self._options)
         hidden: torch.Tensor = found.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted]
+
+
+def _lengths(encoding: Encoding) -> tuple[int, int]:
+    """The number of tokens, and of those that are seen."""
+    return len(encoding), encoding.num_seen or len(encoding)
 
 
 def window_mask(length: int, window: int, device: torch.device, *, causal: bool) -> torch.Tensor:
@@ -206,7 +211,7 @@ def window_mask(length: int, window: int, device: torch.device, *, causal: bool)
 
 
 def packed_attention(
-    groups: Sequence[tuple[int, int]],
+    groups: Sequence[tuple[int, int, int]],
     masks: Callable[..., torch.Tensor],
     module: Any,
     query: torch.Tensor,
@@ -219,7 +224,8 @@ def packed_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """query (1, heads, num_tokens, dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
-    num_tokens, heads, dim). ``groups`` are (number of texts, length) in the row's order.
+    num_tokens, heads, dim). ``groups`` are (number of texts, length, tokens that are seen) in the
+    row's order.
 
     Unknown keyword arguments are ignored: what they would change shows in the check at load.
     """
@@ -228,17 +234,19 @@ def packed_attention(
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # (tokens, heads, dim)
     out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
     first = 0
-    for count, length in groups:
+    for count, length, seen in groups:
         last = first + count * length
         mask = None
         if sliding_window and sliding_window < length:
             mask = masks(length, sliding_window, q.device, causal=causal)
         texts = [t[first:last].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v)]
+        if causal and mask is None and seen < length:
+            mask = masks(length, length, q.device, causal=True)
         attended = F.scaled_dot_product_attention(
             texts[0],
-            texts[1],
-            texts[2],
-            attn_mask=mask,
+            texts[1][:, :, :seen],
+            texts[2][:, :, :seen],
+            attn_mask=mask if mask is None else mask[:, :seen],
             is_causal=causal and mask is None,
             scale=scaling,
             enable_gqa=grouped,

@@ -8,7 +8,7 @@ modules, the parameters of their ``__init__``, and ``_parse_model_config`` of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hf_triton.runtime.errors import LoadError
@@ -63,10 +63,18 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
+# Of models of many vectors: PyLate's own, and those of a transformer's file.
+PYLATE_KEYS = (
+    *("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words"),
+    *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
+)
+LATE_KEYS = ("query_length", "document_length", "query_expansion")
+
 WHOLE = Keys(
     followed=(
         *("model_type", "prompts", "default_prompt_name", "activation_fn"),
-        *("similarity_fn_name", "truncate_dim", "requirements"),
+        *("similarity_fn_name", "truncate_dim", "max_active_dims", "requirements"),
+        *PYLATE_KEYS,
     ),
     # The second asks for float32 in single layers, which a narrower dtype rounds otherwise.
     harmless=("__version__", "keep_in_fp32_modules"),
@@ -82,8 +90,13 @@ TRANSFORMER = Keys(
     harmless=("unpad_inputs", "backend", "cache_dir"),
     refused={
         "tokenizer_name_or_path": _OTHER_FOLDER,
-        **dict.fromkeys(("query_length", "document_length", "query_expansion"), _MULTI_VECTOR),
+        **dict.fromkeys(LATE_KEYS, _MULTI_VECTOR),
     },
+)
+LATE_TRANSFORMER = replace(
+    TRANSFORMER,
+    followed=(*TRANSFORMER.followed, *LATE_KEYS),
+    refused={"tokenizer_name_or_path": _OTHER_FOLDER},
 )
 MODEL_KWARGS = Keys(
     harmless=(
@@ -130,26 +143,44 @@ DENSE = Keys(
 LAYER_NORM = Keys(followed=("dimension",))
 NORMALIZE = Keys(followed=("module_input_name", "module_output_name"), others="harmless")
 DROPOUT = Keys(harmless=("dropout",))
+SPLADE = Keys(
+    followed=("pooling_strategy", "activation_function"),
+    harmless=("embedding_dimension", "word_embedding_dimension", "chunk_size"),
+)
+EXPANSION = Keys(followed=("strategy", "attend", "length", "token"))
+MASK = Keys(
+    followed=("skiplist_words", "skiplist_tasks"),
+    refused={"keep_only_token_ids": "it is for pages of images"},
+)
 
 TRANSFORMER_MODULE, POOLING_MODULE = "Transformer", "Pooling"
+SPLADE_MODULE, MASK_MODULE = "SpladePooling", "MultiVectorMask"
 POST_POOLING = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}
 TRAINING_MODULES = {"Dropout": DROPOUT}
-SERVED_MODULES = (TRANSFORMER_MODULE, POOLING_MODULE, *POST_POOLING, *TRAINING_MODULES)
+# By other names that files give them.
+ALIASES = {
+    "MLMTransformer": TRANSFORMER_MODULE,
+    "pylate.models.Dense.Dense": "sentence_transformers.Dense",
+}
+SERVED_MODULES = (
+    *(TRANSFORMER_MODULE, POOLING_MODULE, SPLADE_MODULE, MASK_MODULE),
+    *(*POST_POOLING, *TRAINING_MODULES, "MLMTransformer"),
+)
 WORD_SCORE = (
     "it is a decoder that reranks by the score of a word, as yes against no, and has no classifier"
 )
 _NO_TRANSFORMER = "it looks words up, without a transformer"
 _AFTER_TRANSFORMER = "it computes on the tokens' states before pooling"
-_SPARSE = "it makes sparse embeddings"
 REFUSED_MODULES = {
     "LogitScore": WORD_SCORE,
-    **dict.fromkeys(("BoW", "StaticEmbedding", "WordEmbeddings", "WordWeights"), _NO_TRANSFORMER),
-    **dict.fromkeys(("CNN", "LSTM", "WeightedLayerPooling"), _AFTER_TRANSFORMER),
     **dict.fromkeys(
-        ("MLMTransformer", "SpladePooling", "SparseAutoEncoder", "SparseStaticEmbedding"), _SPARSE
+        ("BoW", "StaticEmbedding", "SparseStaticEmbedding", "WordEmbeddings", "WordWeights"),
+        _NO_TRANSFORMER,
     ),
+    **dict.fromkeys(("CNN", "LSTM", "WeightedLayerPooling"), _AFTER_TRANSFORMER),
+    "SparseAutoEncoder": "it makes dense embeddings sparse",
     **dict.fromkeys(
-        ("MultiVectorMask", "HierarchicalTokenPooling", "LambdaTokenPooling"), _MULTI_VECTOR
+        ("HierarchicalTokenPooling", "LambdaTokenPooling"), "it puts tokens' vectors together"
     ),
     **dict.fromkeys(("Router", "Asym"), "it has several models in one"),
     "CLIPModel": "it embeds images too",

@@ -1,8 +1,9 @@
 """Reads sentence-transformers' own JSON files in a model's folder.
 
-modules.json lists the steps: a transformer, and of an embedder Pooling, and perhaps Dense,
-LayerNorm, Normalize, each with a config.json in a folder of its own. keys.py says of every key what
-becomes of it. Without modules.json the files say nothing, as in sentence-transformers itself.
+modules.json lists the steps: a transformer, and of an embedder Pooling (SpladePooling where it is
+sparse, none where each token has a vector), and perhaps Dense, LayerNorm, Normalize, each with a
+config.json in a folder of its own. keys.py says of every key what becomes of it. Without
+modules.json the files say nothing, as in sentence-transformers itself.
 """
 
 from __future__ import annotations
@@ -17,29 +18,46 @@ from hf_triton.runtime.log import info
 from hf_triton.runtime.regular_file import read_json
 
 from . import keys
-from .keys import MODULES_FILE, POOLING_FLAGS, TRANSFORMER_FILES, WHOLE_FILE, Keys
+from .keys import MODULES_FILE, POOLING_FLAGS, PYLATE_KEYS, TRANSFORMER_FILES, WHOLE_FILE, Keys
+from .late_interaction import USES, LateInteraction, own_keys, stanford_keys
 
 MODES = tuple(POOLING_FLAGS.values())
 # sentence-transformers' classes of models that are served.
-Kind = Literal["SentenceTransformer", "CrossEncoder"]
+Kind = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"]
 # Each one's transformer_task, the output of its module, and the output of transformers' model.
+_EMBEDS = ("feature-extraction", "token_embeddings", "last_hidden_state")
 _COMPUTED = {
-    "SentenceTransformer": ("feature-extraction", "token_embeddings", "last_hidden_state"),
+    "SentenceTransformer": _EMBEDS,
     "CrossEncoder": ("sequence-classification", "scores", "logits"),
+    "SparseEncoder": ("fill-mask", "token_embeddings", "logits"),
+    "MultiVectorEncoder": _EMBEDS,
+}
+# The modules that each begins with.
+_FIRST = {
+    "SentenceTransformer": (keys.TRANSFORMER_MODULE, keys.POOLING_MODULE),
+    "CrossEncoder": (keys.TRANSFORMER_MODULE,),
+    "SparseEncoder": (keys.TRANSFORMER_MODULE, keys.SPLADE_MODULE),
+    "MultiVectorEncoder": (keys.TRANSFORMER_MODULE,),
 }
 _DECODER_TASKS = ("text-generation", "any-to-any")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# Those of models of many vectors: of each query's vector the best product with one of the
+# document's, their sum or their mean.
+LATE_SIMILARITIES = ("maxsim", "meanmaxsim")
 _CUTS = ("longest_first", "only_first", "only_second")
 _CHECKED_PACKAGES = {"pytorch": "torch", **{n: n for n in ("torch", "transformers", "tokenizers")}}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A module: ``kind`` is its class, ``folder`` holds its weights."""
+    """A module: ``kind`` is its class, ``folder`` holds its weights, among others where it
+    ``is_inside`` the transformer's.
+    """
 
     kind: str
     folder: Path
     config: Mapping[str, Any]
+    is_inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,8 @@ class SentenceFiles:
     """``folder`` has the transformer's files. ``kind`` is None where sentence-transformers did not
     save the model. ``max_length`` replaces the tokenizer's own, ``cuts`` says which text of a pair
     is shortened. ``pooling`` are modes whose vectors are concatenated; None where no file says
-    anything.
+    anything. ``splade`` is SpladePooling's configuration, ``late`` how texts of many vectors are
+    read; each is None for other models.
     """
 
     folder: Path
@@ -66,31 +85,41 @@ class SentenceFiles:
     dimensions: int | None = None
     similarity: str = "cosine"
     activation_fn: str | None = None
+    splade: Mapping[str, Any] | None = None
+    late: LateInteraction | None = None
 
 
-def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
-    """Reads what there is for a model of this kind; None for tasks that sentence-transformers has
-    no models for. Raises LoadError.
+def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
+    """Reads what there is for a model of one of these kinds; none for tasks that
+    sentence-transformers has no models for. Raises LoadError.
     """
     listed = _read(files / MODULES_FILE, [])
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise LoadError(f"{MODULES_FILE}: a list of modules was expected")
+    if not listed and "MultiVectorEncoder" in kinds and (found := stanford_keys(files)):
+        return _stanford(files, *found)
     if not listed:
         return SentenceFiles(files)
-    if kind is None:
+    if not kinds:
         return SentenceFiles(_folder(files, listed[0]))
     whole = _object(files, files / WHOLE_FILE, keys.WHOLE)
     saved = whole.get("model_type", "SentenceTransformer")
-    if kind == "CrossEncoder" and saved == "SentenceTransformer":
+    if any(key in whole for key in PYLATE_KEYS):
+        saved = "MultiVectorEncoder"  # PyLate's own name is ColBERT
+    if kinds == ("CrossEncoder",) and saved == "SentenceTransformer":
         return SentenceFiles(_folder(files, listed[0]))
-    if saved != kind:
-        raise LoadError(f"{WHOLE_FILE}: model_type: got {saved}, this task serves {kind}")
+    if saved not in kinds:
+        served = ", ".join(kinds)
+        raise LoadError(f"{WHOLE_FILE}: model_type: got {saved}, this task serves {served}")
+    kind: Kind = next(one for one in kinds if one == saved)
     _check_requirements(_part(WHOLE_FILE, whole, "requirements"))
-    steps = [_step(files, module) for module in listed]
+    pylate = own_keys(whole)
+    whole = {**whole, **pylate}
+    steps = [_step(files, module, kind) for module in listed]
     transformer, pooling = _transformer_and_pooling(steps, kind)
-    configs = (
-        (n, _object(files, transformer.folder / n, keys.TRANSFORMER)) for n in TRANSFORMER_FILES
-    )
+    is_late = kind == "MultiVectorEncoder"
+    table = keys.LATE_TRANSFORMER if is_late else keys.TRANSFORMER
+    configs = ((n, _object(files, transformer.folder / n, table)) for n in TRANSFORMER_FILES)
     where, config = next((found for found in configs if found[1]), ("", {}))
     _check_output(where, config, kind)
     _kwargs(where, config, "model_args", "model_kwargs", keys.MODEL_KWARGS)  # none changes answers
@@ -99,33 +128,97 @@ def read_sentence_files(files: Path, kind: Kind | None) -> SentenceFiles:
     called, given = f"{where}: processing_kwargs", dict[str, Any]()
     for name in ("text", "common"):
         given |= _part(called, processing, name, keys.TEXT)
-    prompts, similarity = _prompts(whole), whole.get("similarity_fn_name")
+    longest = (
+        _count(called, given, "max_length")
+        or _count(where, tokenizer, "model_max_length")
+        or _count(where, config, "max_seq_length")
+    )
+    prompts, similarity = _prompts(whole), str(whole.get("similarity_fn_name")).lower()
+    known = LATE_SIMILARITIES if is_late else SIMILARITIES
+    default, cut = known[0], "truncate_dim"
+    if kind == "SparseEncoder":
+        default, cut = "dot", "max_active_dims"
+    mask = next((step.config for step in steps if step.kind == keys.MASK_MODULE), pylate)
+    late = None
+    if is_late:
+        late = _late(where, {**whole, **config}, mask, pylate.get("prompts", {}), longest)
+        lengths = [length for length in late.lengths.values() if length]
+        longest = max(lengths) if len(lengths) == len(USES) else None
+    post_pooling = [step for step in steps if step.kind in keys.POST_POOLING]
+    if pylate and mask is pylate:  # it normalizes without saying so
+        post_pooling.append(Step("Normalize", files, {}))
     return SentenceFiles(
         transformer.folder,
         kind,
-        _count(called, given, "max_length")
-        or _count(where, tokenizer, "model_max_length")
-        or _count(where, config, "max_seq_length"),
+        longest,
         _cuts(called, given.get("truncation")),
         bool(given.get("add_special_tokens", True)),
         bool(config.get("do_lower_case", False)),
         config_kwargs=_kwargs(where, config, "config_args", "config_kwargs", keys.CONFIG_KWARGS),
         processor_kwargs=tokenizer,
-        pooling=None if pooling is None else _modes(pooling),
+        pooling=_modes(pooling) if kind == "SentenceTransformer" and pooling else None,
         include_prompt=pooling is None or bool(pooling.config.get("include_prompt", True)),
-        steps=tuple(step for step in steps if step.kind in keys.POST_POOLING),
+        steps=tuple(post_pooling),
         prompts=prompts,
         default_prompt_name=whole.get("default_prompt_name"),
-        dimensions=_count(WHOLE_FILE, whole, "truncate_dim"),
+        dimensions=_count(WHOLE_FILE, whole, cut),
         # Another name is left out, as in sentence-transformers.
-        similarity=similarity if similarity in SIMILARITIES else SIMILARITIES[0],
+        similarity=similarity if similarity in known else default,
         activation_fn=whole.get("activation_fn"),
+        splade=pooling.config if kind == "SparseEncoder" and pooling else None,
+        late=late,
     )
 
 
-def _step(files: Path, module: Mapping[str, Any]) -> Step:
+def _stanford(
+    files: Path, found: Mapping[str, Any], projection: Mapping[str, Any]
+) -> SentenceFiles:
+    """The projection's weights are among the transformer's."""
+    whole = own_keys(found)
+    return SentenceFiles(
+        files,
+        "MultiVectorEncoder",
+        steps=(Step("Dense", files, projection, is_inside=True), Step("Normalize", files, {})),
+        prompts=whole["prompts"],
+        similarity=LATE_SIMILARITIES[0],
+        late=_late("artifact.metadata", whole, whole, whole["prompts"], None),
+    )
+
+
+def _late(
+    where: str,
+    config: Mapping[str, Any],
+    mask: Mapping[str, Any],
+    markers: Mapping[str, str],
+    longest: int | None,
+) -> LateInteraction:
+    """``config`` is the transformer's, ``mask`` that of MultiVectorMask; ``longest`` is for uses
+    without a length of their own.
+    """
+    expansion = _part(where, config, "query_expansion", keys.EXPANSION)
+    strategy, tasks = expansion.get("strategy"), mask.get("skiplist_tasks") or USES[1:]
+    filled = _count(where, expansion, "length") or 0
+    lengths = {use: _count(where, config, f"{use}_length") or longest for use in USES}
+    if (asked := lengths[USES[0]]) or strategy == "fixed":  # one that is fixed is cut to it
+        lengths[USES[0]] = filled if strategy == "fixed" else max(asked or 0, filled)
+    if expansion and (strategy not in ("fixed", "min") or not filled):
+        got = f"got strategy {strategy!r} and length {filled}, known: fixed and min with a length"
+        raise LoadError(f"{where}: query_expansion: {got}")
+    return LateInteraction(
+        lengths,
+        filled,
+        bool(expansion.get("attend")),
+        expansion.get("token"),
+        tuple(mask.get("skiplist_words") or ()),
+        (tasks,) if isinstance(tasks, str) else tuple(tasks),
+        tuple(filter(str.strip, markers.values())),
+    )
+
+
+def _step(files: Path, module: Mapping[str, Any], model: Kind) -> Step:
     kind = str(module.get("type") or "")
-    package, _, name = kind.rpartition(".")
+    package, _, name = keys.ALIASES.get(kind, kind).rpartition(".")
+    name = keys.ALIASES.get(name, name)
     is_own = package.split(".")[0] == "sentence_transformers"
     if not is_own or name not in keys.SERVED_MODULES:
         why = keys.REFUSED_MODULES.get(name) if is_own else None
@@ -137,14 +230,21 @@ def _step(files: Path, module: Mapping[str, Any]) -> Step:
     folder = _folder(files, module)
     if name == keys.TRANSFORMER_MODULE:
         return Step(name, folder, {})
-    tables = {keys.POOLING_MODULE: keys.POOLING, **keys.POST_POOLING, **keys.TRAINING_MODULES}
+    tables = {
+        keys.POOLING_MODULE: keys.POOLING,
+        keys.SPLADE_MODULE: keys.SPLADE,
+        keys.MASK_MODULE: keys.MASK,
+        **keys.POST_POOLING,
+        **keys.TRAINING_MODULES,
+    }
     config = _object(files, folder / "config.json", tables[name])
-    # A step that changes tokens, as multi-vector models' do, or makes scores.
+    # A step that changes tokens where texts have one vector, or makes scores.
+    served = "token_embeddings" if model == "MultiVectorEncoder" else "sentence_embedding"
     for key in ("module_input_name", "module_output_name") if name in keys.POST_POOLING else ():
-        tensor = config.get(key) or "sentence_embedding"
-        if tensor != "sentence_embedding":
+        tensor = config.get(key) or served
+        if tensor != served:
             where = f"{folder.name}/config.json"
-            raise LoadError(f"{where}: {key} is {tensor}; only sentence_embedding is served here")
+            raise LoadError(f"{where}: {key} is {tensor}; only {served} is served here")
     return Step(name, folder, config)
 
 
@@ -157,17 +257,14 @@ def _folder(files: Path, module: Mapping[str, Any]) -> Path:
 
 def _transformer_and_pooling(steps: Sequence[Step], kind: Kind) -> tuple[Step, Step | None]:
     computing = [step for step in steps if step.kind not in keys.TRAINING_MODULES]
-    kinds = [step.kind for step in computing]
-    if kind == "CrossEncoder":
-        if kinds == [keys.TRANSFORMER_MODULE]:
-            return computing[0], None
-        expected = "a Transformer alone was"
-    else:
-        expected = "a Transformer and a Pooling were"
-        first = [keys.TRANSFORMER_MODULE, keys.POOLING_MODULE]
-        if kinds[:2] == first and not {*first} & {*kinds[2:]}:
-            return computing[0], computing[1]
-    raise LoadError(f"{MODULES_FILE}: got {', '.join(kinds)}; {expected} expected")
+    kinds, first = tuple(step.kind for step in computing), _FIRST[kind]
+    later = {*keys.POST_POOLING} if kind == "SentenceTransformer" else set()
+    if kind == "MultiVectorEncoder":
+        later = {*keys.POST_POOLING, keys.MASK_MODULE}
+    if kinds[: len(first)] != first or {*kinds[len(first) :]} - later:
+        expected = ", ".join(first)
+        raise LoadError(f"{MODULES_FILE}: got {', '.join(kinds)}; a {kind} begins with {expected}")
+    return computing[0], computing[1] if len(first) > 1 else None
 
 
 def _cuts(where: str, value: Any) -> str:

@@ -23,16 +23,24 @@ class Encoding:
 
     ``token_type_ids`` as long as ``input_ids``, all 0 but for a pair's second text; None where the
     model takes none. ``positions``: the tokens whose outputs are wanted, ascending, where the
-    output is per token; None: all. ``is_cut``: its text was longer.
+    output is per token; None: all. ``num_seen``: how many of its tokens, the first, are seen by its
+    tokens; None: all. ``is_cut``: its text was longer.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None = None
     positions: tuple[int, ...] | None = None
+    num_seen: int | None = field(default=None, kw_only=True)
     is_cut: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """All that its output depends on."""
+        types = self.token_type_ids and tuple(self.token_type_ids)
+        return tuple(self.input_ids), types, self.positions, self.num_seen
 
     @property
     def num_outputs(self) -> int:
@@ -55,7 +63,7 @@ def padded_rows(
     mask[:, 0] = 1  # with no token at all softmax would give NaN
     for row, encoding in enumerate(encodings):
         end = len(encoding)
-        ids[row, :end], mask[row, :end] = encoding.input_ids, 1
+        ids[row, :end], mask[row, : encoding.num_seen or end] = encoding.input_ids, 1
         if encoding.token_type_ids is not None:
             types[row, :end] = encoding.token_type_ids
     return found

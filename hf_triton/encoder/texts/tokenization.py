@@ -5,6 +5,7 @@ Knows the tokenizer and the model's longest input; knows no request.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,12 @@ class Tokenization:
         self._cuts = cuts
         self._is_called = not _is_its_backend(tokenizer)
         self._call_options = {} if adds_special_tokens else {"add_special_tokens": False}
+
+    def limited(self, max_length: int | None) -> Tokenization:
+        """The same for texts of at most ``max_length`` tokens; None: no fewer."""
+        found = copy.copy(self)
+        found.max_length = min(max_length or self.max_length, self.max_length)
+        return found
 
     def encode(
         self,

@@ -225,22 +225,37 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         )
 
     async def _embed(self, request: Any) -> Any:
-        """Embeds each text as its length, its first character's code and a half."""
+        """Embeds each text as its length, its first character's code and a half; of a pair the
+        score is the product of both; words have weights, and tokens vectors, as many as words.
+        """
         self.ids.append(request.id)
         self.encoder_requests.append(request)
-        texts = next(iter(_inputs(request).values()))
+        given = _inputs(request)
+        texts = next(iter(given.values()))
+        listed = {one.name for one in request.outputs}
         for text in texts:
             if text in ERRORS:
                 await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
                 raise RefusedError(*_labelled(request, error))
             await self._wait(text, {CALL: request.parameters[CALL].string_param})
+        counts = [len(text.split()) for text in texts]
         rows = [(len(text), ord(text[:1] or "\0"), 0.5) for text in texts[: self.most_answered]]
-        return _answer(
-            request,
-            embedding=("FP32", [len(texts), 3], [one for row in rows for one in row]),
-            num_input_tokens=("UINT32", [len(texts)], [len(text.split()) for text in texts]),
-        )
+        found: dict[str, Any] = {
+            "embedding": ("FP32", [len(texts), 3], [one for row in rows for one in row])
+        }
+        if "score" in listed:
+            pairs = zip(texts, given["text_pair"], strict=True)
+            found = {"score": ("FP32", [len(texts), 1], [len(a) * len(b) for a, b in pairs])}
+        if "weights" in listed:
+            shape, filled = [len(texts), 2], [n for count in counts for n in (count, 0)]
+            found = {"token_ids": ("INT32", shape, filled), "weights": ("FP32", shape, filled)}
+        if "token_embeddings" in listed:
+            vectors = [
+                1.0 if n < count else 0.0 for count in counts for n in range(3) for _ in "ab"
+            ]
+            found = {"token_embeddings": ("FP32", [len(texts), 3, 2], vectors)}
+        return _answer(request, **found, num_input_tokens=("UINT32", [len(texts)], counts))
 
     async def _classify(self, request: Any) -> Any:
         """Gives each pair as its logit the number of shared words, and half of that as its score;

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import math
 import struct
-from array import array
 from typing import Any
 
 import pytest
 
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import Answers, Batch
-from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
+from hf_triton.ports.openai.routes.encoders.rankings import RERANK
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.triton.tensors import ServedModel
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
 from tests.unit.openai_api.fake_triton import Model
@@ -197,26 +194,24 @@ def test_nvidias_rerankers_are_asked_for_logits(
     assert sent.get("truncate") == cuts
 
 
-@pytest.mark.parametrize(
-    "told, scores",
-    [
-        (None, [1.0, 0.0]),
-        ([["cosine"]] * 3, [1.0, 0.0]),
-        ([["dot"]] * 3, [6.0, 0.0]),
-        ([["euclidean"]] * 3, [-1.0, -math.sqrt(5)]),
-        ([["manhattan"]] * 3, [-1.0, -3.0]),
-    ],
-)
-def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[float]) -> None:
-    asked = SCORE.read({"model": "m", "text_1": "a", "text_2": ["b", "c"]})
-    model = ServedModel(
-        "m", "m", "feature-extraction", False, 0, outputs=frozenset(("similarity",))
-    )
-    assert "similarity" in asked.batch(model).outputs
-    vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
-    rows = {"embedding": vectors, **({"similarity": told} if told else {})}
-    data = asked.write(Answers(rows, Usage(0, 0))).data
-    assert [one.score for one in data] == pytest.approx(scores)
+def test_an_embedding_model_scores_pairs_by_itself(api: Translator) -> None:
+    found = rerank(api, model="vectors", query="two", documents=["a", "bcd"])["results"]
+    assert [(one["index"], one["relevance_score"]) for one in found] == [(1, 9), (0, 3)]
+    assert {one.name for one in api.triton.encoder_requests[-1].outputs} == {
+        *("score", "num_input_tokens"),
+    }
+
+
+def test_weights_of_words_and_vectors_of_tokens_come_without_what_fills_rows(
+    api: Translator,
+) -> None:
+    asked = {"inputs": ["a b", "c"]}
+    found = answer(api, "/models/vectors/embed_sparse", **asked)
+    assert found == [[{"index": 2, "value": 2}], [{"index": 1, "value": 1}]]
+    found = answer(api, "/models/vectors/embed_all", **asked, input_type="query")
+    assert found == [[[1, 1], [1, 1]], [[1, 1]]]
+    request = api.triton.encoder_requests[-1]
+    assert request.parameters["input_type"].string_param == "search_query"
 
 
 def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
@@ -287,15 +282,12 @@ RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
 
 
-@pytest.mark.parametrize(
-    "first, row, told",
-    [(4, 3, "text_2: too long (row 7 of the batch)"), (8, 1, "text_1: too long (row 1 of the")],
-)
-def test_an_error_of_a_part_names_the_text_of_the_whole(first: int, row: int, told: str) -> None:
-    batch = Batch(["a"] * 10, (), ("text_2", "text_1"), num_first=8)
-    error = ApiError(400, f"text_input: too long (row {row} of the batch)", "text_input")
-    renamed = batch.renamed(error, first)
-    assert renamed.message.startswith(told)
+@pytest.mark.parametrize("field, told", [("text_input", "text_1"), ("text_pair", "text_2")])
+def test_an_error_of_a_part_names_the_text_of_the_whole(field: str, told: str) -> None:
+    batch = Batch(["a"] * 10, (), ("text_1", "text_2"))
+    error = ApiError(400, f"{field}: too long (row 3 of the batch)", field)
+    renamed = batch.renamed(error, 4)
+    assert renamed.message.startswith(f"{told}: too long (row 7 of the batch)")
     assert renamed.param == told.partition(":")[0]
 
 

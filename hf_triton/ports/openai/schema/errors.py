@@ -23,7 +23,10 @@ _NO_RETRY = {"x-should-retry": "false"}
 # Before the paths of one model, of which TGI and TEI have no more: /models/NAME/generate.
 OF_MODEL = "/models/"
 _OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
-_HUBS_PATHS = ("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity", "/embed")
+_HUBS_PATHS = (
+    *("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity"),
+    *("/embed", "/embed_sparse", "/embed_all"),
+)
 # Their statuses by OpenAI's, and their words, by which clients choose an exception.
 _HUBS_STATUSES = {400: 422, 500: 424, 503: 429}
 _HUBS_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "generation"}

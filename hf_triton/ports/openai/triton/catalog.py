@@ -36,7 +36,6 @@ from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, und
 from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
 from hf_triton.tritonserver.state_file import served_models
 
-SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
 
 

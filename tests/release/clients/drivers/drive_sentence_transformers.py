@@ -10,17 +10,33 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from sentence_transformers import CrossEncoder, SentenceTransformer
+import sentence_transformers
 
 asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 rows, whole = {}, set()
+
+
+def answers(model, case, **options):
+    """An array for each text; of late interaction the first is a query."""
+    texts = case["texts"]
+    if case["kind"] == "CrossEncoder":
+        return model.predict(texts, **options)
+    if case["kind"] == "SparseEncoder":
+        found = model.encode(texts, convert_to_sparse_tensor=False, **options)
+        return [one.numpy() for one in found]
+    if case["kind"] == "MultiVectorEncoder":
+        query, *documents = texts
+        found = [model.encode_query(query, convert_to_numpy=True, **options)]
+        return [*found, *model.encode_document(documents, convert_to_numpy=True, **options)]
+    return model.encode(texts, **options)
+
+
 for name, case in asked.items():
     prompt = {"prompt_name": case["prompt_name"]} if case["prompt_name"] else {}
-    kind = CrossEncoder if case["is_cross_encoder"] else SentenceTransformer
+    kind = getattr(sentence_transformers, case["kind"])
     model = kind(case["folder"], device="cpu", model_kwargs={"dtype": "float32"})
-    ask = model.predict if case["is_cross_encoder"] else model.encode
-    found = ask(case["texts"], show_progress_bar=False, **prompt)
-    rows[name] = [row.reshape(-1).tolist() for row in found]
+    found = answers(model, case, show_progress_bar=False, **prompt)
+    rows[name] = [row.tolist() if row.ndim else [row.item()] for row in found]
     whole.update(model._get_model_config())
 
 keys, modules = {"whole": sorted(whole)}, []

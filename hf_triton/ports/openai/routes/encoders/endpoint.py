@@ -103,8 +103,7 @@ class Listed(Struct):
 @dataclass(frozen=True)
 class Batch:
     """A model's request: ``texts``, each with one of ``pairs`` where there are any, and ``options``
-    for all. Errors call the two ``names``; without pairs, the second is that of the texts after
-    ``num_first``.
+    for all. Errors call the two ``names``.
     """
 
     texts: Sequence[str]
@@ -112,7 +111,6 @@ class Batch:
     names: tuple[str, ...]
     pairs: Sequence[str] = ()
     options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
-    num_first: int = MAX_INPUTS
 
     async def ask(
         self,
@@ -169,10 +167,8 @@ class Batch:
     def renamed(self, error: ApiError, first: int) -> ApiError:
         """The error in the caller's names; the request's first text has the number ``first``."""
         row = _ROW.search(error.message)
-        index, name = first + int(row[1] if row else 0), self.names[0]
-        if index >= self.num_first:
-            index, name = index - self.num_first, self.names[-1]
-        known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1]}
+        index = first + int(row[1] if row else 0)
+        known = {**dict.fromkeys(_TEXTS, self.names[0]), "text_pair": self.names[-1]}
         told = _ROW.sub(f"(row {index} of the batch)", error.message)
         return Names(renamed(known)).of(replace(error, message=told))
 
@@ -203,11 +199,22 @@ def encoder(
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:
-    """An output's rows; where it has one dimension each element is one."""
+    """An output's rows; where it has one dimension each element is one. With three, a row is a list
+    of vectors, and those of zeros at its end are left out: there the text has no more tokens.
+    """
     if tensor.name == NUM_TOKENS:
         return [unpack("UINT32", data)]
-    values: Any = array("f", data) if tensor.datatype == "FP32" else unpack("BYTES", data)
-    if tensor.datatype == "FP32" and not math.isfinite(sum(values)):
+    is_float = tensor.datatype == "FP32"
+    values: Any = array("f", data) if is_float else unpack(tensor.datatype, data)
+    if is_float and not math.isfinite(sum(values)):
         raise ApiError(500, "the model computed a score that is not a number")
     size = tensor.shape[-1]
-    return [values[at : at + size] for at in range(0, len(values), size)] if size else []
+    if not size:
+        return [[] for _ in range(tensor.shape[0])] if len(tensor.shape) > 1 else []
+    found = [values[at : at + size] for at in range(0, len(values), size)]
+    if len(tensor.shape) < 3:
+        return found
+    longest = tensor.shape[1]
+    texts = [found[at : at + longest] for at in range(0, len(found), longest)]
+    lengths = [max((n for n, one in enumerate(text, 1) if any(one)), default=0) for text in texts]
+    return [text[:length] for text, length in zip(texts, lengths, strict=True)]

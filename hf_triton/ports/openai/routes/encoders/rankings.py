@@ -2,18 +2,15 @@
 shape or in that of text-embeddings-inference (TEI), ``/v1/ranking`` in that of NVIDIA's rerankers;
 ``/score`` says it of pairs, in vLLM's, ``/similarity`` in TEI's.
 
-A cross-encoder reads both texts of a pair at once and answers its own score; of an embedding model
-the score is the similarity of the two embeddings, by the function that its files name.
+A cross-encoder reads both texts of a pair at once and answers its own score, an embedding model the
+similarity of the two embeddings, by the function that its files name.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from array import array
-from collections.abc import Callable, Mapping
 from functools import cached_property
-from operator import attrgetter, mul
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -38,13 +35,13 @@ from hf_triton.ports.openai.routes.encoders.texts import (
     EMBEDDINGS,
     PREDICT,
     PREDICT_OF_HUB,
-    VECTORS,
+    TOKEN_EMBEDDINGS,
+    WORD_WEIGHTS,
     EmbedRequest,
 )
 from hf_triton.ports.openai.schema.body import Json, only, present
 from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import SIMILARITY as OUTPUT
 from hf_triton.ports.openai.triton.tensors import ServedModel
 
 
@@ -66,23 +63,21 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
         return False
 
     def batch(self, model: ServedModel) -> Batch:
-        """All pairs; for an embedding model the texts of both sides, the second first."""
         firsts, seconds = self.sides
-        if model.task in EMBEDDING_TASKS:
-            outputs = (VECTORS, NUM_TOKENS, *({OUTPUT} & model.outputs))
-            options = {**self.options, "return_num_input_tokens": True}
-            texts, fields = [*seconds, *firsts], self.fields[::-1]
-            return Batch(texts, outputs, fields, options=options, num_first=len(seconds))
-        raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
-        outputs, options = ("score", "logits", NUM_TOKENS), {**self.options, **raw}
-        return Batch(_each(firsts, len(seconds)), outputs, self.fields, seconds, options)
+        outputs: tuple[str, ...] = ("score", NUM_TOKENS)
+        raw: dict[str, TensorValue] = {}
+        if model.task in CLASSIFIER_TASKS:
+            outputs = (*outputs, "logits")
+            raw = {"function_to_apply": "none"} if self.is_raw else {}
+        texts, options = _each(firsts, len(seconds)), {**self.options, **raw}
+        return Batch(texts, outputs, self.fields, seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""
         firsts, seconds = self.sides
         found: dict[tuple[str, str], float] = {}
         texts = zip(_each(firsts, len(seconds)), seconds, strict=True)
-        pairs = zip(texts, _scores(answers, len(seconds)), strict=True)
+        pairs = zip(texts, _scores(answers), strict=True)
         # Equal pairs get the same score, wherever in a batch each was computed.
         return [found.setdefault(pair, score) for pair, score in pairs]
 
@@ -113,33 +108,12 @@ def _each(firsts: list[Any], num_seconds: int) -> list[Any]:
     return firsts * (num_seconds if len(firsts) == 1 else 1)
 
 
-def _scores(answers: Answers, num_seconds: int) -> list[float]:
-    if vectors := answers.rows.get(VECTORS):
-        firsts, told = _each(vectors[num_seconds:], num_seconds), answers.rows.get(OUTPUT)
-        compare = _SIMILARITIES.get(told[0][0] if told else "", _cosine)
-        return list(map(compare, firsts, vectors[:num_seconds]))
-    num_labels = len(answers.rows["logits"][0])
+def _scores(answers: Answers) -> list[float]:
+    num_labels = len(answers.rows["logits"][0]) if "logits" in answers.rows else 1
     if num_labels != 1:
         allowed = "one of a single label, a reranker, or an embedding model; /classify has labels"
         raise bad_field("model", f"a classifier of {num_labels} labels", allowed)
     return [row[0] for row in answers.rows["score"]]
-
-
-def _cosine(first: array[float], second: array[float]) -> float:
-    lengths = math.hypot(*first) * math.hypot(*second)
-    return _dot(first, second) / lengths if lengths else 0.0
-
-
-def _dot(first: array[float], second: array[float]) -> float:
-    return float(sum(map(mul, first, second)))
-
-
-# Sentence-transformers': of distances the nearer is the larger.
-_SIMILARITIES: Mapping[str, Callable[[array[float], array[float]], float]] = {
-    "dot": _dot,
-    "euclidean": lambda first, second: -math.dist(first, second),
-    "manhattan": lambda first, second: -sum(abs(a - b) for a, b in zip(first, second, strict=True)),
-}
 
 
 class _Activated(Pairs, kw_only=True):
@@ -307,7 +281,7 @@ EITHER_RERANK = encoder(
     fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
 )
 ENCODING = (
-    *(EMBEDDINGS, EMBED, SIMILARITY, PREDICT),
+    *(EMBEDDINGS, EMBED, WORD_WEIGHTS, TOKEN_EMBEDDINGS, SIMILARITY, PREDICT),
     *(EITHER_RERANK, RERANK, SCORE, RANKING, CLASSIFY),
 )
 # At POST / of TEI and the Hub, by the task.

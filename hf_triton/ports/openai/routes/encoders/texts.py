@@ -1,5 +1,6 @@
 """Texts to vectors: ``/v1/embeddings``, and ``/embed`` of text-embeddings-inference (TEI), whose
-answers are bare lists. Texts to labels and their probabilities: ``/classify`` in vLLM's shape,
+answers are bare lists; to the weights of words, ``/embed_sparse``, and a vector for each token,
+``/embed_all``. Texts to labels and their probabilities: ``/classify`` in vLLM's shape,
 ``/predict`` in that of TEI, and the Hub's of one model.
 
 https://github.com/huggingface/text-embeddings-inference/blob/main/docs/openapi.json
@@ -13,7 +14,7 @@ import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -42,8 +43,15 @@ _USES = {
 }
 
 
+Use = Literal["query", "passage", "document"]
+
+
+def _use_of(given: Use | None) -> Mapping[str, str]:
+    return {"input_type": _USES[given]} if given else {}
+
+
 class EmbeddingRequest(EncoderRequest, kw_only=True):
-    outputs = (VECTORS, NUM_TOKENS)
+    outputs: ClassVar[tuple[str, ...]] = (VECTORS, NUM_TOKENS)
 
     dimensions: Count | None = None
     prompt_name: str | None = None
@@ -79,11 +87,10 @@ class Embeddings(Struct):
 class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
     input: Texts
     encoding_format: Literal["float", "base64"] | None = None
-    input_type: Literal["query", "passage", "document"] | None = None
+    input_type: Use | None = None
 
     def of_caller(self) -> Mapping[str, str]:
-        use = {"input_type": _USES[self.input_type]} if self.input_type else {}
-        return {**super().of_caller(), **use}
+        return {**super().of_caller(), **_use_of(self.input_type)}
 
     def write(self, answers: Answers) -> Embeddings:
         is_base64 = self.encoding_format == "base64"
@@ -111,6 +118,39 @@ class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
         return [(row if self.normalize is False else _normal(row)).tolist() for row in rows]
 
 
+class Weight(Struct):
+    index: int
+    value: float
+
+
+class SparseRequest(TeiRequest, EmbeddingRequest, kw_only=True):
+    fields = ("inputs",)
+    outputs: ClassVar[tuple[str, ...]] = ("token_ids", "weights", NUM_TOKENS)
+
+    inputs: Texts
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+    def write(self, answers: Answers) -> list[list[Weight]]:
+        """Of texts with fewer words than others zeros come last."""
+        columns = zip(answers.rows["token_ids"], answers.rows["weights"], strict=True)
+        rows = [zip(ids, weights, strict=True) for ids, weights in columns]
+        return [[Weight(*one) for one in row if one[1]] for row in rows]
+
+
+class TokensRequest(SparseRequest, kw_only=True):
+    """``input_type`` is ours: late interaction reads a query in another way than a document."""
+
+    outputs = ("token_embeddings", NUM_TOKENS)
+
+    input_type: Use | None = None
+
+    def of_caller(self) -> Mapping[str, str]:
+        return {**super().of_caller(), **_use_of(self.input_type)}
+
+    def write(self, answers: Answers) -> Any:
+        return [[one.tolist() for one in row] for row in answers.rows["token_embeddings"]]
+
+
 def _normal(row: array[float]) -> array[float]:
     length = math.hypot(*row)
     return array("f", (number / length for number in row)) if length else row
@@ -133,6 +173,14 @@ EMBEDDINGS = encoder(
 EMBED = encoder(
     *(("/embed",), EMBEDDING_TASKS, "embd-"),
     Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
+)
+WORD_WEIGHTS = encoder(
+    *(("/embed_sparse",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to weights of words", list[list[Weight]], SparseRequest, error=HubError),
+)
+TOKEN_EMBEDDINGS = encoder(
+    *(("/embed_all",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to tokens' vectors", list[list[list[float]]], TokensRequest, error=HubError),
 )
 
 
