@@ -26,7 +26,7 @@ MODEL_TEMPLATE = "model.py.j2"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
 VERSION_FOLDER = "1"
-_SHARED = ("runtime", "python_env")  # the packages that all tasks share
+_SHARED = ("runtime", "python_env", "tracing")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
 

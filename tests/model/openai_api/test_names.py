@@ -38,7 +38,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/tokenize": {"messages": CHAT},
     "/detokenize": {"tokens": [5]},
     "/v1/embeddings": {"input": "a"},
-    "/embed": {"inputs": ["a"]},
+    **{path: {"inputs": ["a"]} for path in ("/embed", "/embed_sparse", "/embed_all")},
     **{path: {"inputs": "a"} for path in ("/generate", "/generate_stream", "/predict")},
     "/v1/rerank": {"query": "a", "documents": ["a"]},
     "/v1/ranking": {"query": {"text": "a"}, "passages": [{"text": "a"}]},

@@ -139,7 +139,9 @@ def reading() -> Iterator[Reading]:
 
 def test_images_and_seconds_of_sound_are_told_as_they_are_decoded(reading: Reading) -> None:
     used: list[dict[str, float]] = []
-    reading.call = SimpleNamespace(tell_use=lambda **told: used.append(told))  # type: ignore[assignment]
+    reading.call = SimpleNamespace(  # type: ignore[assignment]
+        tell_use=lambda **told: used.append(told), trace=None
+    )
     image("image", packed(picture(), "PNG"), LIMITS)
     sound("audio", sound_file(tone()), 16_000, LIMITS)
     with pytest.raises(RequestError):

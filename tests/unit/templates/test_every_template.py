@@ -90,7 +90,8 @@ def test_in_an_environment_of_its_own_the_library_is_the_servers(
 
 def test_it_names_every_package_of_the_library_that_it_imports(task: Task) -> None:
     """By them it is known whether an upgrade has changed its code."""
-    known = {"runtime", "python_env", "hooks", "version", task.folder.name, *task.packages}
+    known = {"runtime", "python_env", "tracing", "hooks", "version"}
+    known |= {task.folder.name, *task.packages}
     for name in (task.folder.name, *task.packages):
         for path in modules(LIBRARY / name):
             text = path.read_text(encoding="utf-8")
@@ -175,7 +176,7 @@ def modules(folder: Path) -> list[Path]:
 
 GENERATOR = Path(task_folders.__file__).parents[1]
 LIBRARY = Path(str(hf_triton.__file__)).parent
-BESIDE_A_SERVER = {"cli", "ports", "serving", "tritonserver"}
+BESIDE_A_SERVER = {"batches", "cli", "ports", "serving", "tritonserver"}
 
 
 def test_build_time_imports_nothing_heavy() -> None:
@@ -195,8 +196,12 @@ def test_what_generator_and_ports_share_with_models_needs_only_the_standard_libr
     assert {"runtime.weights.hub_files", "runtime.weights.locked_files"} <= names
     for name in names:
         path = (LIBRARY / name.replace(".", "/")).with_suffix(".py")
-        assert imported_by(path) <= set(sys.stdlib_module_names), name
-        inner = re.findall(r"from (\.+)([\w.]+) import", path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        assert imported_by(path) <= {*sys.stdlib_module_names, "hf_triton"}, name
+        # They import OpenTelemetry where a trace is asked for.
+        of_traces = {"tracing.trace", "tracing.triton"}
+        assert {*re.findall(r"from hf_triton\.([\w.]+) import", text)} <= of_traces, name
+        inner = re.findall(r"from (\.+)([\w.]+) import", text)
         parts = name.split(".")
         found = {".".join([*parts[: -len(dots)], one]) for dots, one in inner}
         assert found <= names | {"runtime.errors"}, name

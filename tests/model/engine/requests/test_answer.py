@@ -127,6 +127,8 @@ def test_a_stream_without_text_waits_but_an_end_is_told() -> None:
 class Call:
     """What a port says of a request; keeps what it is told of it."""
 
+    trace = None
+
     def __init__(self) -> None:
         self.used: list[dict[str, float]] = []
 
