@@ -120,7 +120,7 @@ def make_task(
 ) -> EncoderTask:
     """The task with its tokenizer, without weights. Raises LoadError."""
     tokenization = _tokenization(served, options, saved, model)
-    if getattr(task_class, "output", None) == "sequences":
+    if task_class.output == "sequences":
         set_padding(model.config, tokenization.tokenizer)
     batched = served.max_batch_size > 0
     return task_class(TaskSetup(options, model.config, saved, tokenization, batched))

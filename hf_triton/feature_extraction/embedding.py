@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hf_triton.encoder.rows import TEXT, Column, Values, given_texts, integer_in, one_of, option
+from hf_triton.encoder.sentence_transformers.late_interaction import DOCUMENT, QUERY
 from hf_triton.encoder.sentence_transformers.prompts import USES, Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import EncoderTask, OutputKind, Prepared, TaskSetup, token_counts
@@ -23,7 +24,7 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.responder import Array, strings
 from hf_triton.runtime.request.tensors import boolean, text
 
-from .late_texts import DOCUMENT, QUERY, LateTexts
+from .late_texts import LateTexts
 from .pooling import Normalize, Pooling, SpladePooling, module_of
 from .similarity import SIMILARITIES
 
@@ -32,7 +33,6 @@ _ONE, _SPARSE, _LATE = ("embedding",), ("token_ids", "weights"), ("token_embeddi
 _SCORE = ("score",)
 OUTPUTS = frozenset((*_ONE, *_SPARSE, *_LATE, *_SCORE, *_COUNTS))
 _QUERIES, _DOCUMENTS = "search_query", "search_document"
-_ROLES = (QUERY, DOCUMENT)
 # Pooling modes that models.yaml and sentence-transformers' files name differently.
 _MODES = {"last": "lasttoken"}
 
@@ -154,7 +154,9 @@ class FeatureExtraction(EncoderTask):
         if self._late is not None:
             if name == QUERY and row["text_pair"] is None:
                 use = _QUERIES
-            prompt = self._prompts.text(None if name in _ROLES else name, use or _DOCUMENTS)
+            prompt = self._prompts.text(
+                None if name in (QUERY, DOCUMENT) else name, use or _DOCUMENTS
+            )
             role = QUERY if use == _QUERIES else DOCUMENT
             return self._late.encode(field, given, role, prompt, truncate=row["truncate"])
         prompt = self._prompts.text(name, row["input_type"])

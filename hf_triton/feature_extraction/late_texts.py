@@ -7,12 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hf_triton.encoder.sentence_transformers.late_interaction import LateInteraction
+from hf_triton.encoder.sentence_transformers.late_interaction import QUERY, LateInteraction
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError
-
-QUERY, DOCUMENT = "query", "document"
 
 
 class LateTexts:

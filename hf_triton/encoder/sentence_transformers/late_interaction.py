@@ -16,7 +16,7 @@ from hf_triton.runtime.regular_file import read_json
 
 from .keys import LATE_KEYS, PYLATE_KEYS
 
-USES = ("query", "document")
+QUERY, DOCUMENT = USES = ("query", "document")
 _LENGTH = 32  # tokens of a query, where no file says how many
 _WIDTH = 128  # numbers of a vector, likewise
 STANFORD = "HF_ColBERT"  # its architecture in config.json
@@ -37,7 +37,7 @@ class LateInteraction:
     are_seen: bool = False
     token: str | None = None
     skipped_words: tuple[str, ...] = ()
-    skipped_uses: tuple[str, ...] = ("document",)
+    skipped_uses: tuple[str, ...] = (DOCUMENT,)
     markers: tuple[str, ...] = ()
 
 

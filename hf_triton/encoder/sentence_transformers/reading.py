@@ -18,8 +18,8 @@ from hf_triton.runtime.log import info
 from hf_triton.runtime.regular_file import read_json
 
 from . import keys
-from .keys import MODULES_FILE, POOLING_FLAGS, PYLATE_KEYS, TRANSFORMER_FILES, WHOLE_FILE, Keys
-from .late_interaction import USES, LateInteraction, own_keys, stanford_keys
+from .keys import MODULES_FILE, POOLING_FLAGS, TRANSFORMER_FILES, WHOLE_FILE, Keys
+from .late_interaction import DOCUMENT, QUERY, USES, LateInteraction, own_keys, stanford_keys
 
 MODES = tuple(POOLING_FLAGS.values())
 # sentence-transformers' classes of models that are served.
@@ -104,7 +104,7 @@ def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
         return SentenceFiles(_folder(files, listed[0]))
     whole = _object(files, files / WHOLE_FILE, keys.WHOLE)
     saved = whole.get("model_type", "SentenceTransformer")
-    if any(key in whole for key in PYLATE_KEYS):
+    if pylate := own_keys(whole):
         saved = "MultiVectorEncoder"  # PyLate's own name is ColBERT
     if kinds == ("CrossEncoder",) and saved == "SentenceTransformer":
         return SentenceFiles(_folder(files, listed[0]))
@@ -113,7 +113,6 @@ def read_sentence_files(files: Path, kinds: Sequence[Kind]) -> SentenceFiles:
         raise LoadError(f"{WHOLE_FILE}: model_type: got {saved}, this task serves {served}")
     kind: Kind = next(one for one in kinds if one == saved)
     _check_requirements(_part(WHOLE_FILE, whole, "requirements"))
-    pylate = own_keys(whole)
     whole = {**whole, **pylate}
     steps = [_step(files, module, kind) for module in listed]
     transformer, pooling = _transformer_and_pooling(steps, kind)
@@ -196,11 +195,11 @@ def _late(
     without a length of their own.
     """
     expansion = _part(where, config, "query_expansion", keys.EXPANSION)
-    strategy, tasks = expansion.get("strategy"), mask.get("skiplist_tasks") or USES[1:]
+    strategy, tasks = expansion.get("strategy"), mask.get("skiplist_tasks") or DOCUMENT
     filled = _count(where, expansion, "length") or 0
     lengths = {use: _count(where, config, f"{use}_length") or longest for use in USES}
-    if (asked := lengths[USES[0]]) or strategy == "fixed":  # one that is fixed is cut to it
-        lengths[USES[0]] = filled if strategy == "fixed" else max(asked or 0, filled)
+    if (asked := lengths[QUERY]) or strategy == "fixed":  # one that is fixed is cut to it
+        lengths[QUERY] = filled if strategy == "fixed" else max(asked or 0, filled)
     if expansion and (strategy not in ("fixed", "min") or not filled):
         got = f"got strategy {strategy!r} and length {filled}, known: fixed and min with a length"
         raise LoadError(f"{where}: query_expansion: {got}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.input_ids)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Any, ...]:
         """All that its output depends on."""
         types = self.token_type_ids and tuple(self.token_type_ids)
