@@ -18,6 +18,7 @@ layout is not used.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -57,23 +58,22 @@ _Layer = tuple[torch.Tensor, torch.Tensor | None]  # its weight (out, in) and it
 
 
 class PrepackedLinear(nn.Module):
-    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN."""
+    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN: that
+    of one layer, or of several one after the other.
+    """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.dtype = weight.dtype
-        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
+        self.out_features, self.in_features = sum(map(len, weights)), weights[0].shape[1]
+        self.dtype = weights[0].dtype
+        self._pack([one.detach() for one in weights], None if bias is None else bias.detach())
 
-    @staticmethod
-    def joined(weights: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(weights)
-
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Raises AttributeError or RuntimeError where torch can't lay the weight out so."""
+    def _pack(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
+        """Raises AttributeError or RuntimeError where torch can't lay the weights out so."""
         ops = torch.ops.mkldnn
         self._linear = ops._linear_pointwise  # noqa: SLF001
-        self.packed, self.bias = ops._reorder_linear_weight(weight, None), bias  # noqa: SLF001
+        packed = ops._reorder_linear_weight(torch.cat([*weights]), None)  # noqa: SLF001
+        self.packed, self.bias = packed, bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), in the weight's dtype."""
@@ -91,9 +91,10 @@ class Float16StoredLinear(PrepackedLinear):
     exactly only times a power of two, results are divided by it, which is exact, too.
     """
 
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        if weight.dtype != torch.float32:
+    def _pack(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
+        if self.dtype != torch.float32:
             raise RuntimeError("not float32")
+        weight = torch.cat([*weights])
         ops, power = torch.ops.quantized, _power_for_float16(weight)
         self._linear, self._power = ops.linear_dynamic_fp16, power
         self._unscale = torch.tensor(1 / power)  # half of what a number costs to multiply by
@@ -141,30 +142,16 @@ class Int8Linear(PrepackedLinear):
     don't depend on the rows beside it.
     """
 
-    @staticmethod
-    def joined(weights: list[torch.Tensor]) -> torch.Tensor:
-        if len(weights) == 1:
-            return weights[0]
-        tensors: list[Any] = list(weights)
-        first = tensors[0]
-        joined: torch.Tensor = type(first)(
-            torch.cat([tensor.qdata for tensor in tensors]),
-            torch.cat([tensor.scale for tensor in tensors]),
-            first.block_size,
-            first.dtype,
-            act_quant_kwargs=first.act_quant_kwargs,
-        )
-        return joined
-
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        tensor: Any = weight
-        is_supported = is_int8(weight) and self.in_features <= _MAX_INPUTS
+    def _pack(self, weights: Sequence[Any], bias: torch.Tensor | None) -> None:
+        is_supported = all(map(is_int8, weights)) and self.in_features <= _MAX_INPUTS
         if not is_supported or not multiplies_exactly():
             raise RuntimeError("no exact integer product for this weight")
-        self._num_digits = 2 if tensor.act_quant_kwargs is None else 1
-        self._matmul = _Int8Matmul(tensor.qdata, tensor.scale.reshape(-1).float())
-        sums = tensor.qdata.sum(dim=1) * ZERO_POINT[self._num_digits]
-        self._offsets = (sums * tensor.scale.reshape(-1).double()).float()  # (out,)
+        self._num_digits = 2 if weights[0].act_quant_kwargs is None else 1
+        whole = torch.cat([one.qdata for one in weights])
+        scales = torch.cat([one.scale.reshape(-1) for one in weights])
+        self._matmul = _Int8Matmul(whole, scales.float())
+        sums = whole.sum(dim=1) * ZERO_POINT[self._num_digits]
+        self._offsets = (sums * scales.double()).float()  # (out,)
         self._bias = torch.zeros(self.out_features) if bias is None else bias.float()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -316,7 +303,7 @@ def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     kinds = {(w.shape[1], w.dtype, bias is not None, is_int8(w)) for w, bias in layers}
     if len(kinds) > 1:
         return None
-    weights = [weight.detach() for weight, _ in layers]
+    weights = [weight for weight, _ in layers]
     biases = [bias for _, bias in layers if bias is not None]
     forms: list[type[PrepackedLinear]] = [PrepackedLinear]
     if is_int8(weights[0]):
@@ -325,8 +312,7 @@ def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
         forms = [Float16StoredLinear, PrepackedLinear]
     for form in forms:
         with suppress(AttributeError, ImportError, RuntimeError):  # missing, or not for this weight
-            weight = form.joined(weights)
-            made = form(weight, torch.cat(biases) if biases else None)
+            made = form(weights, torch.cat(biases) if biases else None)
             made(torch.zeros(1, made.in_features, dtype=made.dtype))
             return made
     return None

@@ -43,7 +43,7 @@ GROWTH = """
 import psutil, torch
 from hf_triton.runtime.devices.prepacked_linear import PrepackedLinear
 torch.set_num_threads(1)
-linear, x = PrepackedLinear(torch.randn(256, 128), None), torch.randn(1100, 128)
+linear, x = PrepackedLinear([torch.randn(256, 128)], None), torch.randn(1100, 128)
 with torch.inference_mode():
     for number in range(1, 1101):
         linear(x[:number])
@@ -144,7 +144,7 @@ def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int)
     plain = half_exact(nn.Linear(48, 80, bias=bias))
     # Down to float16's smallest and up to its largest value.
     plain.weight[0, :3] = torch.tensor([2.0**-24, 65504.0, -(2.0**-15)])
-    stored = Float16StoredLinear(plain.weight, plain.bias)
+    stored = Float16StoredLinear([plain.weight], plain.bias)
     x = torch.randn(2, num_rows, 64)[..., 8:56]  # not contiguous, as a part of joined layers is
     torch.testing.assert_close(stored(x), plain(x), rtol=1e-5, atol=1e-3)
     one_hot = torch.eye(48).unsqueeze(0)
@@ -168,7 +168,7 @@ def test_weights_saved_in_bfloat16_are_stored_in_16_bits_and_none_is_rounded(
     plain.weight[0, :4] = torch.tensor(_OF_BFLOAT16)
     plain.weight.copy_(plain.weight.bfloat16() * times)
     assert not torch.equal(plain.weight.half().float(), plain.weight)
-    stored = Float16StoredLinear(plain.weight, plain.bias)
+    stored = Float16StoredLinear([plain.weight], plain.bias)
     exact = plain.weight.t() + plain.bias if bias else plain.weight.t()
     assert torch.equal(stored(torch.eye(48)), exact)
     x = torch.randn(2, 7, 48)
@@ -178,11 +178,11 @@ def test_weights_saved_in_bfloat16_are_stored_in_16_bits_and_none_is_rounded(
 @pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-44, math.inf, math.nan, 2.0**127])
 def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -> None:
     layer = half_exact(nn.Linear(8, 8))
-    Float16StoredLinear(layer.weight, None)
+    Float16StoredLinear([layer.weight], None)
     with torch.no_grad():
         layer.weight[3, 3] = value
     with pytest.raises(RuntimeError, match="float16 would round"):
-        Float16StoredLinear(layer.weight, None)
+        Float16StoredLinear([layer.weight], None)
 
 
 @needs_onednn

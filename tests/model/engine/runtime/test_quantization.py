@@ -85,7 +85,7 @@ def test_whole_numbers_give_what_torchao_gives(
     x = torch.randn(2, num_rows, 48).to(dtype)
     x[0, 0] = 0
     expected = linear(x)
-    got = Int8Linear(linear.weight, linear.bias)(x)
+    got = Int8Linear([linear.weight], linear.bias)(x)
     assert (got.dtype, got.shape) == (dtype, expected.shape)
     worst = (got - expected).abs().max() / expected.abs().max()
     assert worst <= DIFFERENCES[method, dtype]
@@ -116,9 +116,9 @@ def test_digits_are_the_nearest_whole_numbers(num_digits: int, dtype: torch.dtyp
 def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     linear = layer("int8", torch.float32)
     x = torch.randn(5, 48)
-    expected = Int8Linear(linear.weight, linear.bias)(x)
+    expected = Int8Linear([linear.weight], linear.bias)(x)
     x[1, 7], x[3, 0] = torch.nan, torch.inf
-    got = Int8Linear(linear.weight, linear.bias)(x)
+    got = Int8Linear([linear.weight], linear.bias)(x)
     assert torch.equal(got[::2], expected[::2])
     assert not got[1::2].isfinite().any()
 
@@ -128,7 +128,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
 @torch.no_grad()
 def test_a_rows_outputs_do_not_depend_on_the_rows_beside_it(method: str) -> None:
     linear = layer(method, torch.float32)
-    packed = Int8Linear(linear.weight, linear.bias)
+    packed = Int8Linear([linear.weight], linear.bias)
     x = torch.randn(33, 48)
     x[1] *= 1000
     assert torch.equal(packed(x)[0], packed(x[:1])[0])
