@@ -90,7 +90,7 @@ class EngineClient(Connection):
                 error.status = frame.texts[0]
                 if frame.flags & frames.UNLOADING and not pending.has_begun:
                     self.is_usable = False
-                    self._pool.forward_again(pending, error)
+                    self._pool.send(pending, error)
                 else:
                     pending.fail(error)
         else:
@@ -103,7 +103,7 @@ class EngineClient(Connection):
             if pending := self.pending.pop(number, None):
                 # A draining engine answers all it has read before it disconnects: this came late.
                 if self._is_draining and not pending.has_begun:
-                    self._pool.forward_again(pending, error)
+                    self._pool.send(pending, error)
                 else:
                     pending.on_engine_lost(error)
 
@@ -149,8 +149,8 @@ class EnginePool:
         return list(self._clients.values())
 
     def forward(self, request: Request) -> None:
-        """Raises RequestError for one that is too large, OverloadedError without an engine."""
-        self._forward(PendingRequest(next(self._numbers), request, request.responder.fail))
+        """Raises RequestError for one that is too large."""
+        self.send(PendingRequest(next(self._numbers), request, request.responder.fail))
 
     def try_forward(self, request: Request, on_lost: Callable[[RuntimeModelError], None]) -> bool:
         """Forwards a request if an engine is connected, else returns False. ``on_lost`` is called
@@ -159,28 +159,20 @@ class EnginePool:
         """
         return self._send(PendingRequest(next(self._numbers), request, on_lost))
 
-    def forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
-        """Forwards a request that an engine gave back, because it is being unloaded, to another
-        engine.
+    def send(self, pending: PendingRequest, error: RuntimeModelError | None = None) -> None:
+        """Sends a request to an engine that is connected or found now. ``error`` is that of one
+        that an engine gave back, because it is being unloaded; its end where no other one runs.
 
         There is no limit on how often: a model may be reloaded repeatedly meanwhile. It ends
         because an engine that gave a request back gets no other.
         """
-        if self._closing:
-            pending.on_engine_lost(error)
-            return
-        try:
-            self._forward(pending)
-        except RuntimeModelError:  # no other engine
-            pending.on_engine_lost(error)
-
-    def _forward(self, pending: PendingRequest) -> None:
-        """Raises OverloadedError if there is no engine."""
-        if self._send(pending):
-            return
-        self._discover()
-        if not self._send(pending):
-            raise OverloadedError(self._why_none())
+        if not self._closing:
+            if self._send(pending):
+                return
+            self._discover()
+            if self._send(pending):
+                return
+        pending.on_engine_lost(error or OverloadedError(self._why_none()))
 
     def _send(self, pending: PendingRequest) -> bool:
         """Sends to the least busy connected engine; False if none is connected. Does not block."""

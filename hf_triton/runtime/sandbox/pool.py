@@ -222,7 +222,8 @@ class Sandbox:
             with self._lock:
                 if self._closed:
                     raise OverloadedError("the model is being unloaded: try again later")
-                return Process(self.server, next(self._numbers))
+                number = next(self._numbers)
+                return Process(self.server, number, self.server.fork(number))
         except (ForkServerError, OSError):
             text = "no helper process can be started: try again later"
             raise OverloadedError(text) from None
@@ -265,12 +266,9 @@ class Process:
     else, neither by ``end`` nor by its limits.
     """
 
-    def __init__(self, server: ForkServer, number: int) -> None:
-        self._server, self._number = server, number
-        self._connection = server.fork(number)
+    def __init__(self, server: ForkServer, number: int, connection: socket.socket) -> None:
+        self._server, self._number, self._connection = server, number, connection
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
-        ended = server, number, self._connection, self._unsent
-        self._end = weakref.finalize(self, _end_process, *ended)
         self.num_bytes = 0
         self.has_ended = self.is_slow = self.was_killed = False
 
@@ -327,15 +325,23 @@ class Process:
 
     def close(self) -> None:
         """Ends it and the connection; by the thread that uses it."""
-        self.has_ended, self.num_bytes = True, 0
-        self._end()
+        self.end()
+        self._connection.close()
+        while self._unsent:
+            self._drop_first()
+
+    __del__ = close
 
     def _send(self) -> None:
         with contextlib.suppress(OSError):  # it reads later, or has ended, which receiving tells
             while self._unsent:
                 message, descriptors = self._unsent[0]
                 socket.send_fds(self._connection, [message], descriptors, socket.MSG_NOSIGNAL)
-                _drop_first(self._unsent)
+                self._drop_first()
+
+    def _drop_first(self) -> None:
+        for descriptor in self._unsent.popleft()[1]:
+            os.close(descriptor)
 
     def _received(self) -> tuple[int, bytes]:
         try:
@@ -345,20 +351,3 @@ class Process:
             self.has_ended = True
             raise SandboxEndedError from None
         return kind, answer
-
-
-def _end_process(
-    server: ForkServer,
-    number: int,
-    connection: socket.socket,
-    unsent: deque[tuple[bytes, list[int]]],
-) -> None:
-    server.order(worker.KILL, number)
-    connection.close()
-    while unsent:
-        _drop_first(unsent)
-
-
-def _drop_first(unsent: deque[tuple[bytes, list[int]]]) -> None:
-    for descriptor in unsent.popleft()[1]:
-        os.close(descriptor)

@@ -319,7 +319,7 @@ class SilentProcess:
     def __init__(self, step_s: float) -> None:
         self._here, self.connection = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._here.setblocking(False)
-        self.process = Process(self, 1)  # type: ignore[arg-type]
+        self.process = Process(self, 1, self._here)  # type: ignore[arg-type]
         self.following = Following(self.process, SMALL, {}, Limits(step_s), lambda: None)
         self.following.begin(1.0)
         self.say(grammar_process.GOES_ON + b"\x01" * 4)
@@ -329,9 +329,6 @@ class SilentProcess:
     def say(self, *answers: bytes) -> None:
         for answer in answers:
             self.connection.send(worker.packed(worker.ANSWER.pack(worker.DONE, 0), answer)[0])
-
-    def fork(self, number: int) -> socket.socket:
-        return self._here
 
     def was_killed(self, number: int) -> bool:
         return True  # as of a process that was never forked
@@ -345,6 +342,7 @@ def silent() -> Iterator[SilentProcess]:
     silent = SilentProcess(step_s=0.1)
     yield silent
     silent.connection.close()
+    silent.process.close()
 
 
 @pytest.mark.threat("endless-grammars")
