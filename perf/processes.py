@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from generator.errors import PerfError
+from generator.python_modules import end_with_parent, free_ports
 from hf_triton.tritonserver.listen import Listen
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ROOT = Path(__file__).parents[1]
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUM_LAST_LINES = 8  # log lines quoted in an error
 _POLL_S = 0.3
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -29,12 +24,6 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def our_environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}
-
-
-def end_with_parent(number: int) -> None:
-    """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 @contextlib.contextmanager
@@ -57,7 +46,7 @@ def running(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # we pass on the terminal's Ctrl-C
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),
+            preexec_fn=end_with_parent,
         )
     try:
         deadline = time.monotonic() + start_timeout_s
@@ -88,12 +77,6 @@ def body_of(url: str, timeout_s: float) -> bytes | None:
     except (OSError, ValueError):
         return None
     return body
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def free_listen() -> Listen:

@@ -4,7 +4,7 @@ since 1970.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -46,12 +46,6 @@ class File(Struct, kw_only=True):
     filename: str
     purpose: Literal["batch", "batch_output"]
     status: Literal["processed"] = "processed"
-
-    is_open: ClassVar[bool] = False
-
-    @property
-    def until(self) -> int:
-        return self.expires_at
 
 
 class Deleted(Struct):
@@ -96,11 +90,6 @@ class Batch(Struct, kw_only=True):
     def enter(self, status: str, now_s: int) -> None:
         self.status = status
         setattr(self, f"{status}_at", now_s)
-
-    @property
-    def until(self) -> int:
-        """The time at which it is deleted."""
-        return self.created_at + KEEP_S
 
     @property
     def is_open(self) -> bool:

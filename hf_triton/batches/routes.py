@@ -97,10 +97,12 @@ class BatchRoutes:
     async def _create(self, asked: Callable[..., Any], request: web.Request) -> web.Response:
         wanted = await asked(request, partial(read, BatchRequest))
         new = await asyncio.to_thread(self._store.add_batch, _owner(request), wanted)
+        self._runner.wake.set()
         return json_response(new)
 
     async def _of_id(self, work: Callable[[str, str], Any], request: web.Request) -> web.Response:
         found = await asyncio.to_thread(work, _owner(request), request.match_info["id"])
+        self._runner.wake.set()  # a batch may have been cancelled
         return json_response(found)
 
     async def _list(self, kind: Any, request: web.Request) -> web.Response:

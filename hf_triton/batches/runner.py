@@ -22,7 +22,8 @@ from hf_triton.ports.openai.schema.body import MOST_INT32
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.time_limit import timeout
 
-_LOOK_EVERY_S = 0.25
+_LOOK_EVERY_S = 0.25  # while there are batches: for room that others leave
+_LOOK_IDLE_S = 5.0  # for what another process has taken
 _SWEEP_EVERY_S = 60
 _FULL_S = 5.0  # after which an answer for which there was no room is kept
 
@@ -37,7 +38,7 @@ class Runner:
     ) -> None:
         self._store, self._keys, self._most = store, keys, most
         self._num_in_flight = num_in_flight
-        self._wake = asyncio.Event()
+        self.wake = asyncio.Event()  # set where batches have changed
         # By the id of a batch and the number of the line.
         self._running: dict[str, dict[int, asyncio.Task[None]]] = defaultdict(dict)
         self._swept_at_s = 0
@@ -48,24 +49,28 @@ class Runner:
         async with ClientSession("http://batch", timeout=ClientTimeout(), **client) as session:
             try:
                 while not is_stopping():
-                    self._wake.clear()
+                    self.wake.clear()
+                    pause_s = _LOOK_EVERY_S
                     # What is wrong with the folder is told to callers.
                     with contextlib.suppress(ApiError, OSError):
                         if await asyncio.to_thread(self._store.is_held):
-                            await self._step(session)
+                            pause_s = await self._step(session)
                     with contextlib.suppress(asyncio.TimeoutError):
-                        async with timeout(_LOOK_EVERY_S):
-                            await self._wake.wait()
+                        async with timeout(pause_s):
+                            await self.wake.wait()
             finally:
                 for line in [one for lines in self._running.values() for one in lines.values()]:
                     line.cancel()
 
-    async def _step(self, session: ClientSession) -> None:
-        """Begins one more line of each batch, if there is room, and ends those that are done."""
+    async def _step(self, session: ClientSession) -> float:
+        """Begins one more line of each batch, if there is room, and ends those that are done.
+        Returns the seconds until the next step.
+        """
         if self._store.now_s >= self._swept_at_s + _SWEEP_EVERY_S:
             self._swept_at_s = self._store.now_s
             await asyncio.to_thread(self._store.sweep)
-        for owner, batch in await asyncio.to_thread(self._store.unfinished):
+        batches = await asyncio.to_thread(self._store.unfinished)
+        for owner, batch in batches:
             lines, status = self._running[batch.id], ""
             if batch.status == "cancelling":
                 status = "cancelled"
@@ -73,43 +78,40 @@ class Runner:
                 status = "expired"
             elif batch.status == "validating":
                 await asyncio.to_thread(self._store.validate, owner, batch)
-                self._wake.set()
+                self.wake.set()
             elif owner in self._keys and self._has_room():
                 after = max(lines, default=0)
                 found = await asyncio.to_thread(self._store.next_unanswered, batch, after)
                 if found:
-                    self._begin(session, self._keys[owner], batch, *found)
+                    answering = self._answer(session, owner, batch, *found)
+                    lines[found[0]] = asyncio.create_task(answering)
+                    self.wake.set()
                 elif not lines:
                     status = "completed"
             if status:
                 for line in self._running.pop(batch.id).values():
                     line.cancel()
                 await asyncio.to_thread(self._store.finish, owner, batch, status)
+        return _LOOK_EVERY_S if batches else _LOOK_IDLE_S
 
     def _has_room(self) -> bool:
         num_running = sum(map(len, self._running.values()))
         return not num_running or max(num_running, self._num_in_flight()) < self._most
 
-    def _begin(
-        self, session: ClientSession, key: str, batch: Batch, number: int, text: bytes
-    ) -> None:
-        def end(_line: object) -> None:
-            lines.pop(number, None)
-            self._wake.set()
-
-        lines = self._running[batch.id]
-        lines[number] = asyncio.create_task(self._answer(session, key, batch, number, text))
-        lines[number].add_done_callback(end)
-        self._wake.set()
-
     async def _answer(
-        self, session: ClientSession, key: str, batch: Batch, number: int, text: bytes
+        self, session: ClientSession, owner: str, batch: Batch, number: int, text: bytes
     ) -> None:
+        lines, key = self._running[batch.id], self._keys[owner]
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        answer = await ask(session, read_line(text), headers, MOST_INT32)
-        while True:
-            try:
-                return await asyncio.to_thread(self._store.answer, batch, number, *answer)
-            except ApiError as error:
-                sys.stderr.write(f"hf-triton: an answer of {batch.id} waits: {error.message}\n")
-            await asyncio.sleep(_FULL_S)
+        try:
+            answer = await ask(session, read_line(text), headers, MOST_INT32)
+            while True:
+                try:
+                    return await asyncio.to_thread(self._store.answer, batch, number, *answer)
+                except ApiError as error:
+                    told = f"hf-triton: an answer of {batch.id} waits: {error.message}\n"
+                    sys.stderr.write(told)
+                await asyncio.sleep(_FULL_S)
+        finally:
+            lines.pop(number, None)
+            self.wake.set()

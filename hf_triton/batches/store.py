@@ -99,11 +99,11 @@ class Store:
         return self._held is not None
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it is kept, or nothing."""
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """A transaction of one of SQLite's kinds: all of it is kept, or nothing."""
         try:
             with self._lock, self._open() as db:  # commits, or rolls back
-                db.execute("BEGIN IMMEDIATE")
+                db.execute(f"BEGIN {kind}")
                 yield db
         except (sqlite3.Error, OSError) as error:
             allowed = f"at most {self._settings.max_gib:g} GiB (batches.max_gib in models.yaml)"
@@ -123,7 +123,7 @@ class Store:
     def add_file(self, owner: str, texts: Iterable[bytes], name: str, keep_s: int) -> File:
         """Adds an upload of the key whose opaque name is ``owner``; its lines keep their ends."""
         file_id = f"file-{uuid.uuid4().hex}"
-        with self._changing() as db:
+        with self._transaction() as db:
             rows = ((file_id, number, text) for number, text in enumerate(texts, 1))
             db.executemany("INSERT INTO lines VALUES(?, ?, ?)", rows)
             return self._put_file(db, owner, file_id, name, "batch", keep_s)
@@ -132,24 +132,24 @@ class Store:
         """Raises ApiError, 404, where the owner has no such file."""
         times: Any = {"created_at": self.now_s, "expires_at": self.now_s + WINDOW_S}
         new = Batch(id=f"batch_{uuid.uuid4().hex}", **msgspec.structs.asdict(asked), **times)
-        with self._changing() as db:
+        with self._transaction() as db:
             _found(db, File, owner, asked.input_file_id, "input_file_id")
             return _put(db, owner, new)
 
     def find(self, kind: type[Kind], owner: str, object_id: str) -> Kind:
         """Raises ApiError, 404."""
-        with self._changing() as db:
+        with self._transaction("DEFERRED") as db:
             return _found(db, kind, owner, object_id)
 
     def all(self, kind: type[Kind], owner: str) -> list[Kind]:
         """The newest first."""
-        with self._changing() as db:
+        with self._transaction("DEFERRED") as db:
             rows = db.execute(_LIST, [owner, kind.__name__]).fetchall()
             return [_counted(db, msgspec.json.decode(data, type=kind)) for (data,) in rows]
 
     def delete_file(self, owner: str, file_id: str) -> Deleted:
         """Raises ApiError: 404, or 400 while a batch reads it."""
-        with self._changing() as db:
+        with self._transaction() as db:
             _found(db, File, owner, file_id)
             if (file_id,) in db.execute(_READ):
                 raise ApiError(400, f"id: a batch reads '{file_id}'; cancel it first", "id")
@@ -158,7 +158,7 @@ class Store:
 
     def cancel(self, owner: str, batch_id: str) -> Batch:
         """Raises ApiError: 404, or 400 for one that has ended."""
-        with self._changing() as db:
+        with self._transaction() as db:
             batch = _found(db, Batch, owner, batch_id)
             if not batch.is_open:
                 raise ApiError(400, f"id: the batch has ended, it is {batch.status}", "id")
@@ -169,7 +169,7 @@ class Store:
         """Yields some lines of a file at a time, with their ends."""
         number = 0
         while True:
-            with self._changing() as db:
+            with self._transaction("DEFERRED") as db:
                 asked = "SELECT number, text FROM lines WHERE file = ? AND number > ? LIMIT ?"
                 rows = db.execute(asked, [file_id, number, _NUM_ROWS]).fetchall()
             if not rows:
@@ -181,7 +181,7 @@ class Store:
 
     def unfinished(self) -> list[tuple[str, Batch]]:
         """The batches to work at, each with its owner, the oldest first."""
-        with self._changing() as db:
+        with self._transaction("DEFERRED") as db:
             rows = db.execute(_OPEN).fetchall()
         return [(owner, msgspec.json.decode(data, type=Batch)) for owner, data in rows]
 
@@ -189,7 +189,7 @@ class Store:
         """Reads its input: then it is in progress, or has failed."""
         texts = (text for some in self.texts(batch.input_file_id) for text in some)
         total, mistakes = count_lines(texts, batch.endpoint)
-        with self._changing() as db:
+        with self._transaction() as db:
             batch = _found(db, Batch, owner, batch.id)
             if batch.status == "validating":
                 batch.errors = Mistakes(mistakes) if mistakes else None
@@ -199,14 +199,14 @@ class Store:
 
     def next_unanswered(self, batch: Batch, after: int) -> tuple[int, bytes] | None:
         """The number and text of the first line without an answer behind line ``after``."""
-        with self._changing() as db:
+        with self._transaction("DEFERRED") as db:
             rows = db.execute(_UNANSWERED, [batch.input_file_id, after, *batch.outputs])
             return next((row for row in rows if row[1].strip()), None)
 
     def answer(self, batch: Batch, number: int, is_good: bool, line: bytes) -> None:
         """Keeps an answer, unless the line has one or the batch has ended."""
         row = (batch.outputs[not is_good], number, line)
-        with self._changing() as db:
+        with self._transaction() as db:
             db.execute(_ANSWER, [*row, batch.id, *batch.outputs, number])
 
     def finish(self, owner: str, batch: Batch, status: str) -> None:
@@ -215,7 +215,7 @@ class Store:
         """
         output, errors = batch.outputs
         keeps = batch.output_expires_after
-        with self._changing() as db:
+        with self._transaction() as db:
             if status == "expired" and batch.in_progress_at:
                 left = db.execute(_UNANSWERED, [batch.input_file_id, 0, output, errors])
                 names = [(n, read_line(text).custom_id) for n, text in left if text.strip()]
@@ -232,7 +232,7 @@ class Store:
 
     def sweep(self) -> None:
         """Deletes what is too old; files that a batch reads stay until it ends."""
-        with self._changing() as db:
+        with self._transaction() as db:
             read = {*db.execute(_READ)}
             _delete(db, [row for row in db.execute(_OLD, [self.now_s]) if row not in read])
 
@@ -246,8 +246,9 @@ class Store:
 
 
 def _put(db: sqlite3.Connection, owner: str, new: Kind) -> Kind:
-    data = encode(new).decode()
-    db.execute(_PUT, [new.id, type(new).__name__, owner, new.is_open, new.until, data])
+    is_batch, data = isinstance(new, Batch), encode(new).decode()
+    until = new.created_at + KEEP_S if is_batch else new.expires_at
+    db.execute(_PUT, [new.id, type(new).__name__, owner, is_batch and new.is_open, until, data])
     return new
 
 
@@ -265,7 +266,7 @@ def _found(
 
 def _counted(db: sqlite3.Connection, found: Any) -> Any:
     """The same file or batch, with the counts of a batch that runs."""
-    if found.is_open:
+    if isinstance(found, Batch) and found.is_open:
         done = [db.execute(_COUNT, [file_id]).fetchone()[0] for file_id in found.outputs]
         found.request_counts.completed, found.request_counts.failed = done
     return found

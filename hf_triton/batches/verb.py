@@ -9,10 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import os
-import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -26,14 +23,13 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_OK, GeneratorError, ServerError
 from generator.flag_values import whole
 from generator.models_yaml.reading import load_settings
-from generator.python_modules import run_module
+from generator.python_modules import end_with_parent, free_ports, run_module
 from generator.repository.compare import readable_errors
 from generator.repository.writing import has_locked
 from hf_triton.batches.lines import Line, ask, count_lines, read_line
 
 _KEY, _KEYS = "HF_TRITON_API_KEY", "HF_TRITON_API_KEYS"
 _PORTS = ("--openai-port", "--http-port", "--grpc-port", "--metrics-port")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.5
 
 
@@ -143,25 +139,19 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str, subprocess.Popen[by
     """A server of models.yaml at ports that are free, while the block runs; its OpenAI port's URL
     and its process, which ends with this one.
     """
-    ports = []
-    with contextlib.ExitStack() as held:
-        for flag in _PORTS:
-            bound = held.enter_context(socket.socket())
-            bound.bind(("127.0.0.1", 0))
-            ports.append(f"{flag}={bound.getsockname()[1]}")
+    ports = free_ports(len(_PORTS))
+    listen = [f"{flag}={port}" for flag, port in zip(_PORTS, ports, strict=True)]
     tls = load_settings(Path(args.config)).tls
     places = [f"--config={args.config}", f"--repository={args.repository}", "--health-port=0"]
-    command = run_module("hf_triton.cli", "serve", *places, *ports)
-    end = ctypes.CDLL(None).prctl
     process = subprocess.Popen(
-        command,
+        run_module("hf_triton.cli", "serve", *places, *listen),
         env={name: value for name, value in os.environ.items() if name != _KEYS},
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # the terminal's Ctrl-C is for us
-        preexec_fn=lambda: end(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        preexec_fn=end_with_parent,
     )
     try:
-        yield f"http{'s' * bool(tls)}://127.0.0.1:{ports[0].partition('=')[2]}", process
+        yield f"http{'s' * bool(tls)}://127.0.0.1:{ports[0]}", process
     finally:
         process.terminate()
         process.wait()

@@ -19,9 +19,9 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from generator.python_modules import end_with_parent
 from hf_triton.ports.time_limit import timeout
 from perf.load.records import Policy, Record
-from perf.processes import end_with_parent
 
 LOST = "the load generator lost the server"
 LOAD_NICENESS = 5

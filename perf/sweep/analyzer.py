@@ -19,9 +19,9 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.errors import PerfError, mask_tokens
+from generator.python_modules import end_with_parent
 from hf_triton.runtime.disk_cache import cache_folder, is_made_private
 from hf_triton.tritonserver.binary import link_all
-from perf.processes import end_with_parent
 from perf.sweep.plan import Planned
 
 EXPORT_FILE = "profile_export.json"

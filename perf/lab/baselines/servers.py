@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.errors import PerfError
-from generator.python_modules import run_module
+from generator.python_modules import free_ports, run_module
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
-from perf.processes import body_of, free_ports, our_environment, running
+from perf.processes import body_of, our_environment, running
 
 MODEL_FOLDER = "llama-42m"
 DTYPES = ("float32", "bfloat16")

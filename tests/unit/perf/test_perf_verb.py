@@ -101,7 +101,7 @@ def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.M
 PARENT = """\
 import signal, subprocess, sys
 from functools import partial
-from perf.processes import end_with_parent
+from generator.python_modules import end_with_parent
 command = [sys.executable, "-c", "input()"]
 end = partial(end_with_parent, signal.SIGKILL)
 subprocess.Popen(command, preexec_fn=end, start_new_session=True)
