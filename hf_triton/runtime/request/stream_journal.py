@@ -10,7 +10,6 @@ import json
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,16 @@ from .request_parameters import Call
 _CANT_GO_ON = "the process that answered has died, and this stream can't go on in another"
 
 
-@dataclass
-class Told:
-    """The tokens of one choice that its caller has, response by response."""
-
-    token_ids: list[list[int]] = field(default_factory=list)
-    cumulative_logprob: float = 0.0
-
-
 class StreamJournal:
-    """The journal of one stream, open for what comes; ``seeds`` are those of its rows."""
+    """The journal of one stream, open for what comes; ``seeds`` are those of its rows. ``told`` is
+    what its caller has, response by response: new tokens of each choice, and the sum of all its
+    log-probabilities.
+    """
 
     def __init__(self, file: int, seeds: list[int | None], lines: list[bytes]) -> None:
         self._file, self._lock = file, threading.Lock()
         self.seeds = seeds
-        self._lines = [json.loads(line) for line in lines]
+        self.told: list[list[tuple[list[int], float]]] = [json.loads(line) for line in lines]
 
     @classmethod
     def open(
@@ -69,19 +63,9 @@ class StreamJournal:
             os.close(file)
             raise
 
-    def told(self, num_choices: int) -> list[Told]:
-        """Returns the part of each choice that the caller has."""
-        found = [Told() for _ in range(num_choices)]
-        for line in self._lines:
-            for choice, (token_ids, cumulative_logprob) in zip(found, line, strict=True):
-                choice.token_ids.append(token_ids)
-                choice.cumulative_logprob = cumulative_logprob
-        return found
-
     def add(self, choices: Iterable[tuple[list[int], float]]) -> None:
-        """Says what the next response tells: new tokens of each choice, and the sum of all its
-        log-probabilities. Called before the response is sent. Where no memory is left the stream
-        continues, but can no longer be resumed elsewhere.
+        """Says what the next response tells, as in ``told``, before it is sent. Where no memory is
+        left the stream continues, but can no longer be resumed elsewhere.
         """
         line = json.dumps(list(choices)).encode() + b"\n"
         with self._lock, contextlib.suppress(OSError):

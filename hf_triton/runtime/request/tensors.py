@@ -81,7 +81,10 @@ class RequestFields:
         self, name: str, convert: Callable[[str, Any], Any], most: int = MAX_TEXTS
     ) -> list[list[Any]]:
         """Reads each row's values. Raises RequestError where there are more than ``most``."""
-        self._check_size(name, most)
+        array = self.inputs.get(name)
+        if array is not None and array.size > most * self.num_rows:
+            got = f"{array.size // self.num_rows} elements"
+            raise RequestError(f"{name}: got {got}, allowed: at most {most}")
         return self._read(name, lambda row: [convert(name, value) for value in row])
 
     def raw_lists(self, name: str) -> list[list[Any]]:
@@ -107,12 +110,6 @@ class RequestFields:
                 raise RequestError(
                     f"{shown_name}: unknown parameter{hint or ';'} allowed: {allowed}"
                 )
-
-    def _check_size(self, name: str, most: int) -> None:
-        array = self.inputs.get(name)
-        if array is not None and array.size > most * self.num_rows:
-            got = f"{array.size // self.num_rows} elements"
-            raise RequestError(f"{name}: got {got}, allowed: at most {most}")
 
     def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
         rows = self._rows_of(name)

@@ -4,11 +4,10 @@ tokenizer reads it. A tokenizer takes 3 s and 170 MB for a million characters.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
+from ..devices.device import release_freed_memory
 from ..errors import RequestError
 
 _CHARACTERS = 16  # a token: English has 4 or 5, and code that is indented deeply 8
@@ -107,8 +106,7 @@ def tokens_of_part(
 def give_memory_back(num_characters: int) -> None:
     """Returns what tokenising has used to the system: 550 MB after 4 million characters."""
     if num_characters >= _MUCH:
-        with contextlib.suppress(AttributeError):  # not every C library has it
-            ctypes.CDLL(None).malloc_trim(0)
+        release_freed_memory()
 
 
 def _part(text: str, size: int, *, keeps_end: bool) -> str:

@@ -137,11 +137,11 @@ class Answer(OneAnswer):
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
-        all_told = self.journal.told(len(self._choices)) if self.journal else []
+        all_told = zip(*self.journal.told, strict=True) if self.journal else ()
         for (sequence, choice), told in zip(self._places.items(), all_told, strict=False):
-            sequence.begins_with = told.token_ids
-            choice.num_told = sum(map(len, told.token_ids))
-            choice.cumulative_logprob = told.cumulative_logprob
+            sequence.begins_with = [token_ids for token_ids, _ in told]
+            choice.num_told = sum(map(len, sequence.begins_with))
+            choice.cumulative_logprob = told[-1][1]
 
     def take(self, update: Update) -> None:
         if update.error is not None:

@@ -78,24 +78,27 @@ def _embedding(model: Any, root: Call, first: Call, num_positions: int) -> Embed
     if len(own) != 1:
         raise UnsupportedLayersError("its embedding is not computed once")
     made, added = own[0].output, []
-    positions = types = None
+    positions, types = list[torch.Tensor](), list[torch.Tensor]()
     for call in tables:
         if call is own[0] or call.output.shape[-1] != made.shape[-1]:
             continue  # any other embedding fails below, where the sum is compared
         if (table := _positions(call, root.kwargs["position_ids"])) is not None:
-            positions = _only(positions, table)
+            positions.append(table)
         elif (table := _types(call, root.kwargs.get("token_type_ids"))) is not None:
-            types = _only(types, table)
+            types.append(table)
         added.append(call.output)
-    if positions is not None and len(positions) < num_positions:
-        raise UnsupportedLayersError(f"it has {len(positions)} positions, not {num_positions}")
+    if max(len(positions), len(types)) > 1:
+        raise UnsupportedLayersError("it adds up several tables of positions, or of types")
+    if any(len(table) < num_positions for table in positions):
+        raise UnsupportedLayersError(f"it has {len(positions[0])} positions, not {num_positions}")
     leaves = [leaf for call in calls for leaf in ([] if call.inner else call.leaves())]
     config = model.config.get_text_config()
     for scale in dict.fromkeys((1.0, float(getattr(config, "embedding_multiplier", 1.0)))):
         total = sum(added, made if scale == 1 else made * scale)
         found = _after_embedding(total, leaves, first.input)
         if found is not None:
-            return Embedding(own[0].module, positions, types, *found, scale)
+            added_tables = next(iter(positions), None), next(iter(types), None)
+            return Embedding(own[0].module, *added_tables, *found, scale)
     raise UnsupportedLayersError(f"{first.kind} takes more than embeddings")
 
 
@@ -114,13 +117,6 @@ def _types(call: Call, token_type_ids: torch.Tensor | None) -> torch.Tensor | No
     if token_type_ids is not None and same(call.inputs[0], token_type_ids):
         return weight
     return None if call.inputs[0].any() else weight[:1]
-
-
-def _only(before: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
-    """Returns the table. Raises UnsupportedLayersError for a second one of its kind."""
-    if before is not None:
-        raise UnsupportedLayersError("it adds up several tables of positions, or of types")
-    return table
 
 
 def _after_embedding(
