@@ -246,9 +246,11 @@ class Store:
 
 
 def _put(db: sqlite3.Connection, owner: str, new: Kind) -> Kind:
-    is_batch, data = isinstance(new, Batch), encode(new).decode()
-    until = new.created_at + KEEP_S if is_batch else new.expires_at
-    db.execute(_PUT, [new.id, type(new).__name__, owner, is_batch and new.is_open, until, data])
+    is_open, until = False, new.expires_at
+    if isinstance(new, Batch):
+        is_open, until = new.is_open, new.created_at + KEEP_S
+    data = encode(new).decode()
+    db.execute(_PUT, [new.id, type(new).__name__, owner, is_open, until, data])
     return new
 
 

@@ -137,7 +137,8 @@ class Answer(OneAnswer):
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
-        all_told = zip(*self.journal.told, strict=True) if self.journal else ()
+        responses = self.journal.told if self.journal else []
+        all_told = zip(*responses, strict=True)
         for (sequence, choice), told in zip(self._places.items(), all_told, strict=False):
             sequence.begins_with = [token_ids for token_ids, _ in told]
             choice.num_told = sum(map(len, sequence.begins_with))
