@@ -228,13 +228,12 @@ class OpenAiApp:
         self, endpoint: Endpoint, request: web.Request, asked: EncoderRequest, model: ServedModel
     ) -> web.Response:
         answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
-        batch = asked.batch(model)
         infer = partial(self._triton.infer, metadata=trace_context(request))
         parameters = {**asked.of_caller(), **caller_of(request)}
-        responses = await batch.ask(infer, model, id_of(request, answer_id), parameters)
+        responses = await asked.ask(infer, model, id_of(request, answer_id), parameters)
 
         def written() -> web.Response:
-            return json_response(asked.write(batch.answers(responses, answer_id)))
+            return json_response(asked.write(asked.answers(responses, model, answer_id)))
 
         return await aside(sum(one.ByteSize() for one in responses), written)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hf_triton.ports.openai.routes.answers import Usage
-from hf_triton.ports.openai.routes.encoders.endpoint import Answers, Batch
-from hf_triton.ports.openai.routes.encoders.rankings import RERANK
+from hf_triton.ports.openai.routes.encoders.endpoint import Answers
+from hf_triton.ports.openai.routes.encoders.rankings import RERANK, ScoreRequest
 from hf_triton.ports.openai.schema.errors import ApiError
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
@@ -284,9 +284,9 @@ PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
 
 @pytest.mark.parametrize("field, told", [("text_input", "text_1"), ("text_pair", "text_2")])
 def test_an_error_of_a_part_names_the_text_of_the_whole(field: str, told: str) -> None:
-    batch = Batch(["a"] * 10, (), ("text_1", "text_2"))
+    asked = ScoreRequest(model="pairs", text_1=["a"] * 10, text_2=["b"] * 10)
     error = ApiError(400, f"{field}: too long (row 3 of the batch)", field)
-    renamed = batch.renamed(error, 4)
+    renamed = asked.renamed(error, 4)
     assert renamed.message.startswith(f"{told}: too long (row 7 of the batch)")
     assert renamed.param == told.partition(":")[0]
 

@@ -13,8 +13,9 @@ import re
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
-from typing import Annotated, Any, ClassVar, Literal
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 from msgspec import Meta, Struct
 
@@ -72,9 +73,69 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         texts = getattr(self, self.fields[0])
         return [texts] if isinstance(texts, str) else texts, []
 
-    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as of pairs
-        texts, pairs = self.sides
-        return Batch(texts, self.outputs, self.fields, pairs, self.options)
+    def of_model(
+        self,
+        model: ServedModel,  # noqa: ARG002, as of pairs
+    ) -> tuple[Sequence[str], Mapping[str, TensorValue]]:
+        """The outputs that a model is asked for, and the options."""
+        return self.outputs, self.options
+
+    async def ask(
+        self,
+        infer: Callable[[Any], Awaitable[Any]],
+        model: ServedModel,
+        request_id: str,
+        parameters: Mapping[str, str],
+    ) -> list[Any]:
+        """The ModelInferResponses of every text, in order. Raises ApiError."""
+        (texts, pairs), (outputs, options) = self.sides, self.of_model(model)
+        ones = [1] if model.is_batched else []
+        size = model.max_batch_size or len(texts)
+
+        async def ask_for(first: int) -> Any:
+            rows = slice(first, first + size)
+            request = new_request(model.triton_name, request_id, outputs, parameters)
+            names = "text_input" if model.is_batched else "input_text", "text_pair"
+            for name, column in zip(names, (texts[rows], pairs[rows]), strict=True):
+                if column:
+                    add_input(request, name, "BYTES", [len(column), *ones], pack_texts(column))
+            num_rows = len(texts[rows]) if model.is_batched else 1
+            for name, value in options.items():
+                datatype, data = pack_value(value)
+                add_input(request, name, datatype, [num_rows, *ones], data * num_rows)
+            try:
+                return await infer(request)
+            except ApiError as error:
+                raise self.renamed(error, first) from None
+
+        tasks = [asyncio.ensure_future(ask_for(at)) for at in range(0, len(texts), size)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def answers(self, responses: Iterable[Any], model: ServedModel, answer_id: str) -> Answers:
+        """What a model has computed of every text. Raises ApiError."""
+        outputs, num_texts = self.of_model(model)[0], len(self.sides[0])
+        rows: dict[str, list[Any]] = {name: [] for name in outputs}
+        for response in responses:
+            data = outputs_of(response, outputs)
+            for tensor in response.outputs:
+                rows[tensor.name] += _rows(tensor, data[tensor.name])
+        num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
+        for found in rows.values():
+            if len(found) != num_texts:
+                raise ApiError(500, f"the model answered {len(found)} of {num_texts} texts")
+        return Answers(rows, Usage(num_tokens, num_tokens), answer_id)
+
+    def renamed(self, error: ApiError, first: int) -> ApiError:
+        """The error in the caller's names; the request's first text has the number ``first``."""
+        row = _ROW.search(error.message)
+        index = first + int(row[1] if row else 0)
+        known = {**dict.fromkeys(_TEXTS, self.fields[0]), "text_pair": self.fields[-1]}
+        told = _ROW.sub(f"(row {index} of the batch)", error.message)
+        return Names(renamed(known)).of(replace(error, message=told))
 
     def write(self, answers: Answers) -> Any:
         """The answer, for JSON. Raises ApiError."""
@@ -101,79 +162,6 @@ class Listed(Struct):
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A model's request: ``texts``, each with one of ``pairs`` where there are any, and ``options``
-    for all. Errors call the two ``names``.
-    """
-
-    texts: Sequence[str]
-    outputs: tuple[str, ...]
-    names: tuple[str, ...]
-    pairs: Sequence[str] = ()
-    options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
-
-    async def ask(
-        self,
-        infer: Callable[[Any], Awaitable[Any]],
-        model: ServedModel,
-        request_id: str,
-        parameters: Mapping[str, str],
-    ) -> list[Any]:
-        """The ModelInferResponses of every text, in order. Raises ApiError."""
-
-        async def ask_for(first: int) -> Any:
-            rows = slice(first, first + size)
-            request = new_request(model.triton_name, request_id, self.outputs, parameters)
-            self._add_inputs(request, model, self.texts[rows], self.pairs[rows])
-            try:
-                return await infer(request)
-            except ApiError as error:
-                raise self.renamed(error, first) from None
-
-        size = model.max_batch_size or len(self.texts)
-        tasks = [asyncio.ensure_future(ask_for(at)) for at in range(0, len(self.texts), size)]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    def _add_inputs(
-        self, request: Any, model: ServedModel, texts: Sequence[str], pairs: Sequence[str]
-    ) -> None:
-        ones = [1] if model.is_batched else []
-        columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
-        for name, column in columns.items():
-            if column:
-                add_input(request, name, "BYTES", [len(column), *ones], pack_texts(column))
-        num_rows = len(texts) if model.is_batched else 1
-        for name, value in self.options.items():
-            datatype, data = pack_value(value)
-            add_input(request, name, datatype, [num_rows, *ones], data * num_rows)
-
-    def answers(self, responses: Iterable[Any], answer_id: str) -> Answers:
-        rows: dict[str, list[Any]] = {name: [] for name in self.outputs}
-        for response in responses:
-            data = outputs_of(response, self.outputs)
-            for tensor in response.outputs:
-                rows[tensor.name] += _rows(tensor, data[tensor.name])
-        num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
-        for found in rows.values():
-            if len(found) != len(self.texts):
-                got = f"the model answered {len(found)} of {len(self.texts)} texts"
-                raise ApiError(500, got)
-        return Answers(rows, Usage(num_tokens, num_tokens), answer_id)
-
-    def renamed(self, error: ApiError, first: int) -> ApiError:
-        """The error in the caller's names; the request's first text has the number ``first``."""
-        row = _ROW.search(error.message)
-        index = first + int(row[1] if row else 0)
-        known = {**dict.fromkeys(_TEXTS, self.names[0]), "text_pair": self.names[-1]}
-        told = _ROW.sub(f"(row {index} of the batch)", error.message)
-        return Names(renamed(known)).of(replace(error, message=told))
-
-
-@dataclass(frozen=True)
 class Answers:
     rows: Mapping[str, list[Any]]
     usage: Usage
@@ -184,18 +172,21 @@ def encoder(
     paths: tuple[str, ...],
     tasks: Sequence[str],
     id_prefix: str,
-    operation: Operation,
+    bodies: type[EncoderRequest] | tuple[type[EncoderRequest], ...],
+    summary: str = "",
     *,
     fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None,
 ) -> Endpoint:
     """Paths whose models compute numbers of texts; ``fits`` chooses among several bodies."""
+    every = bodies if isinstance(bodies, tuple) else (bodies,)
+    answer = reduce(or_, [get_type_hints(body.write)["return"] for body in every])
 
-    def read_body(body: Mapping[str, Any]) -> EncoderRequest:
-        found: EncoderRequest = read(fits(body) if fits else operation.body, body)
+    def read_body(given: Mapping[str, Any]) -> EncoderRequest:
+        found = read(fits(given) if fits else every[0], given)
         _ = found.sides
         return found
 
-    return Endpoint(paths, tasks, id_prefix, read_body, operation)
+    return Endpoint(paths, tasks, id_prefix, read_body, Operation(summary, answer, bodies))
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:

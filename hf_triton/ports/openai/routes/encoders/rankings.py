@@ -9,6 +9,7 @@ similarity of the two embeddings, by the function that its files name.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -16,31 +17,20 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
     NUM_TOKENS,
     Answers,
-    Batch,
     EncoderRequest,
     Listed,
     TeiRequest,
     Texts,
     encoder,
 )
-from hf_triton.ports.openai.routes.encoders.texts import (
-    CLASSIFY,
-    EMBED,
-    EMBEDDINGS,
-    PREDICT,
-    PREDICT_OF_HUB,
-    TOKEN_EMBEDDINGS,
-    WORD_WEIGHTS,
-    EmbedRequest,
-)
+from hf_triton.ports.openai.routes.encoders.texts import TEXTS, EmbedRequest, HubPredictRequest
 from hf_triton.ports.openai.schema.body import Json, only, present
-from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.tensors import ServedModel
 
@@ -55,29 +45,24 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
             got = f"{len(firsts)} texts for {len(seconds)}"
             allowed = f"one for all of {self.fields[1]}, or one for each"
             raise bad_field(self.fields[0], got, allowed)
-        return firsts, seconds
+        return firsts * (len(seconds) if len(firsts) == 1 else 1), seconds
 
     @property
     def is_raw(self) -> bool:
         """True if a cross-encoder is asked for its scores without the activation."""
         return False
 
-    def batch(self, model: ServedModel) -> Batch:
-        firsts, seconds = self.sides
-        outputs: tuple[str, ...] = ("score", NUM_TOKENS)
-        raw: dict[str, TensorValue] = {}
-        if model.task in CLASSIFIER_TASKS:
-            outputs = (*outputs, "logits")
-            raw = {"function_to_apply": "none"} if self.is_raw else {}
-        texts, options = _each(firsts, len(seconds)), {**self.options, **raw}
-        return Batch(texts, outputs, self.fields, seconds, options)
+    def of_model(self, model: ServedModel) -> tuple[Sequence[str], Mapping[str, TensorValue]]:
+        outputs = ("score", NUM_TOKENS)
+        if model.task not in CLASSIFIER_TASKS:
+            return outputs, self.options
+        raw = {"function_to_apply": "none"} if self.is_raw else {}
+        return (*outputs, "logits"), {**self.options, **raw}
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""
-        firsts, seconds = self.sides
         found: dict[tuple[str, str], float] = {}
-        texts = zip(_each(firsts, len(seconds)), seconds, strict=True)
-        pairs = zip(texts, _scores(answers), strict=True)
+        pairs = zip(zip(*self.sides, strict=True), _scores(answers), strict=True)
         # Equal pairs get the same score, wherever in a batch each was computed.
         return [found.setdefault(pair, score) for pair, score in pairs]
 
@@ -102,10 +87,6 @@ def _texts_of(place: str, given: Any) -> list[str]:
     if not isinstance(given.get("text"), str):
         raise bad_field(place, "an object without text", 'a text or {"text": ...}')
     return [given["text"]]
-
-
-def _each(firsts: list[Any], num_seconds: int) -> list[Any]:
-    return firsts * (num_seconds if len(firsts) == 1 else 1)
 
 
 def _scores(answers: Answers) -> list[float]:
@@ -256,41 +237,34 @@ class SimilarityRequest(TeiRequest, Pairs, kw_only=True):
 
 
 _TASKS = (*CLASSIFIER_TASKS, *EMBEDDING_TASKS)
-RERANK = encoder(
-    *(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-"),
-    Operation("Documents, the best for a query first", Ranking, RerankRequest),
-)
-SCORE = encoder(
-    *(("/score", "/v1/score"), _TASKS, "score-"),
-    Operation("Scores of pairs of texts", Scores, ScoreRequest),
-)
-RANKING = encoder(
-    *(("/v1/ranking",), _TASKS, "rank-"),
-    Operation("Passages, the best for a query first", Rankings, PassagesRequest),
-)
-SIMILARITY = encoder(
-    *(("/similarity",), EMBEDDING_TASKS, "embd-"),
-    Operation("Similarities of sentences, as TEI", list[float], SimilarityRequest, error=HubError),
-)
-# As TEI where there are texts, else as Cohere.
-EITHER_RERANK = encoder(
-    *(("/rerank",), _TASKS, "rerank-"),
-    Operation(
-        *("Documents, or TEI texts", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
-    ),
-    fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
-)
+_BEST_FIRST = "Documents, the best for a query first"
+RERANK = encoder(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-", RerankRequest, _BEST_FIRST)
 ENCODING = (
-    *(EMBEDDINGS, EMBED, WORD_WEIGHTS, TOKEN_EMBEDDINGS, SIMILARITY, PREDICT),
-    *(EITHER_RERANK, RERANK, SCORE, RANKING, CLASSIFY),
+    *TEXTS,
+    encoder(
+        *(("/similarity",), EMBEDDING_TASKS, "embd-", SimilarityRequest),
+        "Similarities of sentences, as TEI",
+    ),
+    # As TEI where there are texts, else as Cohere.
+    encoder(
+        *(("/rerank",), _TASKS, "rerank-", (RerankRequest, TeiRerankRequest)),
+        "Documents, or TEI texts",
+        fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
+    ),
+    RERANK,
+    encoder(("/score", "/v1/score"), _TASKS, "score-", ScoreRequest, "Scores of pairs of texts"),
+    encoder(
+        *(("/v1/ranking",), _TASKS, "rank-", PassagesRequest),
+        "Passages, the best for a query first",
+    ),
 )
 # At POST / of TEI and the Hub, by the task.
 OF_ONE = (
     encoder(
-        *(("/",), EMBEDDING_TASKS, "embd-", EMBED.operation),
+        *(("/",), EMBEDDING_TASKS, "embd-", (EmbedRequest, SimilarityRequest)),
         fits=lambda body: (
             SimilarityRequest if isinstance(body.get("inputs"), dict) else EmbedRequest
         ),
     ),
-    PREDICT_OF_HUB,
+    encoder(("/",), CLASSIFIER_TASKS, "classify-", HubPredictRequest),
 )

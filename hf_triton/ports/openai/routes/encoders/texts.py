@@ -13,13 +13,11 @@ import math
 import time
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi import Operation
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
@@ -32,7 +30,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     encoder,
 )
 from hf_triton.ports.openai.schema.body import Count, also, only, present, refused
-from hf_triton.ports.openai.schema.errors import HubError, bad_field
+from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 
 VECTORS = "embedding"
@@ -106,12 +104,15 @@ class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
         return Embeddings("list", found, self.model, answers.usage)
 
 
-class EmbedRequest(TeiRequest, EmbeddingRequest, kw_only=True):
+class TeiTexts(TeiRequest, EmbeddingRequest, kw_only=True):
     fields = ("inputs",)
 
     inputs: Texts
-    normalize: bool | None = None
     truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+
+class EmbedRequest(TeiTexts, kw_only=True):
+    normalize: bool | None = None
 
     def write(self, answers: Answers) -> list[list[float]]:
         rows: list[array[float]] = answers.rows[VECTORS]
@@ -123,12 +124,8 @@ class Weight(Struct):
     value: float
 
 
-class SparseRequest(TeiRequest, EmbeddingRequest, kw_only=True):
-    fields = ("inputs",)
-    outputs: ClassVar[tuple[str, ...]] = ("token_ids", "weights", NUM_TOKENS)
-
-    inputs: Texts
-    truncation_direction: Annotated[Any, only("Right", "right")] = None
+class SparseRequest(TeiTexts, kw_only=True):
+    outputs = ("token_ids", "weights", NUM_TOKENS)
 
     def write(self, answers: Answers) -> list[list[Weight]]:
         """Of texts with fewer words than others zeros come last."""
@@ -137,7 +134,7 @@ class SparseRequest(TeiRequest, EmbeddingRequest, kw_only=True):
         return [[Weight(*one) for one in row if one[1]] for row in rows]
 
 
-class TokensRequest(SparseRequest, kw_only=True):
+class TokensRequest(TeiTexts, kw_only=True):
     """``input_type`` is ours: late interaction reads a query in another way than a document."""
 
     outputs = ("token_embeddings", NUM_TOKENS)
@@ -147,7 +144,7 @@ class TokensRequest(SparseRequest, kw_only=True):
     def of_caller(self) -> Mapping[str, str]:
         return {**super().of_caller(), **_use_of(self.input_type)}
 
-    def write(self, answers: Answers) -> Any:
+    def write(self, answers: Answers) -> list[list[list[float]]]:
         return [[one.tolist() for one in row] for row in answers.rows["token_embeddings"]]
 
 
@@ -163,25 +160,6 @@ def _no_token_ids(body: Mapping[str, Any]) -> type[EncoderRequest]:
         how = "langchain-openai sends texts with check_embedding_ctx_length=False"
         raise bad_field("input", "token ids", f"a text or a list of texts ({how})")
     return EmbeddingsRequest
-
-
-EMBEDDINGS = encoder(
-    *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-"),
-    Operation("Texts to vectors", Embeddings, EmbeddingsRequest),
-    fits=_no_token_ids,
-)
-EMBED = encoder(
-    *(("/embed",), EMBEDDING_TASKS, "embd-"),
-    Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
-)
-WORD_WEIGHTS = encoder(
-    *(("/embed_sparse",), EMBEDDING_TASKS, "embd-"),
-    Operation("Texts to weights of words", list[list[Weight]], SparseRequest, error=HubError),
-)
-TOKEN_EMBEDDINGS = encoder(
-    *(("/embed_all",), EMBEDDING_TASKS, "embd-"),
-    Operation("Texts to tokens' vectors", list[list[list[float]]], TokensRequest, error=HubError),
-)
 
 
 class Label(Struct):
@@ -244,6 +222,7 @@ class PredictRequest(TeiRequest, kw_only=True):
 
     fields = ("inputs",)
     outputs = ("label", "score", NUM_TOKENS)
+    is_listed: ClassVar[bool] = False  # the answer, whatever was sent
 
     inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
     raw_scores: bool | None = None
@@ -268,30 +247,35 @@ class PredictRequest(TeiRequest, kw_only=True):
         firsts, *seconds = map(list, zip(*found, strict=True))
         return firsts, seconds[0] if seconds else []
 
-    def write(self, answers: Answers) -> Any:
+    def write(self, answers: Answers) -> Predicted:
         """Labels, the best first; a list of them, unless one text or pair was sent alone."""
         columns = zip(answers.rows["label"], answers.rows["score"], strict=True)
         found = [[Prediction(*one) for one in zip(*row, strict=True)] for row in columns]
         is_list = isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
-        return found if is_list else found[0]
+        return [*found] if is_list or self.is_listed else [*found[0]]
 
 
 class HubPredictRequest(PredictRequest, kw_only=True):
     """The same as the Hub asks it: the answer is a list of lists, whatever was sent."""
 
-    def write(self, answers: Answers) -> Any:
-        found = super().write(answers)
-        return found if isinstance(found[0], list) else [found]
+    is_listed = True
 
 
-CLASSIFY = encoder(
-    *(("/classify", "/v1/classify"), CLASSIFIER_TASKS, "classify-"),
-    Operation("Texts to labels, in vLLM's shape", Labels, ClassifyRequest),
-)
-PREDICT = encoder(
-    *(("/predict",), CLASSIFIER_TASKS, "classify-"),
-    Operation("Texts to labels, as TEI", Predicted, PredictRequest, error=HubError),
-)
-PREDICT_OF_HUB = encoder(
-    *(("/",), CLASSIFIER_TASKS, "classify-", replace(PREDICT.operation, body=HubPredictRequest))
+TEXTS = (
+    encoder(
+        *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-", EmbeddingsRequest, "Texts to vectors"),
+        fits=_no_token_ids,
+    ),
+    encoder(("/embed",), EMBEDDING_TASKS, "embd-", EmbedRequest, "Texts to vectors, as TEI"),
+    encoder(
+        *(("/embed_sparse",), EMBEDDING_TASKS, "embd-", SparseRequest, "Texts to weights of words")
+    ),
+    encoder(("/embed_all",), EMBEDDING_TASKS, "embd-", TokensRequest, "Texts to tokens' vectors"),
+    encoder(
+        *(("/classify", "/v1/classify"), CLASSIFIER_TASKS, "classify-", ClassifyRequest),
+        "Texts to labels, in vLLM's shape",
+    ),
+    encoder(
+        ("/predict",), CLASSIFIER_TASKS, "classify-", PredictRequest, "Texts to labels, as TEI"
+    ),
 )
