@@ -84,12 +84,12 @@ def read(reader: AnswerReader, pieces: list[str]) -> Any:
     """The reasoning, the text, the calls and why it ended."""
     reasoning, text, parts = "", "", []
     for number, piece in enumerate(pieces, start=1):
-        found = reader.read(piece, ends=number == len(pieces))
-        reasoning, text = reasoning + found.reasoning, text + found.text
-        parts += found.calls
+        thought, said, calls = reader.read(piece, ends=number == len(pieces))
+        reasoning, text = reasoning + thought, text + said
+        parts += calls
     functions = [call.function for call in parts]
-    calls = [(one.name, json.loads(one.arguments)) for one in functions]
-    return reasoning, text, calls, reader.finish_reason("stop")
+    called = [(one.name, json.loads(one.arguments)) for one in functions]
+    return reasoning, text, called, reader.finish_reason("stop")
 
 
 def pieces_of(written: str, cuts: list[int]) -> list[str]:
@@ -120,7 +120,7 @@ def test_without_parallel_calls_the_first_is_the_only_one() -> None:
 
 def test_arguments_are_json_that_can_be_sent() -> None:
     written = r'{"name": "now", "arguments": {"x": "é\ud800"}}'
-    [call] = AnswerReader(TOOLS, ChatFormat()).read(written, ends=True).calls
+    _, _, [call] = AnswerReader(TOOLS, ChatFormat()).read(written, ends=True)
     assert call.function.arguments == r'{"x": "\u00e9\ud800"}'
 
 

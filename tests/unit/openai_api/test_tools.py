@@ -43,8 +43,8 @@ def test_what_may_be_a_call_waits_for_the_end(family: str, text: str) -> None:
     tools = Tools(TOOLS, frozenset(["weather", "now"]), None, True)
     reading, began_s = FoundCalls(tools, ChatFormat(family).tool_form), time.process_time()
     for at in range(0, len(text), 3):
-        assert not reading.read(text[at : at + 3], ends=False).text
-    assert reading.read("", ends=True).text == text
+        assert not reading.read(text[at : at + 3], ends=False)[0]
+    assert reading.read("", ends=True) == (text, [])
     assert time.process_time() - began_s < 3, "it is not looked at with each piece"
 
 

@@ -126,8 +126,8 @@ class Answer:
             reader = known.reader = known.reader or AnswerReader(
                 self.asked.tools, read_format(chunk.chat_format)
             )
-            read = reader.read(text, ends=new.finish_reason is not None)
-            new.reasoning, new.text, new.calls = read.reasoning, read.text, read.calls
+            ends = new.finish_reason is not None
+            new.reasoning, new.text, new.calls = reader.read(text, ends=ends)
             new.finish_reason = reader.finish_reason(new.finish_reason)
             known.reasoning = known.reasoning or new.reasoning
             counts = read_counts(chunk.chat_format) if known.reasoning else []

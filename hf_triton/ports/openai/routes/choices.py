@@ -52,6 +52,7 @@ class ChoicesWriter(Writer):
 
     object: ClassVar[tuple[str, str]]  # of the whole answer, and of a chunk
     answer_type: ClassVar[type[Struct]]
+    logprobs_type: ClassVar[type[ChatLogprobs | TextLogprobs]]
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -68,6 +69,13 @@ class ChoicesWriter(Writer):
 
     def write_chunk(self, choice: Choice) -> Struct:
         return self.write(choice)
+
+    def beside(self, choice: Choice) -> Json:
+        """What a choice has beside what was written."""
+        logprobs = None
+        if choice.positions is not None:
+            logprobs = self.logprobs_type.of(choice.positions, self.asked.num_logprobs or 0)
+        return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def chunk(self, *choices: Struct, **beside: Any) -> dict[str, Any]:
         if self.asked.continuous_usage:
@@ -107,28 +115,31 @@ class Message(Struct, kw_only=True):
     tool_calls: list[Call] | UnsetType = UNSET
 
 
-class _Rest(Struct, kw_only=True):
-    logprobs: ChatLogprobs | None = None
+class _Choice(Struct, kw_only=True):
+    index: int
     finish_reason: str | None = None
 
 
-class ChatChoice(_Rest, kw_only=True):
-    index: int
+class ChatChoice(_Choice, kw_only=True):
     message: Message
+    logprobs: ChatLogprobs | None = None
 
 
-class ChatChunkChoice(_Rest, kw_only=True):
-    index: int
+class ChatChunkChoice(_Choice, kw_only=True):
     delta: Message
+    logprobs: ChatLogprobs | None = None
 
 
-class ChatCompletion(Struct, kw_only=True):
+class _Whole(Struct, kw_only=True):
     id: str
-    object: Literal["chat.completion"]
     created: int
     model: str
-    choices: list[ChatChoice]
     usage: GenerationUsage
+
+
+class ChatCompletion(_Whole, kw_only=True):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
 
 
 def ask_chat(chat: Chat) -> GenerationRequest:
@@ -211,7 +222,7 @@ def _template_kwargs(chat: Chat) -> dict[str, Any]:
 
 class ChatWriter(ChoicesWriter):
     object = ("chat.completion", "chat.completion.chunk")
-    answer_type = ChatCompletion
+    answer_type, logprobs_type = ChatCompletion, ChatLogprobs
 
     def begin(self) -> list[Json]:
         """The role, for each choice."""
@@ -224,22 +235,16 @@ class ChatWriter(ChoicesWriter):
         content = choice.text or (None if calls else "")
         parts = self._parts_of(choice, calls)
         message = Message(role="assistant", content=content, refusal=None, **parts)
-        return ChatChoice(index=choice.index, message=message, **self._rest(choice))
+        return ChatChoice(message=message, **self.beside(choice))
 
     def write_chunk(self, choice: Choice) -> ChatChunkChoice:
         delta = Message(content=choice.text or UNSET, **self._parts_of(choice, choice.calls))
-        return ChatChunkChoice(index=choice.index, delta=delta, **self._rest(choice))
+        return ChatChunkChoice(delta=delta, **self.beside(choice))
 
     def _parts_of(self, choice: Choice, calls: Sequence[Call]) -> Json:
         names = ("reasoning", "reasoning_content")
         found: Json = dict.fromkeys(names, choice.reasoning) if choice.reasoning else {}
         return {**found, "tool_calls": calls} if calls else found
-
-    def _rest(self, choice: Choice) -> Json:
-        logprobs = None
-        if choice.positions is not None:
-            logprobs = ChatLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
-        return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
 CHAT = Endpoint(
@@ -272,20 +277,14 @@ class CompletionRequest(Generation, kw_only=True):
         ]
 
 
-class TextChoice(Struct, kw_only=True):
-    index: int
+class TextChoice(_Choice, kw_only=True):
     text: str
     logprobs: TextLogprobs | None = None
-    finish_reason: str | None = None
 
 
-class Completion(Struct, kw_only=True):
-    id: str
+class Completion(_Whole, kw_only=True):
     object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[TextChoice]
-    usage: GenerationUsage
 
 
 def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
@@ -306,18 +305,10 @@ def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
 
 class CompletionWriter(ChoicesWriter):
     object = ("text_completion", "text_completion")
-    answer_type = Completion
+    answer_type, logprobs_type = Completion, TextLogprobs
 
     def write(self, choice: Choice) -> TextChoice:
-        logprobs = None
-        if choice.positions is not None:
-            logprobs = TextLogprobs.of(choice.positions, self.asked.num_logprobs or 0)
-        return TextChoice(
-            index=choice.index,
-            text=choice.text,
-            logprobs=logprobs,
-            finish_reason=choice.finish_reason,
-        )
+        return TextChoice(text=choice.text, **self.beside(choice))
 
 
 COMPLETIONS = Endpoint(

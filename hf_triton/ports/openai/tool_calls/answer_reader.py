@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -50,13 +50,6 @@ class Call(Struct, kw_only=True):
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
-
-
-@dataclass
-class Read:
-    reasoning: str = ""
-    text: str = ""
-    calls: list[Call] = field(default_factory=list)
 
 
 def new_call(index: int, name: str, arguments: str) -> Call:
@@ -128,18 +121,17 @@ class FoundCalls:
         self._within_text = False  # where nothing is a call without a mark
         self.num_calls = 0
 
-    def read(self, text: str, *, ends: bool) -> Read:
-        read = Read()
+    def read(self, text: str, *, ends: bool) -> tuple[str, list[Call]]:
+        """Takes the next piece; gives text and calls."""
+        taken, calls = "", list[Call]()
         self._pieces.append(text)
         if ends:
-            self._take_all("".join(self._pieces), read)
+            taken, calls = self._take_all("".join(self._pieces))
         elif not self._holds and (self._within_text or text.strip()):
             waiting = "".join(self._pieces)
             safe = self._num_text(waiting)
-            read.text, self._pieces = waiting[:safe], [waiting[safe:]]
-        if self._tools.forced is not None:
-            read.text = ""
-        return read
+            taken, self._pieces = waiting[:safe], [waiting[safe:]]
+        return "" if self._tools.forced is not None else taken, calls
 
     def _num_text(self, waiting: str) -> int:
         """The number of characters before what may be a call."""
@@ -158,13 +150,13 @@ class FoundCalls:
         self._holds = mark is not None
         return mark.start() if mark else num_safe(waiting, self._form.begins)
 
-    def _take_all(self, text: str, read: Read) -> None:
-        at = 0
+    def _take_all(self, text: str) -> tuple[str, list[Call]]:
+        taken, calls, at = "", list[Call](), 0
         while at < len(text):
             if self._within_text:
                 mark = self._mark.search(text, at)
                 end = mark.start() if mark else len(text)
-                read.text += text[at:end]
+                taken += text[at:end]
                 at, self._within_text = end, False
             if self.num_calls:
                 at = self._after_call(text, at)
@@ -174,12 +166,13 @@ class FoundCalls:
             if self._form.bare or text[at:begun].strip():
                 found = self._read_call(text, at, begun)
             self._within_text = not found.calls
-            read.text += found.text if found.calls else text[at : found.end]
+            taken += found.text if found.calls else text[at : found.end]
             for name, arguments in found.calls:
                 if self._tools.parallel or not self.num_calls:
-                    read.calls.append(new_call(self.num_calls, name, arguments))
+                    calls.append(new_call(self.num_calls, name, arguments))
                     self.num_calls += 1
             at = found.end
+        return taken, calls
 
     def _after_call(self, text: str, at: int) -> int:
         """The end of a call's closing marks, of which the answer may end in half a mark."""
@@ -245,14 +238,14 @@ class NamedCall:
         self._name = name
         self._begun = False
 
-    def read(self, text: str, *, ends: bool) -> Read:  # noqa: ARG002, as FoundCalls
+    def read(self, text: str, *, ends: bool) -> tuple[str, list[Call]]:  # noqa: ARG002
         begun = self._begun
         text = text if begun else text.lstrip()  # which alone is no JSON that clients could parse
         if not text:
-            return Read()
+            return "", []
         self._begun = True
         more = Call(function=Function(arguments=text), index=0)
-        return Read(calls=[more if begun else new_call(0, self._name, text)])
+        return "", [more if begun else new_call(0, self._name, text)]
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int = 0) -> int:
@@ -283,14 +276,16 @@ class AnswerReader:
             form_of_calls = chat_format.tool_form if tools.forced is None else TOOL_FORMS[JSON]
             self._calls = FoundCalls(tools, form_of_calls)
 
-    def read(self, text: str, *, ends: bool) -> Read:
-        """Takes the next piece of the answer, the last where it ``ends``."""
-        reasoning = ""
+    def read(self, text: str, *, ends: bool) -> tuple[str, str, list[Call]]:
+        """Takes the next piece of the answer, the last where it ``ends``; gives reasoning, text and
+        calls.
+        """
+        reasoning, calls = "", list[Call]()
         if self._reasoning is not None:
             reasoning, text = self._reasoning.read(text, ends=ends)
-        read = Read(text=text) if self._calls is None else self._calls.read(text, ends=ends)
-        read.reasoning = reasoning
-        return read
+        if self._calls is not None:
+            text, calls = self._calls.read(text, ends=ends)
+        return reasoning, text, calls
 
     def finish_reason(self, reason: str | None) -> str | None:
         """To OpenAI a call that was asked for by name is no reason to stop."""

@@ -156,7 +156,6 @@ class ServedModel:
     served_names: tuple[str, ...] = ()  # other names of it
     alias_of: str | None = None  # its own name under one of those
     is_ours: bool = True  # whether it runs our library
-    outputs: frozenset[str] = frozenset()  # their names
     takes_adapters: bool = False  # they may be others than when the model was loaded
 
     @property
@@ -184,7 +183,6 @@ def served_model(config: Any) -> ServedModel | None:
     return ServedModel(
         *(name, config.name, task, streams, config.max_batch_size, adapters),
         served_names=served_names,
-        outputs=frozenset(output.name for output in config.output),
         takes_adapters=ADAPTERS_PARAMETER in parameters,
     )
 
