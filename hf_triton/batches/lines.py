@@ -12,7 +12,7 @@ from aiohttp import ClientError, ClientSession
 from msgspec import Meta, Struct
 
 from hf_triton.ports.openai.schema.body import Json, read, read_object
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 _WITHOUT_PRIORITY = "/v1/embeddings"
@@ -59,8 +59,8 @@ def count_lines(texts: Iterable[bytes], endpoint: str = "") -> tuple[int, list[M
         try:
             name = read_line(text, endpoint).custom_id
             if (first := known.setdefault(name, number)) != number:
-                message = f"custom_id: got that of line {first} again, allowed: a new one"
-                raise ApiError(400, message, "custom_id", "duplicate_custom_id")
+                text = f"got that of line {first} again, allowed: a new one"
+                raise of_field("custom_id", text, code="duplicate_custom_id")
         except ApiError as error:
             what = error.param and error.param.replace(".", "_")
             code = error.code or (f"invalid_{what}" if what else "invalid_json_line")

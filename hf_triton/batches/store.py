@@ -30,7 +30,7 @@ from hf_triton.batches.objects import (
     File,
     Mistakes,
 )
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, of_field
 
 _BUSY_S = 30.0  # another process may be writing an upload
 _PAGE_BYTES = 4096
@@ -152,7 +152,7 @@ class Store:
         with self._transaction() as db:
             _found(db, File, owner, file_id)
             if (file_id,) in db.execute(_READ):
-                raise ApiError(400, f"id: a batch reads '{file_id}'; cancel it first", "id")
+                raise of_field("id", f"a batch reads '{file_id}'; cancel it first")
             _delete(db, [(file_id,)])
             return Deleted(file_id)
 
@@ -161,7 +161,7 @@ class Store:
         with self._transaction() as db:
             batch = _found(db, Batch, owner, batch_id)
             if not batch.is_open:
-                raise ApiError(400, f"id: the batch has ended, it is {batch.status}", "id")
+                raise of_field("id", f"the batch has ended, it is {batch.status}")
             batch.enter("cancelling", self.now_s)
             return _put(db, owner, batch)
 
@@ -260,8 +260,8 @@ def _found(
     asked = "SELECT data FROM objects WHERE id = ? AND owner = ? AND kind = ?"
     row = db.execute(asked, [object_id, owner, kind.__name__]).fetchone()
     if row is None:
-        text = f"{param}: you have no {kind.__name__.lower()} '{object_id[:100]}'"
-        raise ApiError(404, text, param)
+        text = f"you have no {kind.__name__.lower()} '{object_id[:100]}'"
+        raise of_field(param, text, 404)
     found: Kind = _counted(db, msgspec.json.decode(row[0], type=kind))
     return found
 

@@ -23,7 +23,7 @@ from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, docum
 from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
-from hf_triton.ports.openai.schema.errors import OF_MODEL, ApiError, HubError
+from hf_triton.ports.openai.schema.errors import OF_MODEL, ApiError
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel
@@ -84,13 +84,10 @@ OfOneModel = list[tgi.Generated | float | list[float | texts.Prediction]]
 _ANY = Operation(
     *("The model's task, as TGI, TEI and the Hub", OfOneModel, _BODIES),
     also=(EVENTS,),
-    error=HubError,
 )
-_INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
+_INFO = Operation("The model, as TGI and TEI", Info)
 MODEL = f"{OF_MODEL}{{model:.+}}"
-_OF_MODEL = Operation(
-    "Any path for one model, such as /models/NAME/v1/rerank; without one, POST /", error=HubError
-)
+_OF_MODEL = Operation("Any path for one model, such as /models/NAME/v1/rerank; without one, POST /")
 
 
 class About:

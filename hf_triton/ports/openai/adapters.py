@@ -33,7 +33,7 @@ from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.openai.openapi import TEXT, Operation, Route
 from hf_triton.ports.openai.schema.body import Filled, Json, read, refused
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.tensors import ServedModel
 from hf_triton.ports.port import Port
@@ -125,7 +125,7 @@ class AdapterChanges:
             which = f"model '{base}'" if base else "no model"
             takes = "takes no adapters" if base else "takes adapters"
             where = "name their folders or Hub ids under adapters_from in models.yaml"
-            raise ApiError(403, f"lora_name: {which} {takes} by requests: {where}", "lora_name")
+            raise of_field("lora_name", f"{which} {takes} by requests: {where}", 403)
         return _only_one(list(takers.values()), named), name
 
     async def _change(self, model: ServedModel, edit: Callable[[list[Json]], list[Json]]) -> None:
@@ -172,16 +172,15 @@ def _source_of(path: str, allowed: Sources, folder: Path) -> Json:
         os.path.realpath(os.path.join(folder, one["model"])) for one in allowed if one["local"]
     ]
     on_hub = [str(one["model"]) for one in allowed if not one["local"]]
-    message = "lora_path: not allowed by adapters_from of the model in models.yaml: "
-    forbidden = ApiError(403, message + ", ".join((*roots, *on_hub)), "lora_path")
+    text = "not allowed by adapters_from of the model in models.yaml: "
+    forbidden = of_field("lora_path", text + ", ".join((*roots, *on_hub)), 403)
     if path.startswith("/") and path.isprintable():
         found = os.path.realpath(path)
         files = [os.path.realpath(os.path.join(found, name)) for name in ADAPTER_FILES]
         if not any(os.path.commonpath([root, found, *files]) == root for root in roots):
             raise forbidden
         if not os.path.isfile(files[0]):
-            text = f"lora_path: no adapter there: no {ADAPTER_FILES[0]} in {found}"
-            raise ApiError(404, text, "lora_path")
+            raise of_field("lora_path", f"no adapter there: no {ADAPTER_FILES[0]} in {found}", 404)
         return {"model": found, "local": True, "revision": None}
     name, _, revision = path.partition("@")
     if not is_hub_id(name) or (revision and not is_revision(revision)) or path.endswith("@"):
@@ -203,11 +202,9 @@ def _added(listed: list[Json], loaded: Json) -> list[Json]:
     for one in listed:
         if one["name"].lower() == loaded["name"].lower():
             _check_loaded(one)
-            text = f"lora_name: '{loaded['name']}' is loaded already; unload it first"
-            raise ApiError(400, text, "lora_name")
+            raise of_field("lora_name", f"'{loaded['name']}' is loaded already; unload it first")
     if len(listed) >= MAX_ADAPTERS:
-        text = f"lora_name: the model has {MAX_ADAPTERS} adapters, no more are allowed"
-        raise ApiError(400, text)
+        raise of_field("lora_name", f"the model has {MAX_ADAPTERS} adapters, no more are allowed")
     return [*listed, loaded]
 
 
@@ -223,8 +220,8 @@ def _removed(listed: list[Json], name: str) -> list[Json]:
 def _check_loaded(adapter: Mapping[str, Any]) -> None:
     if "loaded_at" not in adapter:
         text = "is in models.yaml: change it there, and run hf-triton apply"
-        raise ApiError(400, f"lora_name: '{adapter['name']}' {text}", "lora_name")
+        raise of_field("lora_name", f"'{adapter['name']}' {text}")
 
 
 def _not_found(name: str) -> ApiError:
-    return ApiError(404, f"lora_name: no adapter '{name[:100]}' is loaded", "lora_name")
+    return of_field("lora_name", f"no adapter '{name[:100]}' is loaded", 404)

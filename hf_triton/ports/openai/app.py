@@ -49,7 +49,7 @@ from hf_triton.ports.openai.routes.responses import RESPONSES, Response
 from hf_triton.ports.openai.routes.speech import HEARING, SpeechForm
 from hf_triton.ports.openai.routes.tokens import TOKENS
 from hf_triton.ports.openai.schema.body import kind_of, read_object
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
 from hf_triton.ports.openai.schema.media import MediaHosts, tensors
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.triton.catalog import Catalog, Repository
@@ -291,8 +291,7 @@ class OpenAiApp:
         if model.task not in MEDIA_TASKS:
             for part in asked.media:
                 if not part.of_tool:
-                    text = f"{part.field}: '{model.name}' ({model.task}) reads only texts"
-                    raise ApiError(400, text, part.field)
+                    raise of_field(part.field, f"'{model.name}' ({model.task}) reads only texts")
             return replace(asked, media=())
         media = await self._media_hosts.fetched(asked.media)
         inputs = tuple({**one, **tensors(media)} for one in asked.inputs)

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
@@ -19,9 +18,8 @@ from hf_triton.ports import cors
 from hf_triton.ports.callers import Account, counted
 from hf_triton.ports.http.request import WRONG_HOST, is_host
 from hf_triton.ports.openai.connections import check_encoding
-from hf_triton.ports.openai.routes import messages
 from hf_triton.ports.openai.routes.answers import Chunks, Writer, to_json
-from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
+from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
 from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError, refusal_of, report_bug
 from hf_triton.ports.triton_calls import Metadata
@@ -166,11 +164,5 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
 def _error(
     request: web.Request, error: ApiError, headers: dict[str, str] | None = None
 ) -> web.Response:
-    body: Any = error.body()
-    status = error.status
-    if f"{request.path}/".startswith(f"{messages.PATH}/"):
-        body = messages.error_body(error)
-        body.request_id = id_of(request)
-    elif is_hubs(request.path):
-        status, body = error.hubs_status, error.hubs_body()
+    status, body = error.at(request.path, id_of(request))
     return json_response(body, status=status, headers={**error.headers(), **(headers or {})})

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from hf_triton.ports.openai.schema.errors import Error
+from hf_triton.ports.openai.schema.errors import error_type
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 FORM = "multipart/form-data"
@@ -30,7 +30,6 @@ class Operation:
     body: Any = None  # a Struct, or a tuple of those of which a request has one
     also: tuple[str, ...] = ()  # media types of other answers
     takes: str = JSON
-    error: type[Struct] = Error
 
     @property
     def bodies(self) -> tuple[type[Struct], ...]:
@@ -52,9 +51,9 @@ class Route:
 
 
 def document(routes: Sequence[Route]) -> Json:
-    operations = [route.operation for route in routes]
-    told = (one for op in operations for one in (op.answer, op.error, *op.bodies))
-    types = {one for one in told if one is not None}
+    types = {error_type(route.path) for route in routes}
+    for operation in (route.operation for route in routes):
+        types |= {operation.answer, *operation.bodies} - {None}
     listed = sorted(types, key=str)
     references, components = msgspec.json.schema_components(listed, ref_template=_REF)
     known = dict(zip(listed, references, strict=True))
@@ -76,7 +75,7 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     operation = route.operation
     path = _VARIABLE.sub(r"\1", route.path)
     name = f"{route.method.lower()}_{path.strip('/')}"
-    failed = {JSON: {"schema": known[operation.error]}}
+    failed = {JSON: {"schema": known[error_type(route.path)]}}
     answers = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
     for kind in operation.also:
         answers[kind] = {"schema": _EVENT if kind == EVENTS else _TEXT}

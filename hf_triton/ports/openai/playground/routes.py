@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from tritonclient.grpc import model_config_pb2
 
 from generator.render import model_config
 from generator.render.sample_requests import sample_request
@@ -35,6 +34,7 @@ from hf_triton.ports.openai.schema.errors import (
     bad_field,
     model_is_loading,
     model_not_found,
+    of_field,
 )
 from hf_triton.ports.openai.triton.catalog import Repository
 from hf_triton.ports.openai.triton.client import Triton
@@ -180,7 +180,7 @@ def _described(config: Any) -> dict[str, Any]:
 
 
 def _datatype(tensor: Any) -> str:
-    name: str = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+    name = model_config.type_word(tensor).removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name
 
 
@@ -199,7 +199,13 @@ def _infer_request(
         shape = list(tensor.dims) if is_whole else [len(elements)]
         batch = [1] if config.max_batch_size else []
         datatype = _datatype(tensor)
-        data = _packed(name, datatype, elements)
+        if datatype not in ("BYTES", *FORMATS):
+            raise of_field(name, f"{datatype} can't be sent as JSON, use gRPC")
+        try:
+            data = pack(datatype, elements)
+        except (struct.error, OverflowError, TypeError):
+            allowed = f"{datatype}, or a list of them, within its range"
+            raise bad_field(name, "another value", allowed) from None
         add_input(request, name, datatype, batch + shape, data)
     return request
 
@@ -208,22 +214,9 @@ def _answer(response: Any) -> dict[str, Any]:
     data = outputs_of(response, ())
     found = {"model_name": response.model_name, "model_version": response.model_version}
     for output in response.outputs:
-        elements = _unpacked(output.datatype, data[output.name])
+        of_type = output.datatype
+        if of_type not in ("BYTES", *FORMATS):
+            raise ApiError(501, f"the answer has {of_type}, which JSON can't show; use gRPC")
+        elements = unpack(of_type, data[output.name])
         found[output.name] = elements[0] if len(elements) == 1 else elements
     return found
-
-
-def _packed(name: str, of_type: str, elements: list[Any]) -> bytes:
-    if of_type not in ("BYTES", *FORMATS):
-        raise ApiError(400, f"{name}: {of_type} can't be sent as JSON, use gRPC", name)
-    try:
-        return pack(of_type, elements)
-    except (struct.error, OverflowError, TypeError):
-        allowed = f"{of_type}, or a list of them, within its range"
-        raise bad_field(name, "another value", allowed) from None
-
-
-def _unpacked(of_type: str, data: bytes) -> list[Any]:
-    if of_type not in ("BYTES", *FORMATS):
-        raise ApiError(501, f"the answer has {of_type}, which JSON can't show; use gRPC")
-    return unpack(of_type, data)

@@ -8,13 +8,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any, Literal
 
 from msgspec import Raw, Struct, json
 
 from hf_triton.ports.openai.schema.body import Json, check_structure, num_structure
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, of_field
 
 _MOST_BYTES = 32 * 2**20  # of one caller
 ALL_BYTES = 256 * 2**20
@@ -52,7 +52,7 @@ class KeptResponses:
     clock: Callable[[], float] = time.monotonic
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)  # the last used at the end
     _num_bytes: Counter[str] = field(default_factory=Counter)  # by payer
-    _lock: Lock = field(default_factory=Lock)
+    _lock: RLock = field(default_factory=RLock)
 
     def num_bytes_of(self, payer: str) -> int:
         return self._num_bytes[payer]
@@ -74,7 +74,7 @@ class KeptResponses:
         with self._lock:
             now_s = self.clock()
             while self._kept and next(iter(self._kept.values())).until_s < now_s:
-                self._drop(next(iter(self._kept)))
+                self.drop(next(iter(self._kept)))
             found = self._kept.get(response_id)
             if found is None or found.owner != owner:
                 return None
@@ -83,7 +83,10 @@ class KeptResponses:
 
     def drop(self, response_id: str) -> None:
         with self._lock:
-            self._drop(response_id)
+            if kept := self._kept.pop(response_id, None):
+                self._num_bytes[kept.payer] -= kept.num_bytes
+                if not self._num_bytes[kept.payer]:
+                    del self._num_bytes[kept.payer]
 
     def _use(self, response_id: str, kept: _Kept) -> None:
         kept.until_s = self.clock() + self.keep_s
@@ -92,13 +95,7 @@ class KeptResponses:
 
     def _drop_beyond(self, payer: str, most_bytes: int) -> None:
         while self._num_bytes[payer] > most_bytes:
-            self._drop(next(found for found, one in self._kept.items() if one.payer == payer))
-
-    def _drop(self, response_id: str) -> None:
-        if kept := self._kept.pop(response_id, None):
-            self._num_bytes[kept.payer] -= kept.num_bytes
-            if not self._num_bytes[kept.payer]:
-                del self._num_bytes[kept.payer]
+            self.drop(next(found for found, one in self._kept.items() if one.payer == payer))
 
 
 class Deleted(Struct):
@@ -180,8 +177,8 @@ class EarlierResponses:
 
 
 def _not_kept(status: int, name: str, code: str | None = None) -> ApiError:
-    text = f"{name}: not kept here, or no longer; send the earlier items in input"
-    return ApiError(status, text, name, code)
+    text = "not kept here, or no longer; send the earlier items in input"
+    return of_field(name, text, status, code)
 
 
 NOTHING = EarlierResponses(KeptResponses(0))

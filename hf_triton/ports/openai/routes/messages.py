@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
+from msgspec import UNSET, Struct, structs, to_builtins
 
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi import EVENTS, Operation
@@ -17,36 +17,13 @@ from hf_triton.ports.openai.routes.choices import ask_as
 from hf_triton.ports.openai.routes.tokens import TokenizerWriter, of_chat
 from hf_triton.ports.openai.schema import messages
 from hf_triton.ports.openai.schema.body import Json, read
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import MESSAGES_PATH, ApiError
 from hf_triton.ports.openai.schema.messages import CountRequest, MessagesRequest
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import Call, num_safe
 
-PATH = "/v1/messages"
 _PING: Json = {"type": "ping"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-
-
-class ErrorText(Struct):
-    type: str
-    message: str
-
-
-class MessageError(Struct):
-    error: ErrorText
-    request_id: str | UnsetType = UNSET
-    type: Literal["error"] = "error"
 
 
 class MessageUsage(Struct):
@@ -89,11 +66,6 @@ def _ask(body: CountRequest) -> GenerationRequest:
     return ask_as(messages.as_chat(body), messages.NAMES, messages.PARTS)
 
 
-def error_body(error: ApiError) -> MessageError:
-    kind = _ERRORS.get(error.status, "api_error")
-    return MessageError(ErrorText(kind, error.message))
-
-
 class MessageWriter(Writer):
     """Writes one message. A block is open until another begins or the answer ends."""
 
@@ -129,7 +101,7 @@ class MessageWriter(Writer):
         return [*found, *self._close(), ended, {"type": "message_stop"}]
 
     def failed(self, error: ApiError) -> bytes:
-        return named(to_builtins(error_body(error)))
+        return named(to_builtins(error.message_body()))
 
     def result(self) -> Message:
         content = [
@@ -223,14 +195,13 @@ def _as_object(arguments: str) -> Any:
         return {}
 
 
-_OPERATION = partial(Operation, error=MessageError)
 MESSAGES = Endpoint(
-    *((PATH,), CHAT_TASKS, "msg_", read_messages),
-    _OPERATION("Answer a chat, as Anthropic's API", Message, MessagesRequest, also=(EVENTS,)),
+    *((MESSAGES_PATH,), CHAT_TASKS, "msg_", read_messages),
+    Operation("Answer a chat, as Anthropic's API", Message, MessagesRequest, also=(EVENTS,)),
     MessageWriter,
 )
 COUNT_TOKENS = Endpoint(
-    *((f"{PATH}/count_tokens",), CHAT_TASKS, "msg_", read_count),
-    _OPERATION("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
+    *((f"{MESSAGES_PATH}/count_tokens",), CHAT_TASKS, "msg_", read_count),
+    Operation("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
     partial(TokenizerWriter, write=lambda told: TokenCount(told["count"])),
 )

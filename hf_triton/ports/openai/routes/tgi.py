@@ -29,7 +29,7 @@ from hf_triton.ports.openai.schema.body import (
     read,
     refused,
 )
-from hf_triton.ports.openai.schema.errors import ApiError, HubError, Names, bad_field, renamed
+from hf_triton.ports.openai.schema.errors import ApiError, Names, bad_field, renamed
 from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")
@@ -241,7 +241,7 @@ def _endpoint(path: str, summary: str, answer: Any, stream: bool | None = None) 
     events = () if stream is False else (EVENTS,)
     return Endpoint(
         *((path,), COMPLETION_TASKS, "cmpl-", partial(read_generate, stream=stream)),
-        Operation(summary, answer, GenerateRequest, also=events, error=HubError),
+        Operation(summary, answer, GenerateRequest, also=events),
         partial(GenerationWriter, is_hubs=path == "/"),
     )
 

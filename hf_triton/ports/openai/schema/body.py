@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field, of_field
 
 # A body of structure alone takes so long to parse that other callers would wait.
 _STRUCTURE = (b"[", b"{", b":")
@@ -195,7 +195,7 @@ def _check_fields(kind: type[Struct], given: Any, place: str) -> None:
             nearest = difflib.get_close_matches(short(name), sorted(known), 1, cutoff)
             if is_strict or nearest:
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
-                raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
+                raise of_field(where, f"unknown or unsupported field{hint}")
         elif value is not None:
             _check_value(known[name], value, where)
 
@@ -207,7 +207,7 @@ def _check_value(field: _Field, value: Any, where: str) -> None:
     good = rules.get("only", ())
     if "only" in rules and not any(type(value) is type(one) and value == one for one in good):
         if "refused" in rules:
-            raise ApiError(400, f"{where}: {rules['refused']}", where)
+            raise of_field(where, rules["refused"])
         allowed = f"{' or '.join(map(json.dumps, good)) or 'null'} (nothing else)"
         raise bad_field(where, f"another value ({kind_of(value)})", allowed)
     for number in (value if isinstance(value, list) else [value]) if "within" in rules else ():

@@ -1,5 +1,5 @@
-"""Errors of OpenAI's API and of Hugging Face's servers, and what they call the parts of a request:
-the names under which its caller sent them. Knows no HTTP library.
+"""Errors of OpenAI's API, Anthropic's and Hugging Face's servers, and what they call the parts of a
+request: the names under which its caller sent them. Knows no HTTP library.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from hf_triton.ports.refusal import RefusedError
 
@@ -30,6 +30,18 @@ _HUBS_PATHS = (
 # Their statuses by OpenAI's, and their words, by which clients choose an exception.
 _HUBS_STATUSES = {400: 422, 500: 424, 503: 429}
 _HUBS_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "generation"}
+MESSAGES_PATH = "/v1/messages"  # Anthropic's, and the types of its errors
+_MESSAGES_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 # ``tools[0].function.name`` of what is sent on to the same of what came.
 Own = Callable[[str], str]
 _PLACE = r"[a-z_]\w*(?:\[\d+\]|\.\w+)*"
@@ -58,6 +70,17 @@ class HubError(Struct):
     error_type: str
 
 
+class MessageErrorText(Struct):
+    type: str
+    message: str
+
+
+class MessageError(Struct):
+    error: MessageErrorText
+    request_id: str | UnsetType = UNSET
+    type: Literal["error"] = "error"
+
+
 @dataclass(eq=False)
 class ApiError(Exception):
     """An error for the client; the openai package raises an exception of its own per status."""
@@ -83,6 +106,17 @@ class ApiError(Exception):
         hint = f"; name one as model, or ask {OF_MODEL}NAME" if names_none else ""
         return HubError(self.message + hint, _HUBS_TYPES.get(self.hubs_status, "request"))
 
+    def message_body(self, request_id: str | UnsetType = UNSET) -> MessageError:
+        kind = _MESSAGES_TYPES.get(self.status, "api_error")
+        return MessageError(MessageErrorText(kind, self.message), request_id)
+
+    def at(self, path: str, request_id: str) -> tuple[int, Struct]:
+        """The status and the body that it has at a path."""
+        form = error_type(path)
+        if form is HubError:
+            return self.hubs_status, self.hubs_body()
+        return self.status, self.message_body(request_id) if form is MessageError else self.body()
+
     def headers(self) -> dict[str, str]:
         again = {"Retry-After": str(_RETRY_AFTER_S)} if self.status == 503 else {}
         return {**(_NO_RETRY if self.stays else again), **self.more_headers}
@@ -93,24 +127,31 @@ def of_refusal(refusal: RefusedError) -> ApiError:
     return ApiError(refusal.status, f"{where}{refusal.text}", more_headers=refusal.headers)
 
 
-def is_hubs(path: str) -> bool:
-    return path in _HUBS_PATHS or (path.startswith(OF_MODEL) and _OPENAIS not in path)
+def error_type(path: str) -> type[Error | HubError | MessageError]:
+    """The form that errors have at a path."""
+    if f"{path}/".startswith(f"{MESSAGES_PATH}/"):
+        return MessageError
+    is_hubs = path in _HUBS_PATHS or (path.startswith(OF_MODEL) and _OPENAIS not in path)
+    return HubError if is_hubs else Error
+
+
+def of_field(name: str, text: str, status: int = 400, code: str | None = None) -> ApiError:
+    return ApiError(status, f"{name}: {text}", name, code)
 
 
 def bad_field(name: str, got: str, allowed: str) -> ApiError:
     """A field that is not as it should be; ``got`` never quotes a text."""
-    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", name)
+    return of_field(name, f"got {got}, allowed: {allowed}")
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:
     allowed = ", ".join(served) or "none, no model is ready"
-    message = f"model: '{name[:100]}' does not exist or is not ready, allowed: {allowed}"
-    return ApiError(404, message, param="model", code="model_not_found")
+    text = f"'{name[:100]}' does not exist or is not ready, allowed: {allowed}"
+    return of_field("model", text, 404, "model_not_found")
 
 
 def model_is_loading(name: str, why: str) -> ApiError:
-    message = f"model: '{name[:100]}' {why}; try again"
-    return ApiError(503, message, param="model")
+    return of_field("model", f"'{name[:100]}' {why}; try again", 503)
 
 
 def renamed(known: Mapping[str, str]) -> Own:

@@ -24,7 +24,7 @@ from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from hf_triton.ports.openai.schema.body import convert, short
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field, top
+from hf_triton.ports.openai.schema.errors import bad_field, of_field, top
 from hf_triton.ports.time_limit import timeout
 
 # The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
@@ -93,7 +93,7 @@ def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
     if isinstance(value, Mapping):
         unknown = next((name for name in value if name not in (key, *_BESIDE)), None)
         if unknown is not None:
-            raise ApiError(400, f"{field}: {short(unknown)}: unknown field", field)
+            raise of_field(field, f"{short(unknown)}: unknown field")
         value = value.get(key)
         field = f"{field}.{key}"
     text: str = convert(str, value, field)
@@ -139,9 +139,8 @@ class MediaHosts:
 
     async def fetched(self, media: Sequence[MediaPart]) -> tuple[MediaPart, ...]:
         if sum(part.address is not None for part in media) > _MOST_OF_A_REQUEST:
-            name = top(media[0].field)
-            text = f"{name}: got more addresses, allowed: {_MOST_OF_A_REQUEST} in one request"
-            raise ApiError(400, text, name)
+            allowed = f"{_MOST_OF_A_REQUEST} in one request"
+            raise bad_field(top(media[0].field), "more addresses", allowed)
         tasks = [asyncio.ensure_future(self._fetched(part)) for part in media]
         try:
             return tuple(await asyncio.gather(*tasks))
@@ -156,11 +155,12 @@ class MediaHosts:
             async with self._slots, timeout(TIMEOUT_S):
                 file = await self._get(part.address)
         except _RefusedError as error:
-            raise _error(part, str(error)) from None
+            raise of_field(part.field, str(error)) from None
         except asyncio.TimeoutError:
-            raise _error(part, f"it did not come within {TIMEOUT_S:g} seconds") from None
+            raise of_field(part.field, f"it did not come within {TIMEOUT_S:g} seconds") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _error(part, f"it could not be fetched ({type(error).__name__})") from None
+            text = f"it could not be fetched ({type(error).__name__})"
+            raise of_field(part.field, text) from None
         return replace(part, file=file, address=None)
 
     async def _get(self, address: str) -> bytes:
@@ -232,7 +232,3 @@ async def _body(answer: Any) -> bytes:
     if not data:
         raise _RefusedError("an empty file")
     return bytes(data)
-
-
-def _error(part: MediaPart, text: str) -> ApiError:
-    return ApiError(400, f"{part.field}: {text}", part.field)

@@ -30,6 +30,7 @@ from hf_triton.ports.openai.schema.errors import (
     bad_field,
     model_is_loading,
     model_not_found,
+    of_field,
 )
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
@@ -137,15 +138,14 @@ class Catalog:
             raise ApiError(503, text, "model", stays=told.state.is_lost)
         if found is None and tasks and name in self._elsewhere:
             path = f"ask Triton's own HTTP port for it: POST /v2/models/{name}/infer"
-            text = f"model: '{name}' is for the task {self._elsewhere[name]}; {path}"
-            raise ApiError(400, text, "model")
+            raise of_field("model", f"'{name}' is for the task {self._elsewhere[name]}; {path}")
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
             served = ", ".join(self._named(tasks)) or "none, no such model is ready"
             here = f"allowed here ({', '.join(tasks)}): {served}"
-            text = f"model: '{name[:100]}' is a {found.task} model, {here}"
-            raise ApiError(404, text, "model", "model_not_found")
+            text = f"'{name[:100]}' is a {found.task} model, {here}"
+            raise of_field("model", text, 404, "model_not_found")
         return found
 
     def _only_one(self, models: Mapping[str, ServedModel], tasks: Sequence[str]) -> ServedModel:
