@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -196,21 +196,23 @@ def as_chat(body: ResponsesRequest, earlier: EarlierResponses) -> tuple[Chat, Js
         raise bad_field("top_logprobs", kind_of(body.top_logprobs), only_with)
     own = {
         "messages": _messages(body, items, tools, earlier),
-        "tools": tools.functions,
+        "tools": [tool.function() for tool in tools.own],
         "tool_choice": tools.choice(body.tool_choice),
         "max_completion_tokens": body.max_output_tokens,
         "chat_template_kwargs": kwargs,
         "response_format": form,
         "logprobs": logprobs,
     }
-    told = {**_told(body, tools), "store": earlier.are_kept and body.store is not False}
+    told = {**_told(body), "store": earlier.are_kept and body.store is not False}
+    named = {tool.name: tool for tool in tools.own}
     chat = Chat(**{**present(body, *ChatOptions.__struct_fields__), **own})
-    return chat, {"response": told, "tools": tools.own, "items": [item for _, item in items]}
+    return chat, {"response": told, "tools": named, "items": [item for _, item in items]}
 
 
-def _told(body: Any, tools: ResponseTools) -> Json:
+def _told(body: Any) -> Json:
     text = msgspec.to_builtins(body.text) if body.text else {}
     effort = body.reasoning and body.reasoning.effort
+    tools = [one for one in body.tools or () if not _is_hosted(one.get("type"))]
     return {
         **{name: getattr(body, name) for name in REPEATED},
         "metadata": body.metadata or {},
@@ -219,7 +221,7 @@ def _told(body: Any, tools: ResponseTools) -> Json:
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{"parameters": None, "strict": None, **one} for one in tools.told],
+        "tools": [{"parameters": None, "strict": None, **one} for one in tools],
         "top_logprobs": body.top_logprobs or 0,
     }
 
@@ -328,12 +330,13 @@ class Tool:
 
 @dataclass(frozen=True)
 class ResponseTools:
-    functions: Sequence[Json] = ()  # chat's
-    own: Mapping[str, Tool] = field(default_factory=dict)  # by the names of chat's functions
-    # Chat's names by namespace and own name.
-    names: Mapping[tuple[str, Any], str] = field(default_factory=dict)
-    told: Sequence[Json] = ()  # those that a response repeats
-    hosted: Sequence[str] = ()  # the kinds of those left out
+    """The caller's ``own``, chat's ``names`` of them by namespace and name, and the kinds of the
+    ``hosted`` ones, which are left out.
+    """
+
+    own: Sequence[Tool]
+    names: Mapping[tuple[str, Any], str]
+    hosted: Sequence[str]
 
     def name_of(self, namespace: Any, name: Any) -> Any:
         """The name in a chat of the tool that a call or a choice names."""
@@ -368,13 +371,9 @@ def _read_tools(given: Sequence[Json]) -> ResponseTools:
         )
         for place, space, tool in listed
     ]
-    return ResponseTools(
-        [tool.function() for tool in own],
-        {tool.name: tool for tool in own},
-        {(tool.namespace, tool.sent["name"]): tool.name for tool in own},
-        [tool for tool in given if not _is_hosted(tool.get("type"))],
-        [tool["type"] for tool in given if _is_hosted(tool.get("type"))],
-    )
+    names = {(tool.namespace, tool.sent["name"]): tool.name for tool in own}
+    hosted = [tool["type"] for tool in given if _is_hosted(tool.get("type"))]
+    return ResponseTools(own, names, hosted)
 
 
 def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
