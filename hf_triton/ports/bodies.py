@@ -35,20 +35,9 @@ class Bodies:
     def check_length(self, num_bytes: int) -> None:
         """Raises RefusedError if the length that a request announces is too large."""
         if num_bytes > self.max_bytes:
-            raise self._too_large(f"{num_bytes} bytes")
+            raise self.too_large(f"{num_bytes} bytes")
 
-    def take(self, num_bytes: int, request_bytes: int) -> None:
-        """Counts ``num_bytes`` more of a body that then has ``request_bytes`` in all. Raises
-        RefusedError if that body or all bodies together are too large.
-        """
-        if request_bytes > self.max_bytes:
-            raise self._too_large("more")
-        if not self.has_room(num_bytes, request_bytes):
-            text = "too many large bodies come at once; try again"
-            raise RefusedError(503, text, {"Retry-After": "1"})
-        self.num_bytes += num_bytes
-
-    def _too_large(self, got: str) -> RefusedError:
+    def too_large(self, got: str) -> RefusedError:
         return RefusedError(413, f"the body: got {got}, allowed: {self._allowed}")
 
 
@@ -59,9 +48,17 @@ class Buffered:
         self._bodies, self.num_bytes = bodies, 0
 
     def take(self, num_bytes: int) -> None:
-        """Counts ``num_bytes`` more. Raises RefusedError where they are too many."""
-        self._bodies.take(num_bytes, self.num_bytes + num_bytes)
-        self.num_bytes += num_bytes
+        """Counts ``num_bytes`` more. Raises RefusedError if this body or all bodies together are
+        too large.
+        """
+        bodies, request_bytes = self._bodies, self.num_bytes + num_bytes
+        if request_bytes > bodies.max_bytes:
+            raise bodies.too_large("more")
+        if not bodies.has_room(num_bytes, request_bytes):
+            text = "too many large bodies come at once; try again"
+            raise RefusedError(503, text, {"Retry-After": "1"})
+        bodies.num_bytes += num_bytes
+        self.num_bytes = request_bytes
 
     def keep(self) -> bool:
         """Keeps a request that tritonserver has, to be sent again. Frees it, and returns False,

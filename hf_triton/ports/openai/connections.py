@@ -14,7 +14,7 @@ from typing import cast
 
 from aiohttp import web
 
-from hf_triton.ports.bodies import Bodies
+from hf_triton.ports.bodies import Bodies, Buffered
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.port import BODY_S, HEAD_S, IDLE_S, LINGER_S, PIECE_S, UNREAD_S, Port
 from hf_triton.ports.time_limit import timeout
@@ -159,11 +159,11 @@ def check_encoding(request: web.Request) -> None:
 async def read_body(request: web.Request, bodies: Bodies) -> bytes:
     """The whole body. Raises RefusedError, ApiError."""
     bodies.check_length(request.content_length or 0)
-    data = bytearray()
+    data, buffered = bytearray(), Buffered(bodies)
     try:
         async with timeout(BODY_S):
             while piece := await _next_piece(request):
-                bodies.take(len(piece), len(data) + len(piece))
+                buffered.take(len(piece))
                 data += piece
         cast(Connection, request.protocol).compute()
         return bytes(data)
@@ -172,7 +172,7 @@ async def read_body(request: web.Request, bodies: Bodies) -> bytes:
     except (web.RequestPayloadError, ConnectionError):
         raise ApiError(400, "the body is not what its headers say") from None
     finally:
-        bodies.num_bytes -= len(data)
+        buffered.free()
 
 
 async def _next_piece(request: web.Request) -> bytes:
