@@ -116,14 +116,16 @@ class Shared:
 
 
 class Port:
-    """State of all connections of a port."""
+    """State of all connections of a port, which speaks the protocols ``alpn``."""
+
+    alpn: Sequence[str] = ()
 
     def __init__(self, shared: Shared) -> None:
         self.access, self.callers = shared.access, shared.callers
         self.retries, self.bodies = shared.retries, shared.bodies
         self.is_stopping = False
         self.now: Callable[[], float] = time.monotonic
-        self._admin_key, self._repository = shared.admin_key, shared.repository
+        self._admin_key, self.repository = shared.admin_key, shared.repository
         self.connections = Connections(max_connections())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -135,7 +137,7 @@ class Port:
 
     def config_file(self, model: str) -> Path:
         """The model's config.pbtxt, in the repository even if a caller's name is a path."""
-        return Path(f"{self._repository}{os.path.normpath(f'/{model}')}", CONFIG_FILE)
+        return Path(f"{self.repository}{os.path.normpath(f'/{model}')}", CONFIG_FILE)
 
     # 24.10 only: from 25.08 on Triton refuses it.
     def check_classified(self, model: str, outputs: Iterable[str]) -> None:
@@ -181,14 +183,13 @@ class Listener(NamedTuple):
     new: Callable[[], asyncio.Protocol]
     number: int
     flag: str
-    tls: ssl.SSLContext | None
 
 
 async def serve(
     listeners: Sequence[Listener], host: str, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     """Serves until ``stop``; then accepts no client any more, and waits until what is under way has
-    ended, GRACE_S at most. Raises ServerError where a port can't be listened on.
+    ended, GRACE_S at most. Raises ServerError where a port or its TLS files can't be used.
     """
     loop, ports = asyncio.get_running_loop(), [listener.port for listener in listeners]
     servers = [
@@ -196,8 +197,8 @@ async def serve(
             listener.new,
             sock=listening_socket(host, listener.number, listener.flag),
             backlog=_BACKLOG,
-            ssl=listener.tls,
-            ssl_handshake_timeout=_HANDSHAKE_S if listener.tls else None,
+            ssl=(tls := tls_context(listener.port.access.tls, listener.port.alpn)),
+            ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
         )
         for listener in listeners
     ]
@@ -220,7 +221,7 @@ async def serve(
         await asyncio.sleep(0.05)
 
 
-def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
+def tls_context(tls: Tls | None, alpn: Sequence[str] = ()) -> ssl.SSLContext | None:
     """Reads a port's certificate and key; returns None without TLS. Raises ServerError for files
     that can't be used.
     """
@@ -235,4 +236,6 @@ def tls_context(tls: Tls | None) -> ssl.SSLContext | None:
         raise ServerError(
             f"models.yaml's server.tls: {tls.certificate} and {tls.key} can't be used: {reason}"
         ) from None
+    if alpn:
+        context.set_alpn_protocols(alpn)
     return context

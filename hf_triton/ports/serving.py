@@ -20,7 +20,7 @@ from hf_triton.ports.grpc.calls import grpc_listener
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.openai.app import openai_listener
-from hf_triton.ports.port import Listener, Shared, serve, tls_context
+from hf_triton.ports.port import Listener, Shared, serve
 from hf_triton.ports.refusal import report_bug
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import ProxySettings
@@ -68,15 +68,12 @@ async def serve_ports(
         if listen.sockets:
             stack.enter_context(common.callers.followed(listen.uses_pipe))
             proxy = HttpProxy(common, listen.http_socket)
-            tls = tls_context(common.access.tls)
             # For scrapers of one's own network, as the health port is.
             metrics = HttpProxy(Shared(), listen.metrics_socket, common.callers.metrics)
             scraped = partial(HttpConnection, metrics)
             listeners += [
-                Listener(
-                    proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port", tls
-                ),
-                Listener(metrics, scraped, listen.metrics_port, "--metrics-port", None),
+                Listener(proxy, partial(HttpConnection, proxy), listen.http_port, "--http-port"),
+                Listener(metrics, scraped, listen.metrics_port, "--metrics-port"),
                 await stack.enter_async_context(grpc_listener(listen, common)),
             ]
         if settings.openai:

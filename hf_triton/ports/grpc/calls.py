@@ -21,7 +21,7 @@ from hf_triton.ports.bodies import SMALL_BYTES, Buffered, expanded
 from hf_triton.ports.callers import Account, counted
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import checked, model_of
-from hf_triton.ports.port import GRACE_S, Listener, Port, Shared, tls_context
+from hf_triton.ports.port import GRACE_S, Listener, Port, Shared
 from hf_triton.ports.refusal import GRPC_ADMIN_HEADER, RefusedError, refusal_of
 from hf_triton.ports.triton_calls import (
     INFER,
@@ -81,16 +81,13 @@ async def grpc_listener(listen: Listen, shared: Shared) -> AsyncIterator[Listene
     server = grpc.aio.server(handlers=(port,), options=_options(port.bodies.max_bytes))
     port.stop_server = partial(server.stop, GRACE_S)
     server.add_insecure_port(f"unix:{server_socket}")
-    tls = tls_context(shared.access.tls)
-    if tls:
-        tls.set_alpn_protocols(["h2"])
 
     def new() -> asyncio.Protocol:
         return ClientConnection(port, server_socket, port.by_peer).protocol()
 
     await server.start()
     try:
-        yield Listener(port, new, listen.grpc_port, "--grpc-port", tls)
+        yield Listener(port, new, listen.grpc_port, "--grpc-port")
     finally:
         await server.stop(0)
         await calls.close()
@@ -118,6 +115,7 @@ class GrpcPort(Port, grpc.GenericRpcHandler):  # type: ignore[misc]
     the gRPC server; ``stop_server`` ends that once they are answered.
     """
 
+    alpn = ("h2",)
     stop_server: Callable[[], Coroutine[Any, Any, None]]
 
     def __init__(self, shared: Shared, calls: TritonCalls) -> None:

@@ -55,7 +55,7 @@ from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.triton.catalog import Catalog, Repository
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
-from hf_triton.ports.port import Listener, Port, Shared, tls_context
+from hf_triton.ports.port import Listener, Port, Shared
 from hf_triton.ports.settings import OpenAiPort
 from hf_triton.runtime.request.request_parameters import CALLER
 
@@ -329,6 +329,6 @@ async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator
     new = partial(Connection, runner.server, port)
     try:
         async with app.batches.running(new):
-            yield Listener(port, new, settings.port, "--openai-port", tls_context(port.access.tls))
+            yield Listener(port, new, settings.port, "--openai-port")
     finally:
         await runner.cleanup()
