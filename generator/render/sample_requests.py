@@ -10,6 +10,12 @@ from typing import Any
 from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.render.model_data import newest_json
+from generator.spec.task_sets import (
+    CLASSIFIER_TASKS,
+    COMPLETION_TASKS,
+    EMBEDDING_TASKS,
+    MEDIA_TASKS,
+)
 from generator.spec.triton_models import ENGINE_PARAMETER, TASK_PARAMETER
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.sample_values import SAMPLE_MASK, SAMPLE_TEXT, Value, sample_values
@@ -46,6 +52,20 @@ def sample_chat(task: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]
 
 
+# Paths and bodies of OpenAI's API, by the task.
+_OPENAIS: dict[str, tuple[str, dict[str, Any]]] = {
+    **dict.fromkeys(COMPLETION_TASKS, ("completions", {"prompt": "I am going"})),
+    **{task: ("chat/completions", {"messages": sample_chat(task)}) for task in MEDIA_TASKS},
+    **dict.fromkeys(EMBEDDING_TASKS, ("embeddings", {"input": "I am going"})),
+    **dict.fromkeys(CLASSIFIER_TASKS, ("classify", {"input": "I am going"})),
+}
+
+
+def openai_curl_line(url: str, model: str, task: str, key: str = "") -> str:
+    path, asked = _OPENAIS[task]
+    return f"curl {url}/v1/{path}{key} -d '{json.dumps({'model': model, **asked})}'"
+
+
 def _values(folder: Path) -> Any:
     return newest_json(folder, "model.json") or {}
 
@@ -69,9 +89,12 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return sorted(cache.glob("**/snapshots/*/tokenizer.json"))
 
 
-def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -> list[str]:
-    """Lines for /infer, /generate and, of a model that streams, /generate_stream. ``url`` is the
-    server's, down to ``/v2/models``; ``key_variable`` the shell variable that has a caller's key.
+def curl_lines(
+    repository: Path, model: str, url: str, key_variable: str = "", openai_url: str = ""
+) -> list[str]:
+    """Lines for /infer, /generate, of a model that streams /generate_stream, and for OpenAI's API
+    at ``openai_url``, if it has the model's task. ``url`` is the server's, down to ``/v2/models``;
+    ``key_variable`` the shell variable that has a caller's key.
     """
     text = (repository / model / "config.pbtxt").read_text(encoding="utf-8")
     config: Any = model_config.parse(text)
@@ -83,7 +106,8 @@ def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -
             for name, value in values.items()
         ]
     }
-    engine = model_config.parameters(config).get(ENGINE_PARAMETER)
+    parameters = model_config.parameters(config)
+    engine, task = parameters.get(ENGINE_PARAMETER), parameters.get(TASK_PARAMETER, "")
     key = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     lines = [
         f"curl{key} {url}/{model}/infer -d '{json.dumps(infer)}'",
@@ -92,6 +116,8 @@ def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -
     if engine is not None:
         stream = json.dumps({**values, "stream": True})
         lines.append(f"curl -N{key} {url}/{engine}/generate_stream -d '{stream}'")
+    if openai_url and task in _OPENAIS:
+        lines.append(openai_curl_line(openai_url, model, task, key))
     return lines
 
 

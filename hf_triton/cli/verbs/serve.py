@@ -241,7 +241,6 @@ def run(args: argparse.Namespace) -> int:
             openai = OpenAiPort(
                 args.openai_port,
                 listen.triton_grpc,
-                repository,
                 listen.metrics_socket,
                 tuple(args.openai_media_hosts),
                 args.playground,

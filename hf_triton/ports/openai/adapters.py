@@ -61,8 +61,8 @@ class UnloadRequest(Struct, kw_only=True):
 class AdapterChanges:
     """The handlers."""
 
-    def __init__(self, catalog: Catalog, repository: Path, port: Port) -> None:
-        self._catalog, self._repository, self._port = catalog, repository, port
+    def __init__(self, catalog: Catalog, port: Port) -> None:
+        self._catalog, self._repository, self._port = catalog, port.repository, port
         self._changing = asyncio.Lock()
 
     def routes(self, read_body: ReadBody) -> list[Route]:

@@ -113,9 +113,9 @@ class OpenAiApp:
         self._triton = triton = Triton(settings.triton_address, retries)
         self._kept = KeptResponses(settings.keep_s)
         self._media_hosts = MediaHosts(settings.media_hosts)
-        repository = Repository(settings.repository)
+        repository = Repository(port.repository)
         self._catalog = Catalog(triton, retries, repository)
-        self._adapters = AdapterChanges(self._catalog, settings.repository, port)
+        self._adapters = AdapterChanges(self._catalog, port)
         self.batches = BatchRoutes(settings, port)
         has_playground = settings.has_playground
         self._playground = Playground(triton, retries, repository) if has_playground else None
@@ -168,11 +168,9 @@ class OpenAiApp:
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
     ) -> Asked:
-        """Reads the request from the body, or from the query of a GET; a model named in the path
-        is the one asked. ``more_bytes`` is the size of what else ``read`` reads. Raises ApiError.
+        """Reads the request from the body; a model named in the path is the one asked.
+        ``more_bytes`` is the size of what else ``read`` reads. Raises ApiError.
         """
-        if request.method == "GET":
-            return read(dict(request.query))
         data = await read_body(request, self._bodies)
         path = request.match_info
 

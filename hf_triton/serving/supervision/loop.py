@@ -19,7 +19,6 @@ from generator.models_yaml.server_settings import OnDemand
 from generator.render import model_config
 from generator.render.sample_requests import curl_lines
 from generator.repository.writing import is_locked
-from hf_triton.ports.openai.curl_lines import openai_curl_lines
 from hf_triton.ports.retries import Model, demand_of, line_of
 from hf_triton.ports.settings import EVERYBODY, Access, OpenAiPort
 from hf_triton.serving.supervision.hang_watch import HangWatch, ServerAnswers
@@ -77,15 +76,12 @@ class PublicPorts:
 
     def print_curl_lines(self, server: TritonServer, model: str) -> None:
         """Prints a request that works for each endpoint of a model."""
-        config_file = server.repository / model / "config.pbtxt"
-        if model_config.arm_of(config_file):
+        if model_config.arm_of(server.repository / model / "config.pbtxt"):
             return  # asked through the model whose arm it is
         listen, key = server.listen, self.access.key_variable
         url = f"{self._scheme}://{listen.address(listen.http_port)}/v2/models"
-        lines = curl_lines(server.repository, model, url, key)
-        if self.openai:
-            url = f"{self._scheme}://{listen.address(self.openai.port)}"
-            lines += openai_curl_lines(url, model, config_file, key)
+        openai = self.openai and f"{self._scheme}://{listen.address(self.openai.port)}"
+        lines = curl_lines(server.repository, model, url, key, openai or "")
         with contextlib.suppress(OSError):
             print("\n".join([f"# {model}", *lines]), flush=True)
 

@@ -124,8 +124,8 @@ def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     listen = replace(triton.server.listen, openai_port=free_ports().http_port)
     access = Access((Caller("openai", key),)) if key else EVERYBODY
     address, socket = listen.triton_grpc, f"{triton.server.listen.sockets}/metrics"
-    openai = OpenAiPort(listen.openai_port, address, triton.server.repository, socket)
-    process = proxy(listen, access, admin_key=ADMIN_KEY, openai=openai)
+    openai = OpenAiPort(listen.openai_port, address, socket)
+    process = proxy(listen, access, ADMIN_KEY, openai, triton.server.repository)
     process.begin_start()
     process.wait_until_it_listens()
     try:
@@ -191,7 +191,7 @@ class Starter:
         if key:
             access = structs.replace(access, callers=(*access.callers, Caller("openai", key)))
         further = {"metrics_socket": f"{self.folder.name}/metrics_{port}", **further}
-        openai = OpenAiPort(port, address, repository, media_hosts=media_hosts, **further)
+        openai = OpenAiPort(port, address, media_hosts=media_hosts, **further)
         triton.abandoned_requests = left = f"{self.folder.name}/left_{port}_"
         settings = ProxySettings(Listen(), openai, left, access, admin_key, repository)
         return self.loop.run(self._translator(triton, settings, port))

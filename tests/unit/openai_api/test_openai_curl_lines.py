@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from generator.render.sample_requests import curl_lines, openai_curl_line
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.ports.openai.curl_lines import curl_line, openai_curl_lines
 from hf_triton.ports.openai.schema.media import take_media
 from hf_triton.ports.settings import EVERYBODY, Access, Caller
 
@@ -34,7 +34,8 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
     access = Access((Caller("openai", key),)) if key else EVERYBODY
     url, variable = "http://127.0.0.1:9000", access.key_variable
     for model in ("text", "embedding", "translate", "classifier", "image"):
-        lines = openai_curl_lines(url, model, repository / model / "config.pbtxt", variable)
+        every = curl_lines(repository, model, "http://127.0.0.1:8000", variable, url)
+        lines = [line for line in every if f"{url}/v1/" in line]
         assert len(lines) == (model in EXPECTED)
         for line in lines:
             words = shlex.split(line)
@@ -47,7 +48,7 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
 
 @pytest.mark.parametrize("tensor", ["image", "audio"])
 def test_a_model_that_sees_or_hears_is_sent_a_chat_with_a_file(tensor: str) -> None:
-    words = shlex.split(curl_line("http://127.0.0.1:9000", "m", f"{tensor}-text-to-text"))
+    words = shlex.split(openai_curl_line("http://127.0.0.1:9000", "m", f"{tensor}-text-to-text"))
     assert words[1] == "http://127.0.0.1:9000/v1/chat/completions"
     _, media = take_media(json.loads(words[-1])["messages"])
     assert [part.tensor for part in media] == [tensor]

@@ -55,10 +55,6 @@ class Repository:
         self.folder = folder
         self._parsed: dict[str, tuple[int, Any]] = {}  # with the file's time, in ns
 
-    def to_be_served(self) -> Collection[str] | None:
-        """The names in models.yaml; None if unknown."""
-        return served_models(self.folder)
-
     def adapters(self, model: str) -> tuple[str, ...] | None:
         """The adapters of a Triton model's newest version; None if unknown."""
         listed: Any = newest_json(self.folder / model, Path(ADAPTERS_FILE).name)
@@ -204,7 +200,7 @@ class Catalog:
 
     def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
         """Models that are gone though they are to be served: their death is not known yet."""
-        served = (self._retries.may_come_back and self._repository.to_be_served()) or ()
+        served = (self._retries.may_come_back and served_models(self._repository.folder)) or ()
         since_s = time.monotonic() - NOTICED_S
         return {
             name: one
