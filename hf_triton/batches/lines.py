@@ -59,8 +59,8 @@ def count_lines(texts: Iterable[bytes], endpoint: str = "") -> tuple[int, list[M
         try:
             name = read_line(text, endpoint).custom_id
             if (first := known.setdefault(name, number)) != number:
-                text = f"got that of line {first} again, allowed: a new one"
-                raise of_field("custom_id", text, code="duplicate_custom_id")
+                got = f"got that of line {first} again, allowed: a new one"
+                raise of_field("custom_id", got, code="duplicate_custom_id")
         except ApiError as error:
             what = error.param and error.param.replace(".", "_")
             code = error.code or (f"invalid_{what}" if what else "invalid_json_line")

@@ -73,15 +73,6 @@ class Found:
     text: str = ""
 
 
-def _decoded(text: str, begin: int) -> tuple[Any, int] | Found:
-    """A JSON value and where it ends; else up to where it is text."""
-    try:
-        return decode(text, begin)
-    except (RecursionError, ValueError):  # too deep, NaN, an integer of too many digits
-        # If the answer ends within the value, nothing in it is a call.
-        return Found((), end_of_brackets(text, begin) or len(text))
-
-
 def _named(value: Any, source: str) -> _Read | None:
     """A call's name, its arguments and its text; None where it has no name."""
     name = value.get("name") if isinstance(value, dict) else None
@@ -184,26 +175,21 @@ class FoundCalls:
         """Reads the call, or text, at ``at``; any marks before it end at ``begin``."""
         if self._form.is_python and (found := BEGIN_OF_PYTHON.match(text, begin)):
             return self._read_python(text, begin, found["name"])
-        if text[begin : begin + 1] in ("{", "["):
-            return self._read_json(text, begin)
-        head = self._head and self._head.match(text, begin)
-        if not head:
+        is_json = text.startswith(("{", "["), begin)
+        head = self._head.match(text, begin) if self._head and not is_json else None
+        if _NO_CALL.match(text, begin) or not (is_json or head):
             return Found((), begin)
-        if self._parameters is not None:
+        if head and self._parameters is not None:
             calls, end = self._parameters.read(text, at)
             return self._found([(*call, "") for call in calls], max(begin, end))
-        decoded = _decoded(text, head.end())
-        if isinstance(decoded, Found):
-            return decoded
-        return self._found([(head["name"], decoded[0], "")], decoded[1])
-
-    def _read_json(self, text: str, begin: int) -> Found:
-        if _NO_CALL.match(text, begin):
-            return Found((), begin)
-        decoded = _decoded(text, begin)
-        if isinstance(decoded, Found):
-            return decoded
-        value, end = decoded
+        start = head.end() if head else begin
+        try:
+            value, end = decode(text, start)
+        except (RecursionError, ValueError):  # too deep, NaN, an integer of too many digits
+            # If the answer ends within the value, nothing in it is a call.
+            return Found((), end_of_brackets(text, start) or len(text))
+        if head:
+            return self._found([(head["name"], value, "")], end)
         if not isinstance(value, list):
             return self._found([_named(value, text[begin:end])], end)
         return self._found([_named(*one) for one in _elements(text, begin)], end)
