@@ -144,7 +144,8 @@ async def errors_in_the_apis_format(request: web.Request, handler: Handler) -> w
         got = f"{request.method} {request.path}"[:200]
         allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
         hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
-        return _error(request, ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
+        text = f"{got}: {error.reason}{hint}"
+        return _error(request, ApiError(error.status, text, more_headers=allow))
     except Exception as error:  # noqa: BLE001, the edge of a request
         return _error(request, _as_api_error(error, id_of(request)))
 
@@ -161,8 +162,6 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
     return of_refusal(refusal_of(error))
 
 
-def _error(
-    request: web.Request, error: ApiError, headers: dict[str, str] | None = None
-) -> web.Response:
+def _error(request: web.Request, error: ApiError) -> web.Response:
     status, body = error.at(request.path, id_of(request))
-    return json_response(body, status=status, headers={**error.headers(), **(headers or {})})
+    return json_response(body, status=status, headers=error.headers())
