@@ -77,7 +77,7 @@ async def serve_ports(
                 await stack.enter_async_context(grpc_listener(listen, common)),
             ]
         if settings.openai:
-            openai = openai_listener(settings.openai, common)
+            openai = openai_listener(settings.openai, listen, common)
             listeners.append(await stack.enter_async_context(openai))
         await serve(listeners, listen.host, stop, on_ready)
 

@@ -50,13 +50,10 @@ EVERYBODY = Access()
 
 
 class OpenAiPort(msgspec.Struct, frozen=True):
-    """OpenAI's API on ``port``, in front of the Triton at the gRPC target ``triton_address``, whose
-    metrics are at a Unix socket. ``media_hosts`` are those from which images and sounds are
-    fetched; responses are kept for ``keep_s``.
+    """OpenAI's API, in front of a Triton whose metrics are at a Unix socket. ``media_hosts`` are
+    those from which images and sounds are fetched; responses are kept for ``keep_s``.
     """
 
-    port: int
-    triton_address: str
     metrics_socket: str = ""
     media_hosts: tuple[str, ...] = ()
     has_playground: bool = True

@@ -239,8 +239,6 @@ def run(args: argparse.Namespace) -> int:
         openai = None
         if args.openai_port:
             openai = OpenAiPort(
-                args.openai_port,
-                listen.triton_grpc,
                 listen.metrics_socket,
                 tuple(args.openai_media_hosts),
                 args.playground,

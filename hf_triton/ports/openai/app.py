@@ -58,6 +58,7 @@ from hf_triton.ports.openai.triton.tensors import ServedModel, infer_request
 from hf_triton.ports.port import Listener, Port, Shared
 from hf_triton.ports.settings import OpenAiPort
 from hf_triton.runtime.request.request_parameters import CALLER
+from hf_triton.tritonserver.listen import Listen
 
 _ABORT_S = 1.0  # for handlers that have not ended in time
 Asked = TypeVar("Asked")
@@ -108,9 +109,9 @@ async def merged(
 
 
 class OpenAiApp:
-    def __init__(self, settings: OpenAiPort, port: Port) -> None:
+    def __init__(self, settings: OpenAiPort, port: Port, triton_address: str) -> None:
         self._bodies, retries = port.bodies, port.retries
-        self._triton = triton = Triton(settings.triton_address, retries)
+        self._triton = triton = Triton(triton_address, retries)
         self._kept = KeptResponses(settings.keep_s)
         self._media_hosts = MediaHosts(settings.media_hosts)
         repository = Repository(port.repository)
@@ -319,14 +320,16 @@ class OpenAiApp:
 
 
 @contextlib.asynccontextmanager
-async def openai_listener(settings: OpenAiPort, shared: Shared) -> AsyncIterator[Listener]:
+async def openai_listener(
+    settings: OpenAiPort, listen: Listen, shared: Shared
+) -> AsyncIterator[Listener]:
     port = Port(shared)
-    app = OpenAiApp(settings, port)
+    app = OpenAiApp(settings, port, listen.triton_grpc)
     runner = web.AppRunner(app.application(), handler_cancellation=True, shutdown_timeout=_ABORT_S)
     await runner.setup()
     new = partial(Connection, runner.server, port)
     try:
         async with app.batches.running(new):
-            yield Listener(port, new, settings.port, "--openai-port")
+            yield Listener(port, new, listen.openai_port, "--openai-port")
     finally:
         await runner.cleanup()

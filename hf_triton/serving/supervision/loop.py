@@ -80,7 +80,7 @@ class PublicPorts:
             return  # asked through the model whose arm it is
         listen, key = server.listen, self.access.key_variable
         url = f"{self._scheme}://{listen.address(listen.http_port)}/v2/models"
-        openai = self.openai and f"{self._scheme}://{listen.address(self.openai.port)}"
+        openai = self.openai and f"{self._scheme}://{listen.address(listen.openai_port)}"
         lines = curl_lines(server.repository, model, url, key, openai or "")
         with contextlib.suppress(OSError):
             print("\n".join([f"# {model}", *lines]), flush=True)
@@ -90,7 +90,7 @@ class PublicPorts:
         grpc = listen.address(listen.grpc_port)
         where = f"{self._scheme} {listen.address(listen.http_port)}, grpc {grpc}"
         if openai:
-            url = f"{self._scheme}://{listen.address(openai.port)}"
+            url = f"{self._scheme}://{listen.address(listen.openai_port)}"
             where += f", OpenAI's API {url}/v1"
             where += f", playground {url}/playground" * openai.has_playground
         if listen.health_port:

@@ -123,8 +123,7 @@ def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     """The translator of ``serve`` in front of a real server; its address."""
     listen = replace(triton.server.listen, openai_port=free_ports().http_port)
     access = Access((Caller("openai", key),)) if key else EVERYBODY
-    address, socket = listen.triton_grpc, f"{triton.server.listen.sockets}/metrics"
-    openai = OpenAiPort(listen.openai_port, address, socket)
+    openai = OpenAiPort(listen.metrics_socket)
     process = proxy(listen, access, ADMIN_KEY, openai, triton.server.repository)
     process.begin_start()
     process.wait_until_it_listens()
@@ -174,12 +173,12 @@ class Starter:
         """A translator in front of a fake of its own, which has the usual models without others."""
         fake, port = self.triton(port)
         fake.models = {one.name: one for one in models} or fake.models
-        return self.translator(fake, f"127.0.0.1:{port}", **options)
+        return self.translator(fake, port, **options)
 
     def translator(
         self,
         triton: FakeTriton,
-        address: str,
+        triton_port: int,
         key: str | None = None,
         repository: Path = Path("nowhere"),
         media_hosts: tuple[str, ...] = (),
@@ -191,9 +190,10 @@ class Starter:
         if key:
             access = structs.replace(access, callers=(*access.callers, Caller("openai", key)))
         further = {"metrics_socket": f"{self.folder.name}/metrics_{port}", **further}
-        openai = OpenAiPort(port, address, media_hosts=media_hosts, **further)
+        openai = OpenAiPort(media_hosts=media_hosts, **further)
+        listen = Listen(grpc_port=triton_port, openai_port=port)
         triton.abandoned_requests = left = f"{self.folder.name}/left_{port}_"
-        settings = ProxySettings(Listen(), openai, left, access, admin_key, repository)
+        settings = ProxySettings(listen, openai, left, access, admin_key, repository)
         return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:

@@ -97,7 +97,7 @@ def test_a_port_that_was_started_while_triton_is_away_knows_what_comes_back(
     starter: Starter, repository: Path
 ) -> None:
     port = free_ports().grpc_port
-    api = starter.translator(FakeTriton(), f"127.0.0.1:{port}", repository=repository)
+    api = starter.translator(FakeTriton(), port, repository=repository)
     assert api.completion().status == 503
     api.tell(echo_stream=READY)  # as before it died
     with ThreadPoolExecutor(1) as thread:
@@ -116,7 +116,7 @@ def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
     monkeypatch.setattr(retries, "NOTICED_S", 0.1)
     fake, port = starter.triton()
     stop_triton = starter.endings.pop()
-    api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)
+    api = starter.translator(fake, port, repository=repository)
     api.tell(echo_stream=READY)
     assert api.completion().status == 200
     starter.loop.run(stop_triton)

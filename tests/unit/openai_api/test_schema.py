@@ -17,8 +17,8 @@ from tests.unit.openai_api.conftest import Starter, Translator
 @pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
     async def application() -> web.Application:
-        settings = OpenAiPort(0, api.url, has_playground=False)
-        app = OpenAiApp(settings, Port(Shared())).application()
+        settings = OpenAiPort(has_playground=False)
+        app = OpenAiApp(settings, Port(Shared()), api.url).application()
         runner = web.AppRunner(app)
         await runner.setup()
         await runner.cleanup()
