@@ -8,3 +8,4 @@ COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
 EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
 CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
 SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
+OPENAI_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)

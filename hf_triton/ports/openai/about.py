@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from aiohttp import ClientError, ClientSession, UnixConnector, web
 from msgspec import UNSET, Struct, UnsetType
 
-from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
+from generator.spec.task_sets import COMPLETION_TASKS, OPENAI_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import Account
 from hf_triton.ports.openai.exchanges import ACCOUNT, Handler, json_response
 from hf_triton.ports.openai.openapi import EVENTS, TEXT, Operation, Route, document
@@ -24,7 +24,7 @@ from hf_triton.ports.openai.routes import tgi
 from hf_triton.ports.openai.routes.encoders import rankings, texts
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS
 from hf_triton.ports.openai.schema.errors import OF_MODEL, ApiError
-from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
+from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import ContextLengths, Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel
 from hf_triton.ports.retries import RetryCoordinator
@@ -189,7 +189,7 @@ class About:
     async def _fit(self, name: str) -> tuple[Sequence[str], Handler]:
         """The tasks among which the model is, and the handler for them. Raises ApiError."""
         if name:
-            served = {(await self._catalog.find(name, ALL_TASKS)).task}
+            served = {(await self._catalog.find(name, OPENAI_TASKS)).task}
         else:
             served = {one.task for one in (await self._catalog.models()).values()}
         found = (one for one in self._fitting if served & {*one[0]})

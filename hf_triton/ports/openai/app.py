@@ -22,12 +22,7 @@ from hf_triton.batches.routes import BatchRoutes
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.openai.about import MODEL, About, with_schema
 from hf_triton.ports.openai.adapters import AdapterChanges
-from hf_triton.ports.openai.connections import (
-    Connection,
-    followed,
-    read_body,
-    read_form,
-)
+from hf_triton.ports.openai.connections import Connection, followed, read_body, read_form
 from hf_triton.ports.openai.exchanges import (
     AccessCheck,
     Handler,

@@ -51,7 +51,7 @@ class Route:
 
 
 def document(routes: Sequence[Route]) -> Json:
-    types = {error_type(route.path) for route in routes}
+    types: set[Any] = {error_type(route.path) for route in routes}
     for operation in (route.operation for route in routes):
         types |= {operation.answer, *operation.bodies} - {None}
     listed = sorted(types, key=str)

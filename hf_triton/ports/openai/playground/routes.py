@@ -21,12 +21,7 @@ from aiohttp import web
 from generator.render import model_config
 from generator.render.sample_requests import sample_request
 from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS
-from generator.spec.triton_models import (
-    ARM_PARAMETER,
-    ROLE_PARAMETER,
-    STEPS,
-    TASK_PARAMETER,
-)
+from generator.spec.triton_models import ARM_PARAMETER, ROLE_PARAMETER, STEPS, TASK_PARAMETER
 from hf_triton.ports.openai.exchanges import caller_of, id_of, json_response, trace_context
 from hf_triton.ports.openai.schema.body import short
 from hf_triton.ports.openai.schema.errors import (

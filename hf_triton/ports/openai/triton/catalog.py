@@ -19,12 +19,7 @@ from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.manifest import ADAPTERS_FILE, CONFIG_FILE
 from generator.render.model_data import newest_json
-from generator.spec.task_sets import (
-    CLASSIFIER_TASKS,
-    COMPLETION_TASKS,
-    EMBEDDING_TASKS,
-    SPEECH_TASKS,
-)
+from generator.spec.task_sets import OPENAI_TASKS
 from hf_triton.ports.openai.schema.errors import (
     ApiError,
     bad_field,
@@ -36,9 +31,6 @@ from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.tensors import ServedModel, served_model, under_all_names
 from hf_triton.ports.retries import NOTICED_S, UNREACHABLE, WAIT_S, RetryCoordinator
 from hf_triton.tritonserver.state_file import served_models
-
-ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
-
 
 _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.
@@ -186,13 +178,13 @@ class Catalog:
             found += under_all_names(model if now is None else replace(model, adapters=now))
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
-        models = {one.name: one for one in found if one.task in ALL_TASKS}
+        models = {one.name: one for one in found if one.task in OPENAI_TASKS}
         lost, now_s = self._lost(models), time.monotonic()
         seen_at_s = {name: self._seen_at_s[name] for name in lost}
         self._models = {**lost, **models}
         self._seen_at_s = {**seen_at_s, **dict.fromkeys(models, now_s)}
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
-        self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
+        self._elsewhere = {one.name: one.task for one in found if one.task not in OPENAI_TASKS}
         self._read_at_s = now_s
 
     def _coming(self) -> list[Any]:

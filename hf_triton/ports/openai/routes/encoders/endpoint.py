@@ -35,7 +35,7 @@ from hf_triton.ports.openai.triton.tensors import (
 )
 
 MAX_INPUTS = 2048  # OpenAI's
-NUM_TOKENS = "num_input_tokens"
+_NUM_TOKENS = "num_input_tokens"
 # In errors a model calls its texts so.
 _TEXTS = ("text_input", "input_text")
 _ROW = re.compile(r"\(row (\d+) of the batch\)")
@@ -43,7 +43,7 @@ Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """``fields`` hold its texts, and ``outputs`` are those of a model that it is answered by."""
+    """``fields`` hold its texts; ``outputs`` of a model answer it, beside the number of tokens."""
 
     fields: ClassVar[tuple[str, ...]] = ("input",)
     outputs: ClassVar[tuple[str, ...]]
@@ -89,12 +89,13 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     ) -> list[Any]:
         """The ModelInferResponses of every text, in order. Raises ApiError."""
         (texts, pairs), (outputs, options) = self.sides, self.of_model(model)
+        wanted = (*outputs, _NUM_TOKENS)
         ones = [1] if model.is_batched else []
         size = model.max_batch_size or len(texts)
 
         async def ask_for(first: int) -> Any:
             rows = slice(first, first + size)
-            request = new_request(model.triton_name, request_id, outputs, parameters)
+            request = new_request(model.triton_name, request_id, wanted, parameters)
             names = "text_input" if model.is_batched else "input_text", "text_pair"
             for name, column in zip(names, (texts[rows], pairs[rows]), strict=True):
                 if column:
@@ -117,13 +118,13 @@ class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     def answers(self, responses: Iterable[Any], model: ServedModel, answer_id: str) -> Answers:
         """What a model has computed of every text. Raises ApiError."""
-        outputs, num_texts = self.of_model(model)[0], len(self.sides[0])
+        outputs, num_texts = (*self.of_model(model)[0], _NUM_TOKENS), len(self.sides[0])
         rows: dict[str, list[Any]] = {name: [] for name in outputs}
         for response in responses:
             data = outputs_of(response, outputs)
             for tensor in response.outputs:
                 rows[tensor.name] += _rows(tensor, data[tensor.name])
-        num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
+        num_tokens = sum(sum(row) for row in rows.pop(_NUM_TOKENS))
         for found in rows.values():
             if len(found) != num_texts:
                 raise ApiError(500, f"the model answered {len(found)} of {num_texts} texts")
@@ -193,7 +194,7 @@ def _rows(tensor: Any, data: bytes) -> list[Any]:
     """An output's rows; where it has one dimension each element is one. With three, a row is a list
     of vectors, and those of zeros at its end are left out: there the text has no more tokens.
     """
-    if tensor.name == NUM_TOKENS:
+    if tensor.name == _NUM_TOKENS:
         return [unpack("UINT32", data)]
     is_float = tensor.datatype == "FP32"
     values: Any = array("f", data) if is_float else unpack(tensor.datatype, data)

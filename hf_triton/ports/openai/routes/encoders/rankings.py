@@ -20,7 +20,6 @@ from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
-    NUM_TOKENS,
     Answers,
     EncoderRequest,
     Listed,
@@ -53,11 +52,10 @@ class Pairs(EncoderRequest, kw_only=True, dict=True):
         return False
 
     def of_model(self, model: ServedModel) -> tuple[Sequence[str], Mapping[str, TensorValue]]:
-        outputs = ("score", NUM_TOKENS)
         if model.task not in CLASSIFIER_TASKS:
-            return outputs, self.options
+            return ("score",), self.options
         raw = {"function_to_apply": "none"} if self.is_raw else {}
-        return (*outputs, "logits"), {**self.options, **raw}
+        return ("score", "logits"), {**self.options, **raw}
 
     def scores(self, answers: Answers) -> list[float]:
         """The score of each pair. Raises ApiError for a classifier of several labels."""

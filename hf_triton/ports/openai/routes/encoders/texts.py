@@ -21,7 +21,6 @@ from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
 from hf_triton.ports.openai.routes.answers import Usage
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
-    NUM_TOKENS,
     Answers,
     EncoderRequest,
     Listed,
@@ -49,7 +48,7 @@ def _use_of(given: Use | None) -> Mapping[str, str]:
 
 
 class EmbeddingRequest(EncoderRequest, kw_only=True):
-    outputs: ClassVar[tuple[str, ...]] = (VECTORS, NUM_TOKENS)
+    outputs: ClassVar[tuple[str, ...]] = (VECTORS,)
 
     dimensions: Count | None = None
     prompt_name: str | None = None
@@ -125,7 +124,7 @@ class Weight(Struct):
 
 
 class SparseRequest(TeiTexts, kw_only=True):
-    outputs = ("token_ids", "weights", NUM_TOKENS)
+    outputs = ("token_ids", "weights")
 
     def write(self, answers: Answers) -> list[list[Weight]]:
         """Of texts with fewer words than others zeros come last."""
@@ -137,7 +136,7 @@ class SparseRequest(TeiTexts, kw_only=True):
 class TokensRequest(TeiTexts, kw_only=True):
     """``input_type`` is ours: late interaction reads a query in another way than a document."""
 
-    outputs = ("token_embeddings", NUM_TOKENS)
+    outputs = ("token_embeddings",)
 
     input_type: Use | None = None
 
@@ -174,7 +173,7 @@ class Labels(Listed):
 
 
 class ClassifyRequest(EncoderRequest, kw_only=True):
-    outputs = ("label", "score", "logits", NUM_TOKENS)
+    outputs = ("label", "score", "logits")
 
     input: Texts
 
@@ -221,7 +220,7 @@ class PredictRequest(TeiRequest, kw_only=True):
     """
 
     fields = ("inputs",)
-    outputs = ("label", "score", NUM_TOKENS)
+    outputs = ("label", "score")
     is_listed: ClassVar[bool] = False  # the answer, whatever was sent
 
     inputs: str | Annotated[list[str | _Pair], Meta(min_length=1, max_length=MAX_INPUTS)]
