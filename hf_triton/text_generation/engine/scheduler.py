@@ -14,6 +14,9 @@ begins its sequence. A step encodes as many tokens as it may compute, or one lon
 Where a running sequence finds no room for its next token, the last one of that order is preempted
 (https://arxiv.org/abs/2309.06180, section 4.5): it waits before those of its queue that came later,
 and all of its tokens are computed again. A step that preempts starts no prompt.
+
+With ``pauses_background`` sequences of the lowest priority are computed only in steps without
+others: they stay where they are meanwhile, or are preempted where their place is needed.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ from operator import attrgetter
 from ..memory.pages import Pages, StateCopy
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
+
+# In a step of the background that another sequence may have to wait for.
+_MOST_BACKGROUND_TOKENS = 32
 
 
 class Scheduler:
@@ -46,6 +52,7 @@ class Scheduler:
         cuts_sources: bool = True,
         max_num_scored: int | None = None,
         prompt_limit: Callable[[list[Sequence]], int] | None = None,
+        pauses_background: bool = False,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -55,6 +62,7 @@ class Scheduler:
         self._longest_short = max_num_batched_tokens // 2
         self._chunked_prefill, self._cuts_sources = chunked_prefill, cuts_sources
         self._prompt_limit = prompt_limit
+        self._pauses_background, self._is_paused = pauses_background, False
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
@@ -90,6 +98,11 @@ class Scheduler:
         self._num_scored = 0
         unplaced = [s for s in (self._partial,) if s is not None and not s.num_computed_tokens]
         self._num_encoded = sum(sequence.num_source_tokens for sequence in unplaced)
+        heads = [queue[0] for queue in (self._short, self._long) if queue]
+        others = [one for one in (*self.holding, *heads) if not one.is_background]
+        self._is_paused = self._pauses_background and bool(others)
+        if self._is_paused:
+            self._make_room([head for head in heads if not head.is_background])
         num_preempted = self.num_preempted
         decodes = self._decodes()
         prefills = []
@@ -97,6 +110,8 @@ class Scheduler:
             budget = most = self.max_num_batched_tokens - len(decodes)
             if decodes and self.num_prompts and self._prompt_limit is not None:
                 budget = min(most, self._prompt_limit(decodes))
+            if self._pauses_background and not others:
+                budget = min(budget, _MOST_BACKGROUND_TOKENS)
             prefills = self._prefills(budget, most)
         for sequence in decodes:
             sequence.num_computed_tokens += 1
@@ -157,18 +172,29 @@ class Scheduler:
     def _num_free(self) -> int:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
 
+    def _make_room(self, heads: list[Sequence]) -> None:
+        """Preempts sequences of the background until these prompts of others may begin."""
+        background = sorted((one for one in self.holding if one.is_background), key=_order)
+        if self._partial in background:
+            background.remove(self._partial)
+            self._preempt(self._partial)
+        while background and not all(self._num_free and self._space.has_room(one) for one in heads):
+            self._preempt(background.pop())
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.retire([sequence])
+        sequence.preempt()
+        self._queue(sequence)
+        self.num_preempted += 1
+
     def _decodes(self) -> list[Sequence]:
-        decodes = list(self.running)
+        decodes = [one for one in self.running if not (self._is_paused and one.is_background)]
         num_preempted = self.num_preempted
         for sequence in decodes:
             while sequence.num_computed_tokens and not self._space.append(
                 sequence, sequence.num_computed_tokens + 1
             ):
-                preempted = max(self.holding, key=_order)
-                self.retire([preempted])
-                preempted.preempt()
-                self._queue(preempted)
-                self.num_preempted += 1
+                self._preempt(max(self.holding, key=_order))
         if num_preempted == self.num_preempted:
             return decodes
         return [sequence for sequence in decodes if sequence.num_computed_tokens]
@@ -238,6 +264,8 @@ class Scheduler:
 
     def _may_begin(self, sequence: Sequence) -> bool:
         """True if its source and prompt have room, and no long prompt before it waits for room."""
+        if self._is_paused and sequence.is_background:
+            return False
         if self._partial is None and self._long:
             head = self._long[0]
             came_later = _order(sequence) > _order(head)

@@ -210,7 +210,10 @@ OPTIONS: dict[str, Option] = {
     "grammar": _listed("text", _FORCED, in_openai=False),
     # A parameter of that name is Triton's own.
     "priority": _listed(
-        "integer", "waiting requests with the lowest number begin first", 0, bounds=_ANY
+        "integer",
+        "the lowest number begins first; on a CPU, 2147483647 pauses while others run",
+        0,
+        bounds=_ANY,
     ),
 }
 FILTERS = [name for name, option in OPTIONS.items() if option.filters]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NO_TOKEN = -1  # where the scores of a model are no numbers
 # The log-probability of an impossible token, as in vLLM: JSON has no infinity.
 LEAST_LOGPROB = -9999.0
+# Of the background: a batch's lines.
+LOWEST_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Sequence:
     slot: int = 0
     snapshot: Snapshot | None = None  # that it is to leave
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
-    priority: int = 0  # the lower, the sooner it begins
+    priority: int = 0  # the lower the number, the sooner it begins
     arrival: int = -1  # its place in the order of arrival
     num_prefill_tokens: int = 0
     num_computed_tokens: int = 0
@@ -177,6 +179,10 @@ class Sequence:
         asked = self.token_ids[-1] in self.params.stop_token_ids
         shown = asked or self.detokenizer.shows_special_tokens
         return not (self.params.include_stop_word and shown)
+
+    @property
+    def is_background(self) -> bool:
+        return self.priority >= LOWEST_PRIORITY
 
     @property
     def num_prompt_tokens(self) -> int:

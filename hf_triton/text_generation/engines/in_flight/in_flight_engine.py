@@ -163,6 +163,8 @@ class InFlightEngine(Engine):
             cuts_sources=plan.cuts_sources,
             max_num_scored=self._max_num_scored,
             prompt_limit=self._prompt_limit,
+            # On a CPU each more sequence makes a step longer.
+            pauses_background=self.setup.device.type == "cpu",
         )
 
     def _prompt_limit(self, decodes: list[Sequence]) -> int:

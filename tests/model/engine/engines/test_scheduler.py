@@ -11,7 +11,7 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.sequence.sequence import LOWEST_PRIORITY, Sequence
 from hf_triton.text_generation.sequence.source import Source
 from tests.model.engine.runners.test_pages import PAGE_SIZE, Engine
 
@@ -116,6 +116,60 @@ def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
         for one in step.sampled:
             one.append(0, frozenset())
         scheduler.retire([one for one in step.sampled if one.finish_reason])
+    assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
+
+
+def background(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
+    made = sequence(num_prompt_tokens, max_tokens)
+    made.priority = LOWEST_PRIORITY
+    return made
+
+
+def test_the_background_pauses_while_others_run_and_goes_on_where_it_was() -> None:
+    engine = playing(4, 64, pauses_background=True)
+    scheduler, own = engine.scheduler, [background(4, 6), background(4, 6)]
+    scheduler.add(own)
+    assert engine.step().sampled == own
+    other, late = sequence(4, 3), background(4, 2)
+    scheduler.add([late])
+    scheduler.add([other])
+    assert [engine.step().sampled for _ in range(3)] == [[other]] * 3
+    while scheduler.has_work:
+        engine.step()
+    assert [len(one.token_ids) for one in (*own, late)] == [6, 6, 2]
+    assert [engine.num_computed[one] for one in own] == [9, 9]
+
+
+def test_a_prompt_takes_the_place_of_the_background() -> None:
+    scheduler = made(2, 64, pauses_background=True)
+    long, short = background(500, 9), background(4, 9)
+    scheduler.add([long, short])
+    step = scheduler.schedule()
+    assert step.num_tokens <= 32, "who comes meanwhile waits for this step"
+    others = [sequence(4, 9), sequence(4, 9)]
+    scheduler.add(others)
+    steps = [scheduler.schedule() for _ in range(2)]
+    assert steps[1].sampled == others
+    assert {one.num_computed_tokens for one in (long, short)} == {0}
+
+
+@settings(max_examples=80, deadline=None)
+@given(LOAD, st.integers(1, 5), st.integers(1, 12), st.data())
+def test_the_background_ends_too_and_no_step_mixes_it_with_others(
+    load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
+) -> None:
+    engine = playing(max_num_seqs, budget, pauses_background=True)
+    kinds = data.draw(st.lists(st.booleans(), min_size=len(load), max_size=len(load)))
+    pairs = zip(kinds, load, strict=True)
+    arriving = [background(*one) if kind else sequence(*one) for kind, one in pairs]
+    everything = list(arriving)
+    while arriving or engine.scheduler.has_work:
+        count = data.draw(st.integers(0, 3)) if engine.scheduler.has_work else 1
+        engine.scheduler.add(arriving[:count])
+        del arriving[:count]
+        step = engine.step()
+        assert step.num_tokens
+        assert len({one.is_background for one in step.sequences}) == 1
     assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
 
 
