@@ -67,7 +67,7 @@ class Option:
     minimum: float | None
     maximum: float | None
     exclusive_min: float | None
-    engines: tuple[str, ...] = ()  # those that have it; empty: all
+    engines: tuple[str, ...]  # those that have it; empty: all
 
     @cached_property
     def annotation(self) -> Any:
@@ -174,17 +174,6 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
     members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     [inner] = (member for member in members if member is not type(None))
     choices = get_args(inner) if get_origin(inner) is Literal else ()
-    told = field.metadata
-    return Option(
-        name=field.name,
-        kind=type(choices[0]) if choices else get_origin(inner) or inner,
-        choices=choices,
-        nullable=len(members) > 1,
-        default=field.default,
-        help=told["help"],
-        unit=told.get("unit"),
-        minimum=told.get("min"),
-        maximum=told.get("max"),
-        exclusive_min=told.get("exclusive_min"),
-        engines=told.get("engines", ()),
-    )
+    kind = type(choices[0]) if choices else get_origin(inner) or inner
+    is_nullable = len(members) > 1
+    return Option(field.name, kind, choices, is_nullable, field.default, **field.metadata)

@@ -23,9 +23,8 @@ def option(
     """A field of a task's dataclass ``Options``: its default, its help, its unit and range, and the
     ``engines`` that alone know it. Read by generator/spec/task_folders.py.
     """
-    told = {"help": about, "unit": unit, "min": least, "exclusive_min": above, "max": most}
-    metadata = {name: value for name, value in told.items() if value is not None}
-    found: Any = field(default=default, metadata={**metadata, "engines": engines})
+    told = {"help": about, "unit": unit, "minimum": least, "exclusive_min": above, "maximum": most}
+    found: Any = field(default=default, metadata={**told, "engines": engines})
     return found  # type: ignore[no-any-return]
 
 

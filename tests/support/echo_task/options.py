@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from hf_triton.runtime.option import option
 
 
 @dataclass(frozen=True)
 class Options:
     STREAMS = ADAPTERS = True
 
-    load_s: float = field(default=0.0, metadata={"help": "time to load", "unit": "s"})
-    load_until: str | None = field(default=None, metadata={"help": "load until this file exists"})
-    answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})
-    fail: str | None = field(default=None, metadata={"help": "raise this while loading"})
-    needs: str | None = field(default=None, metadata={"help": "import this while loading"})
-    die: bool = field(default=False, metadata={"help": "die while loading"})
-    is_ready: bool = field(default=True, metadata={"help": "what it says of itself, if asked"})
-    hold_interpreter: bool = field(
-        default=False, metadata={"help": "load and answer without ever releasing the GIL"}
-    )
+    load_s: float = option(0.0, "time to load", unit="s")
+    load_until: str | None = option(None, "load until this file exists")
+    answer_s: float = option(0.0, "time to answer", unit="s")
+    fail: str | None = option(None, "raise this while loading")
+    needs: str | None = option(None, "import this while loading")
+    die: bool = option(False, "die while loading")
+    is_ready: bool = option(True, "what it says of itself, if asked")
+    hold_interpreter: bool = option(False, "load and answer without ever releasing the GIL")

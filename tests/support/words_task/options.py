@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from hf_triton.runtime.option import option
 
 
 @dataclass(frozen=True)
 class Options:
     STREAMS = DETERMINISTIC = True
 
-    answers: str = field(default="", metadata={"help": "what every answer begins with"})
-    answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})
+    answers: str = option("", "what every answer begins with")
+    answer_s: float = option(0.0, "time to answer", unit="s")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from hf_triton.runtime.option import option
 
 
 @dataclass(frozen=True)
 class Options:
     STREAMS = ADAPTERS = QUANTIZES = True
 
-    limit: int = field(default=8, metadata={"help": "a limit", "unit": "tokens", "min": 1})
+    limit: int = option(8, "a limit", unit="tokens", least=1)

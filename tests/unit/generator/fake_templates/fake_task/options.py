@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from hf_triton.runtime.option import option
 
 
 @dataclass(frozen=True)
 class Options:
     OUTPUT = "sequences"
 
-    engine: Literal["fast", "slow"] = field(default="fast", metadata={"help": "which engine"})
-    limit: int | None = field(
-        default=None, metadata={"help": "a limit", "unit": "tokens", "min": 1, "max": 1024}
-    )
-    rate: float = field(default=0.5, metadata={"help": "a rate", "exclusive_min": 0})
-    flag: bool = field(default=False, metadata={"help": "a flag"})
-    label: str = field(default="x", metadata={"help": "a label"})
+    engine: Literal["fast", "slow"] = option("fast", "which engine")
+    limit: int | None = option(None, "a limit", unit="tokens", least=1, most=1024)
+    rate: float = option(0.5, "a rate", above=0)
+    flag: bool = option(False, "a flag")
+    label: str = option("x", "a label")
 
     def problems(self) -> list[tuple[str, str]]:
         if self.engine == "slow" and self.limit is not None:
