@@ -15,22 +15,6 @@ from typing import Any
 from generator.errors import UsageError
 from generator.flag_values import whole
 
-TARGETS = {
-    "compose": "Triton, Prometheus and Grafana with our dashboard and alert rules",
-    "kubernetes": "a Deployment and what belongs to it, ready for `kubectl apply -k`",
-    "kserve": "an InferenceService and what belongs to it, for `kubectl apply -k`",
-}
-_EXAMPLES = """\
-examples:
-  hf-triton deploy compose --device cpu      # Triton, Prometheus, Grafana on this machine
-  hf-triton deploy kubernetes --image my-registry/hf-triton:gpu --max-replicas 8
-  hf-triton deploy kubernetes --config chat.yaml --name chat --output deploy/chat
-  hf-triton deploy kserve --image my-registry/hf-triton:gpu
-  hf-triton deploy kubernetes --diff         # exit 1 when the folder is stale
-
-Files edited by hand are never overwritten without --force. No file holds a secret: tokens and keys
-come by environment (Compose) or as Secrets (Kubernetes); the commands to make those are printed.
-"""
 _DEFAULT_MAX_REPLICAS = 4
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
 
@@ -180,34 +164,3 @@ def options_of(args: argparse.Namespace) -> Options:
         got = f"got --max-replicas {most} with --replicas {replicas}"
         raise UsageError(f"{got}, expected at least as many")
     return replace(options, max_replicas=most)
-
-
-def add_targets(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
-    for name, about in TARGETS.items():
-        sentence = f"{about[0].upper()}{about[1:]}."
-        target = targets.add_parser(name, help=about, description=sentence)
-        _add_files(target, name)
-        own = "compose" if name == "compose" else "cluster"
-        for one in fields(Options):
-            if one.metadata.get("group") in ("", own):
-                target.add_argument(f"--{one.name.replace('_', '-')}", **one.metadata["argument"])
-
-
-def _add_files(parser: argparse.ArgumentParser, target: str) -> None:
-    parser.add_argument(
-        "--config", default=argparse.SUPPRESS, metavar="FILE", help="default: models.yaml"
-    )
-    folder = f"deploy/{target}"
-    parser.add_argument(
-        "--output",
-        default=folder,
-        metavar="FOLDER",
-        help=f"where the files go (default: {folder})",
-    )
-    parser.add_argument(
-        "--diff", action="store_true", help="write nothing; show what would change, exit 1 if so"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite files edited by hand")

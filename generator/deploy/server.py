@@ -6,11 +6,12 @@ Checks flags against the models, and refuses every combination that can't work. 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from generator.deploy.options import Options
+from generator.deploy.options import Options, quantity
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
 from generator.render.model_data import model_values
@@ -161,6 +162,25 @@ class Server:
         if sizes and all(sizes):
             usual = math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
         return self.asked.storage_size or usual
+
+    def notes(self) -> Iterator[str]:
+        """Yields assumptions that may be wrong."""
+        if built := [
+            spec.name for spec in self.specs if spec.python_env and not spec.python_env.folder
+        ]:
+            yield (
+                f"{', '.join(built)}: the Python environment is built when the container starts, "
+                "unless the image has it: docker build --build-arg PYTHON_ENVS=1"
+            )
+        if unknown := [
+            spec.name for spec in self.specs if not spec.source.is_local and not spec.locked
+        ]:
+            yield (
+                f"{', '.join(unknown)}: without a models.lock {self.asked.name} takes what the Hub "
+                "has when it starts, and these weights are not counted in its "
+                f"{quantity(self.memory_mib)} of memory: run hf-triton fetch, then deploy again; "
+                "or set --memory"
+            )
 
 
 def written_files(spec: ModelSpec) -> list[Node]:
