@@ -89,9 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_out_working_directory()
         os.umask(os.umask(0) | stat.S_IWOTH)  # written files are run, so others may not change them
-        verb = words[0] if words else "-"
-        if verb[:1] != "-" and verb not in VERBS and (instead := instead_of(verb)):
-            raise UsageError(f"hf-triton {verb} is gone: {instead}")
         args = make_parser(words).parse_args(words, Places())
         code: int = _module(args.verb).run(args)
         if sys.stdout is not None:  # None where it was closed before we started
@@ -118,12 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BUG
 
 
-def instead_of(words: str) -> str | None:
+def _instead_of(words: str) -> str | None:
     """What to use instead of a verb or an option of an earlier release."""
     import yaml
 
     found = yaml.safe_load((Path(__file__).parent / "gone.yaml").read_text(encoding="utf-8"))
-    return found.get(words)  # type: ignore[no-any-return]
+    return found.get(words.partition(" ")[2])  # type: ignore[no-any-return]
 
 
 def _discard_output() -> None:
@@ -133,11 +130,17 @@ def _discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says of an unknown option what stands in its place, or names the nearest one. ``passes_on``:
-    what stands behind ``--`` are ``arguments`` for another program.
+    """Says of an unknown verb or option what stands in its place, or names the nearest option.
+    ``passes_on``: what stands behind ``--`` are ``arguments`` for another program.
     """
 
     passes_on = False
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        verb, known = f"{self.prog} {value}", [*(action.choices or ())]
+        if known and value not in known and (instead := _instead_of(verb)):
+            raise UsageError(f"{verb} is gone: {instead}")
+        super()._check_value(action, value)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -153,8 +156,8 @@ class _Parser(argparse.ArgumentParser):
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
             # All targets of deploy have the options of `deploy`.
-            for verb in accumulate(self.prog.split()[1:], "{} {}".format):
-                if instead := instead_of(f"{verb} {given}"):
+            for verb in accumulate(self.prog.split(), "{} {}".format):
+                if instead := _instead_of(f"{verb} {given}"):
                     self.error(f"{given} is gone: {instead}")
             near = nodes.nearest(given, known)
             hint = f"; did you mean {near}?" if near else ""
@@ -170,7 +173,7 @@ def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
-        verb = verbs.add_parser(name, help=summary, description=sentence)
+        verb = verbs.add_parser(name, help=summary, description=sentence, formatter_class=raw)
         add_places(verb)
         if name in words:
             getattr(_module(name), "add_arguments", lambda _verb: None)(verb)

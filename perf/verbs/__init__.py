@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import signal
+import sys
+from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
 
-from generator.errors import PerfError, UsageError
-from hf_triton.cli.main import instead_of
+from generator.errors import PerfError
 from hf_triton.tritonserver.system_calls import signals_as_interrupts
 from hf_triton.version import pip_install
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
-_GONE = ["report", "roofline"]  # gone.yaml says what to use instead
 if find_spec("perf.lab"):
     VERBS["baselines"] = "perf.lab.verbs.baselines"
-else:
-    _GONE += ["baselines", "gpu"]
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
+T = TypeVar("T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_arguments(verb)
-    others = [verbs.add_parser(name, prefix_chars="\0", add_help=False) for name in _GONE]
-    if "gpu" not in _GONE:
+    if "baselines" in VERBS:
         about = "on a GPU: check the results and time them"
-        others.append(verbs.add_parser("gpu", help=about, prefix_chars="\0", add_help=False))
-    for other in others:  # takes all arguments
-        other.add_argument("rest", nargs="*")
+        gpu = verbs.add_parser("gpu", help=about, prefix_chars="\0", add_help=False)
+        gpu.add_argument("rest", nargs="*")  # takes all arguments
+
+
+def options_from(kind: type[T], args: argparse.Namespace, **more: Any) -> T:
+    """Makes a dataclass of the arguments of its fields' names, and the command line."""
+    more["command"] = shlex.join(["hf-triton", *sys.argv[1:]])
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in more and hasattr(args, each.name):
+            value = getattr(args, each.name)
+            more[each.name] = Path(value) if each.name in ("config", "repository") else value
+    return kind(**more)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises UsageError for a verb that is gone, PerfError where a package is not installed."""
-    if args.perf_verb in _GONE:
-        instead = instead_of(f"perf {args.perf_verb}")
-        raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {instead}")
+    """Raises PerfError where a package is not installed."""
     try:
         # So a measurement keeps its results and ends its child processes.
         with signals_as_interrupts(signal.SIGTERM, signal.SIGHUP):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
-from perf.verbs.arguments import share
+from generator.flag_values import number
 
 HELP = "two runs side by side, with ratios, and which of them are noise"
 DESCRIPTION = """\
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("a", "b"):
         add(name, type=Path, metavar=name.upper(), help="a run's folder, or its report.json")
     worse = "exit with 1 if B is slower by more than noise and this share, such as 5%%"
-    add("--fail-above", type=share, metavar="SHARE", help=worse)
+    add("--fail-above", type=_share, metavar="SHARE", help=worse)
     add(
         "--ignore",
         type=lambda text: tuple(filter(None, text.split(","))),
@@ -29,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="match loads that differ in these: target, endpoint, a setting's name, ...",
     )
+
+
+def _share(text: str) -> float:
+    """Parses ``5%`` or ``0.05`` as 0.05. Raises ArgumentTypeError."""
+    is_percent = text.rstrip().endswith("%")
+    found = number(text.rstrip().removesuffix("%"))
+    if found is None or found < 0 or (not is_percent and found >= 1):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected per cent as in 5%, or 0.05")
+    return found / 100 if is_percent else found
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from generator.errors import UsageError
 from hf_triton.cli.places import add_places
-from perf.verbs.arguments import options_from
+from perf.verbs import options_from
 
 HELP = "run perf_analyzer over models, endpoints and loads, and write a report"
 DESCRIPTION = """\

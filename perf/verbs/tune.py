@@ -7,7 +7,7 @@ from pathlib import Path
 
 from generator.flag_values import positive, whole
 from hf_triton.cli.places import add_places
-from perf.verbs.arguments import options_from
+from perf.verbs import options_from
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\

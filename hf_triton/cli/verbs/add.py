@@ -48,7 +48,6 @@ Comments, order, quotes and indentation of the file stay; a file that is missing
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLE
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", metavar="MODEL", help="a Hub id, a folder or a .gguf file")
     add_name_and_task(parser)
 

@@ -16,7 +16,6 @@ from hf_triton.cli.places import add_switches
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLE
     add_switches(parser, _SWITCHES)
     parser.add_argument(

@@ -37,7 +37,6 @@ from hf_triton.tritonserver.restart_policy import MAX_RESTARTS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "hf-triton serve [MODEL] [options] [-- ARGUMENT ...]"
     parser.epilog = _EXAMPLE
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _add_model(parser)
     parser.add_argument(
         "--host",

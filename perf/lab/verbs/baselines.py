@@ -9,7 +9,7 @@ from typing import Any
 from generator.errors import EXIT_OK
 from generator.flag_values import counts, names, whole
 from perf.lab.baselines.servers import DTYPES, SERVERS
-from perf.verbs.arguments import options_from
+from perf.verbs import options_from
 
 HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
 DESCRIPTION = """\
