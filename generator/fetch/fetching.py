@@ -17,14 +17,14 @@ from typing import TypeVar
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.errors import FetchError
+from generator.errors import FetchError, RepositoryError
 from generator.fetch import hub_client, object_store
 from generator.fetch.hub_client import InterruptedFetchError, Listing, size
-from generator.fetch.model_cache import Download, DownloadEvents, caches_of, download, part_size
+from generator.fetch.model_cache import Download, caches_of, download, part_size
 from generator.fetch.plan import ModelFetch, downloads, free_space, hub_models, share
 from generator.models_yaml.models_lock import Key, Lock, lock_key, lock_path, read_lock, to_bytes
 from generator.repository.staging import write
-from generator.repository.writing import locked
+from generator.repository.writing import locked, locked_file
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.runtime.weights.locked_files import differences
@@ -32,6 +32,7 @@ from hf_triton.runtime.weights.locked_files import differences
 Item = TypeVar("Item")
 
 LINE_EVERY_S = 30.0
+_LOCK_FILE = ".hf-triton-fetch.lock"
 _LINE = "{desc}: {n_fmt} of {total_fmt}\n"
 
 
@@ -107,11 +108,18 @@ class FetchRun:
         failed = [fetch for fetch in self._fetches if fetch.error]
         return [f"{fetch.spec.title}: {fetch.error}" for fetch in failed]
 
-    def lock_caches(self, stack: contextlib.ExitStack, on_busy: Callable[[str], None]) -> None:
-        """Locks the models' caches, in the same order in every process. Raises GeneratorError."""
-        caches = {fetch.cache.name: fetch.cache for fetch in self._fetches}
-        for _, cache in sorted(caches.items()):
-            stack.enter_context(cache.locked(on_busy))
+    def lock_caches(self, stack: contextlib.ExitStack, *, wait: bool) -> None:
+        """Makes and locks the models' caches, in the same order in every process. Raises
+        RepositoryError, and FetchError where others fetch and are not waited for.
+        """
+        folders = {fetch.cache.name: fetch.cache.folder for fetch in self._fetches}
+        for name, folder in sorted(folders.items()):
+            on_busy = partial(_wait_for, f"{folder}: another hf-triton is fetching {name}", wait)
+            try:
+                stack.enter_context(locked_file(folder / _LOCK_FILE, on_busy))
+            except OSError as error:
+                why = f"{folder}: can't be written: {error.strerror}"
+                raise RepositoryError(why) from None
 
     def prepare(self, share_files: bool) -> None:
         self._each(lambda fetch: fetch.resolve(self._lock, partial(self._list, fetch.spec.title)))
@@ -229,7 +237,7 @@ class FetchRun:
             return
         on_bytes = partial(self._progress.add, fetch.spec.title)
         on_wait = partial(self._on_wait, fetch.spec.title)
-        found = download(wanted, DownloadEvents(self._stop, on_bytes, on_wait))
+        found = download(wanted, self._stop, on_bytes, on_wait)
         with self._progress.lock:
             same = [path for path, file in fetch.missing.items() if file == wanted.file]
             fetch.here.update(dict.fromkeys(same, found))
@@ -291,6 +299,12 @@ def update_lock(config: Path, named: Iterable[Key], fetched: Lock) -> None:
                 write(str(path), content)
             except OSError as error:
                 raise hub_client.disk_error(error, path) from None
+
+
+def _wait_for(busy: str, wait: bool) -> None:
+    if not wait:
+        raise FetchError(f"{busy}; wait for that one")
+    print(f"{busy}; waiting for that one", file=sys.stderr, flush=True)
 
 
 def _num_bytes_here(fetch: ModelFetch) -> int:

@@ -34,6 +34,7 @@ LISTING_S = 60.0
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
 _LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 Result = TypeVar("Result")
+OnWait = Callable[[BaseException, float], None]  # an error, and the seconds until the next attempt
 
 
 class WrongContentError(FetchError):
@@ -255,7 +256,7 @@ def open_file(
 def retried(
     action: Callable[[], Result],
     stop: Event,
-    on_wait: Callable[[BaseException, float], None],
+    on_wait: OnWait,
     progress: Callable[[], int] = lambda: 0,
 ) -> Result:
     """Calls ``action`` again after a pause, longer if the Hub asks for it, when it fails for a

@@ -9,25 +9,24 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from generator.errors import RepositoryError
 from generator.fetch import hub_client, object_store
 from generator.fetch.hub_client import (
     HubFile,
     InterruptedFetchError,
+    OnWait,
     WrongContentError,
     disk_error,
 )
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.repository.compare import temporary
 from generator.repository.staging import link_or_copy, write
-from generator.repository.writing import locked_file
 from generator.spec.model_spec import ModelSpec
 from hf_triton.runtime.weights.hub_files import is_stored
 from hf_triton.runtime.weights.locked_files import (
@@ -38,7 +37,6 @@ from hf_triton.runtime.weights.locked_files import (
     snapshot_folder,
 )
 
-LOCK_FILE = ".hf-triton-fetch.lock"
 BLOCK = 1 << 20
 
 
@@ -165,20 +163,6 @@ class ModelCache:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blob, place.parent))
 
-    @contextlib.contextmanager
-    def locked(self, on_busy: Callable[[str], None]) -> Iterator[None]:
-        """Creates and locks the folder. If another process holds the lock, calls ``on_busy`` with
-        a message, then waits. Raises RepositoryError.
-        """
-        busy = f"{self.folder}: another hf-triton is fetching {self.name}"
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked_file(self.folder / LOCK_FILE, partial(on_busy, busy)))
-            except OSError as error:
-                why = f"{self.folder}: can't be written: {error.strerror}"
-                raise RepositoryError(why) from None
-            yield
-
 
 def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
     hashes = cache(lambda name: FileHashes(repository / name / WEIGHTS_FOLDER))
@@ -195,12 +179,11 @@ def _git_oid(file: Path) -> str:
 
 class PartialFile:
     """The first ``size`` bytes of ``expected``, and their SHA-256; ``came_whole``: all of them in
-    one answer. Raises FetchError.
+    one answer. ``on_bytes`` is told of bytes received (negative: discarded). Raises FetchError.
     """
 
-    def __init__(self, path: Path, expected: HubFile) -> None:
-        self.path = path
-        self.expected = expected
+    def __init__(self, path: Path, expected: HubFile, on_bytes: Callable[[int], None]) -> None:
+        self.path, self.expected, self._on_bytes = path, expected, on_bytes
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -221,8 +204,10 @@ class PartialFile:
     def _hash(self, block: bytes) -> None:
         self._sha256.update(block)
         self.size += len(block)
+        self._on_bytes(len(block))
 
     def restart(self) -> None:
+        self._on_bytes(-self.size)
         os.ftruncate(self._descriptor, 0)
         self._start()
 
@@ -294,27 +279,19 @@ class Download:
         return max(0, self.file.size - part_size(self.cache.part(self.file)))
 
 
-@dataclass(frozen=True)
-class DownloadEvents:
-    """Callbacks of a download: bytes received (negative: discarded), and waits."""
-
-    stop: Event
-    on_bytes: Callable[[int], None]
-    on_wait: Callable[[BaseException, float], None]
-
-
-def download(wanted: Download, events: DownloadEvents) -> CachedFile:
+def download(
+    wanted: Download, stop: Event, on_bytes: Callable[[int], None], on_wait: OnWait
+) -> CachedFile:
     """Raises FetchError, and whatever the client raises of a source that refuses or stays out of
     reach.
     """
     cache, file = wanted.cache, wanted.file
-    with contextlib.closing(PartialFile(cache.part(file), file)) as part:
-        events.on_bytes(part.size)
-        _complete(part, wanted, events)
+    with contextlib.closing(PartialFile(cache.part(file), file, on_bytes)) as part:
+        _complete(part, wanted, stop, on_wait)
         if not part.is_right and not part.came_whole:
             # Its parts may come from different versions of the file.
-            _restart(part, events)
-            _complete(part, wanted, events)
+            part.restart()
+            _complete(part, wanted, stop, on_wait)
         if not part.is_right:
             part.discard()
             kind, expected = (
@@ -329,17 +306,16 @@ def download(wanted: Download, events: DownloadEvents) -> CachedFile:
         return cache.note(file, part.sha256)
 
 
-def _complete(part: PartialFile, wanted: Download, events: DownloadEvents) -> None:
+def _complete(part: PartialFile, wanted: Download, stop: Event, on_wait: OnWait) -> None:
     """Receives the missing bytes."""
-    receive = partial(_receive, part, wanted, events)
     try:
-        hub_client.retried(receive, events.stop, events.on_wait, lambda: part.size)
+        hub_client.retried(partial(_receive, part, wanted, stop), stop, on_wait, lambda: part.size)
     except WrongContentError:
         part.discard()
         raise
 
 
-def _receive(part: PartialFile, wanted: Download, events: DownloadEvents) -> None:
+def _receive(part: PartialFile, wanted: Download, stop: Event) -> None:
     """Sends one request, from the end of the part, and receives until the connection ends. Raises
     ConnectionError where bytes are missing then.
     """
@@ -352,17 +328,11 @@ def _receive(part: PartialFile, wanted: Download, events: DownloadEvents) -> Non
         opened = hub_client.open_file(source, wanted.commit, path, part.size, file)
     with opened as (start, blocks):
         if start != part.size:  # the server ignores ranges
-            _restart(part, events)
+            part.restart()
         part.came_whole &= part.size == 0
         for block in blocks:
-            if events.stop.is_set():
+            if stop.is_set():
                 raise InterruptedFetchError("interrupted")
             part.write(block)
-            events.on_bytes(len(block))
     if not part.is_complete:
         raise ConnectionError("the connection ended early")
-
-
-def _restart(part: PartialFile, events: DownloadEvents) -> None:
-    events.on_bytes(-part.size)
-    part.restart()

@@ -13,18 +13,9 @@ from generator.errors import FetchError
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, Download, ModelCache
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
-from generator.models_yaml.reading import named
 from generator.spec.model_spec import ModelSpec
 from hf_triton.runtime.weights.hub_files import NotServableError
 from hf_triton.runtime.weights.locked_files import LockedFile
-
-
-def chosen_models(
-    specs: Sequence[ModelSpec], names: Sequence[str], config: Path
-) -> list[ModelSpec]:
-    """The models of these names; all of them without names. Raises ModelError."""
-    wanted = [named(specs, name, config) for name in names]
-    return [spec for spec in specs if not names or spec in wanted]
 
 
 def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from generator.errors import FetchError
 from generator.fetch.fetching import FetchRun, update_lock
-from generator.fetch.plan import chosen_models, hub_models
+from generator.fetch.plan import hub_models
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
-from generator.models_yaml.reading import load_unpinned
+from generator.models_yaml.reading import load_unpinned, named
 from generator.spec.model_spec import ModelSpec
 from hf_triton.cli.places import add_switches
 from hf_triton.serving.python_env import ensure_environments, preview
@@ -56,7 +56,6 @@ _SWITCHES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
     )
@@ -76,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     config = Path(args.config)
     args.locked |= args.verify
     specs = load_unpinned(config)
-    chosen = chosen_models(specs, args.names, config)
+    wanted = [named(specs, name, config) for name in args.names]
+    chosen = [spec for spec in specs if not wanted or spec in wanted]
     for line in preview(chosen):
         print(line, flush=True)
     failed = {} if args.dry_run else ensure_environments(chosen)
@@ -105,7 +105,7 @@ def _fetch(
     fetching = FetchRun(Path(args.repository), chosen, lock or {}, workers, anew=args.verify)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
-            fetching.lock_caches(stack, _wait if args.wait else _refuse)
+            fetching.lock_caches(stack, wait=args.wait)
         fetching.prepare(share_files=not args.dry_run)
         fetching.preview()
         if not args.dry_run:
@@ -138,11 +138,3 @@ def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:
     if others:
         message = f"not in {name} yet, and generate will ask for it"
         print(f"{', '.join(others)}: {message}: run hf-triton fetch", file=sys.stderr)
-
-
-def _wait(busy: str) -> None:
-    print(f"{busy}; waiting for that one", file=sys.stderr, flush=True)
-
-
-def _refuse(busy: str) -> None:
-    raise FetchError(f"{busy}; wait for that one")
