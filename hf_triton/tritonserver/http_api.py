@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
+import re
 import socket
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.metrics import Sample, parse_metrics
 from hf_triton.tritonserver.triton_texts import READY, one_line
 
 # As many as Triton loads at once by default (--model-load-thread-count).
@@ -29,16 +30,26 @@ T = TypeVar("T")
 # Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
 _READY_TIMEOUT_S = 8.0
 _METRICS_TIMEOUT_S = 5.0
+# Prometheus' text format.
+_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True)
-class ModelVersion:
+class ModelVersion(msgspec.Struct, frozen=True, rename={"model": "name"}):
     """One version in the server's index; ``state`` is READY, UNLOADING, UNAVAILABLE or LOADING."""
 
     model: str
-    version: str
-    state: str
-    reason: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+class Sample(NamedTuple):
+    """A metric, its labels and its value."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,9 @@ class ServerApi:
     """A server's API, at its Unix sockets where it has some. Every call raises OSError if it can't
     be reached.
 
-    Loads go over gRPC, where it has that port (not 0). Over HTTP a load blocks
-    one of Triton's HTTP threads until it ends, and with it every client whose connection that
-    thread serves: of 100 clients 33 got no answer meanwhile (24.10).
+    Loads go over gRPC. Over HTTP a load blocks one of Triton's HTTP threads until it ends, and with
+    it every client whose connection that thread serves: of 100 clients 33 got no answer meanwhile
+    (24.10).
     """
 
     listen: Listen
@@ -66,8 +77,6 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        if not self.listen.grpc_port:
-            return self._control(name, "load")
         error = load_over_grpc(self.listen.triton_grpc, name)
         return None if error is None else one_line(error)
 
@@ -75,7 +84,9 @@ class ServerApi:
         """Asks for a model to be unloaded once its requests are answered, and does not wait for
         that; the reason in one line where it is refused.
         """
-        return self._control(name, "unload")
+        path = f"/v2/repository/models/{_quoted(name)}/unload"
+        status, body = self._call("POST", path, timeout_s=None)
+        return None if status == 200 else _error(status, body)
 
     def index(self) -> list[ModelVersion]:
         """Every version that the server knows, loaded or not any more. Raises ServerError."""
@@ -83,11 +94,7 @@ class ServerApi:
         status, body = self._call("POST", path, timeout_s=self.answer_timeout_s)
         if status != 200:
             raise ServerError(f"{path}: {_error(status, body)}")
-        return [
-            ModelVersion(one["name"], one["version"], one.get("state", ""), one.get("reason", ""))
-            for one in _parsed(body)
-            if "version" in one
-        ]
+        return [one for one in _parsed(body, list[ModelVersion]) if one.version]
 
     def ready_versions(self) -> list[tuple[str, str]]:
         """The models and their versions that are ready. Raises ServerError."""
@@ -99,7 +106,7 @@ class ServerApi:
         """
         path = f"{_model_path(name, version)}/config"
         status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
-        return _parsed(body) if status == 200 else None
+        return _parsed(body, dict[str, Any]) if status == 200 else None
 
     def metrics(self) -> list[Sample]:
         """Its /metrics; empty where it has none, or none at that port."""
@@ -109,11 +116,6 @@ class ServerApi:
             status, body = self._call("GET", "/metrics", _METRICS_TIMEOUT_S, at)
             return parse_metrics(body.decode()) if status == 200 else []
         return []
-
-    def _control(self, name: str, action: str) -> str | None:
-        path = f"/v2/repository/models/{_quoted(name)}/{action}"
-        status, body = self._call("POST", path, timeout_s=None)
-        return None if status == 200 else _error(status, body)
 
     def _call(
         self, method: str, path: str, timeout_s: float | None, at: tuple[int, str] | None = None
@@ -133,6 +135,17 @@ class ServerApi:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+
+
+def parse_metrics(text: str) -> list[Sample]:
+    """The samples of a server's /metrics, without the buckets of histograms."""
+    found = []
+    for line in text.splitlines():
+        if (match := _LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
+            labels = dict(_LABEL.findall(match[2] or ""))
+            with contextlib.suppress(ValueError):
+                found.append(Sample(match[1], labels, float(match[3])))
+    return found
 
 
 def patiently(ask: Callable[[], T]) -> T:
@@ -156,9 +169,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(body: bytes, kind: type[T]) -> T:
     try:
-        return json.loads(body)
+        return msgspec.json.decode(body, type=kind)
     except ValueError as error:
         raise ServerError("the server's answer is not JSON: it is not tritonserver") from error
 
@@ -174,7 +187,7 @@ def _model_path(name: str, version: str) -> str:
 def error_in(body: bytes | str) -> str:
     """The message in an error of Triton's; "" where there is none."""
     try:
-        return str(json.loads(body)["error"])
+        return str(msgspec.json.decode(body)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from hf_triton.tritonserver.metrics import Sample
+from hf_triton.tritonserver.http_api import Sample
 
 _OURS, _TRITONS = "hf_triton_", "nv_inference_"
 

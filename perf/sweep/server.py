@@ -20,7 +20,7 @@ from generator.python_modules import run_module
 from generator.render.model_config import from_dict
 from generator.spec.triton_models import triton_models
 from hf_triton.serving.apply.target import running_target
-from hf_triton.tritonserver.metrics import Sample, parse_metrics
+from hf_triton.tritonserver.http_api import Sample, parse_metrics
 from hf_triton.tritonserver.state_file import running_servers
 from perf.processes import body_of, free_listen, our_environment, running
 from perf.sweep.scenario import Addresses
@@ -98,7 +98,7 @@ def own_server(
     others = [model.name for model in models if model.spec.load != "manual"]
     listen, log = free_listen(), folder / _LOG_FILE
     addresses = Addresses(*map(listen.address, listen.triton_ports().values()))
-    command = run_module("generator", "serve", "--health-port", "0")
+    command = run_module("hf_triton.cli", "serve", "--health-port", "0")
     command += ["--config", str(config), "--repository", str(repository)]
     for flag, port in listen.triton_ports().items():
         command += [flag, str(port)]

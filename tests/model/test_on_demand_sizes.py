@@ -19,7 +19,7 @@ from hf_triton.runtime.request.request_parameters import VARIABLE
 from hf_triton.serving.supervision.on_demand import sizes
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.text_generation.memory.cache_budget import budgets_file, within_budget
-from hf_triton.tritonserver.metrics import parse_metrics
+from hf_triton.tritonserver.http_api import parse_metrics
 from hf_triton.tritonserver.stubs import Stub
 from tests.support.triton import DEMO_MODEL
 

@@ -106,7 +106,7 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
 def _fake() -> Iterator[Bench]:
     with listening(FakeTriton(Bench.repository)) as fake:
         tell_state(fake.port, metrics_port=fake.port)
-        yield Bench(ServerApi(Listen("127.0.0.1", fake.port, grpc_port=0)), fake)
+        yield Bench(ServerApi(Listen("127.0.0.1", fake.port)), fake)
 
 
 @contextlib.contextmanager

@@ -17,10 +17,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from generator.render import model_config
 from generator.repository.versions import is_version, served_by
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.triton_texts import one_line
 from tests.support.http_server import Handler, serving_http
+from tests.support.triton import post
 
 
 class LoadError(Exception):
@@ -179,9 +183,17 @@ class ControlHandler(Handler, BaseHTTPRequestHandler):
         self.answer(status, data)
 
 
+def _load_over_http(api: ServerApi, name: str) -> str | None:
+    """The fake has no gRPC."""
+    url = f"http://127.0.0.1:{api.listen.http_port}/v2/repository/models/{name}/load"
+    answer = post(url, b"")
+    return None if answer.status == 200 else one_line(answer.body["error"])
+
+
 @contextlib.contextmanager
 def listening(triton: FakeTriton) -> Iterator[FakeTriton]:
     """The fake behind a port of its own, ``triton.port``."""
     handler = type("Handler", (ControlHandler,), {"triton": triton, "lock": threading.Lock()})
-    with serving_http(handler) as triton.port:
+    over_http = patch.object(ServerApi, "load", _load_over_http)
+    with over_http, serving_http(handler) as triton.port:
         yield triton

@@ -17,7 +17,7 @@ from generator.render import model_config
 from generator.render.memory import CPU, folder_bytes, weight_bytes
 from hf_triton.serving.apply.planning import ApplyPlan, FolderChange, GroupChange, content_of
 from hf_triton.text_generation.options import FREE_SHARE
-from hf_triton.tritonserver.metrics import Sample
+from hf_triton.tritonserver.http_api import Sample
 
 _GIB = 2**30
 _WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")

@@ -20,8 +20,8 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from hf_triton.ports.time_limit import timeout
+from hf_triton.tritonserver.http_api import Sample
 from hf_triton.tritonserver.listen import Listen, listening_socket
-from hf_triton.tritonserver.metrics import Sample
 
 Phase = Literal["starting", "serving", "restarting", "stopping"]
 

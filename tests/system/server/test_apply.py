@@ -21,8 +21,7 @@ from generator.python_modules import run_module
 from hf_triton.serving.apply.model_update import ApplyOptions
 from hf_triton.serving.apply.session import Session
 from hf_triton.serving.apply.target import Target
-from hf_triton.tritonserver.http_api import ServerApi
-from hf_triton.tritonserver.metrics import Sample
+from hf_triton.tritonserver.http_api import Sample, ServerApi
 from hf_triton.tritonserver.state_file import served_models
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
@@ -179,13 +178,13 @@ def test_requests_wait_for_a_changed_ensemble_and_an_added_model_says_that_it_lo
         (tmp_path / "models.yaml").write_text(models, encoding="utf-8")
 
     def apply() -> str:
-        command = run_module("generator", "apply", "--repository=repository")
+        command = run_module("hf_triton.cli", "apply", "--repository=repository")
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done
         return done.stdout
 
     say(8)
-    with started(tmp_path, ("generator",), (), free_ports(), {}) as served:
+    with started(tmp_path, ("hf_triton.cli",), (), free_ports(), {}) as served:
         served.wait_for("Ctrl-C stops")
         url = f"http://127.0.0.1:{served.listen.http_port}/v2/models/v/infer"
         text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a day"]}

@@ -21,7 +21,7 @@ from hf_triton.serving.supervision.on_demand.residency import Demand, Residency,
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
-from hf_triton.tritonserver.metrics import Sample
+from hf_triton.tritonserver.http_api import Sample
 from hf_triton.tritonserver.model_state import ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.system_calls import start_thread

@@ -21,7 +21,7 @@ from generator.render.memory import CPU, folder_bytes
 from generator.render.model_data import newest_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import running_copy
-from hf_triton.tritonserver.metrics import Sample
+from hf_triton.tritonserver.http_api import Sample
 from hf_triton.tritonserver.stubs import Stub
 from hf_triton.tritonserver.system_calls import start_thread
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.tritonserver.metrics import Sample, parse_metrics
+from hf_triton.tritonserver.http_api import Sample, parse_metrics
 from perf.load.records import figures as records_figures
 from perf.sweep.measuring import ExportError, read_export
 from perf.sweep.metrics import Look, machine_figures, server_figures
