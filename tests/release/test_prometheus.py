@@ -60,7 +60,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     listen, other = free_ports(), free_ports()
     with contextlib.ExitStack() as stack:
         (folder / "models.yaml").write_text(MODELS)
-        serving = started(folder, ("generator",), (), listen, {"OMP_NUM_THREADS": "1"})
+        serving = started(folder, ("hf_triton.cli",), (), listen, {"OMP_NUM_THREADS": "1"})
         stack.enter_context(serving).wait_for("hf-triton: serving ")
         stack.enter_context(gpu_exporter(other.http_port))
         stack.enter_context(requests(listen))

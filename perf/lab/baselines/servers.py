@@ -116,7 +116,7 @@ def started(
     program, *arguments = (word.format(**named) for word in server.command.split(" "))
     command = [str(environments.absolute() / server.environment / "bin" / program)]
     if not server.environment:
-        model, command = MODEL_FOLDER, run_module("generator", program)
+        model, command = MODEL_FOLDER, run_module("hf_triton.cli", program)
         inherited["PYTHONPATH"] = our_environment()["PYTHONPATH"]
     variables = {name: value.format(**named) for name, value in server.variables.items()}
     log, environment = folder / f"{server.name}-{dtype}.log", {**inherited, **_OFFLINE, **variables}

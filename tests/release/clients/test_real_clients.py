@@ -68,7 +68,7 @@ def served(folder: Path, models_yaml: str) -> Iterator[Listen]:
     folder.mkdir()
     (folder / "models.yaml").write_text(models_yaml, encoding="utf-8")
     listen = replace(free_ports(), openai_port=free_ports().http_port)
-    with started(folder, ("generator",), (), listen, {"OMP_NUM_THREADS": "1"}) as running:
+    with started(folder, ("hf_triton.cli",), (), listen, {"OMP_NUM_THREADS": "1"}) as running:
         running.wait_for("hf-triton: serving ")
         yield listen
 

@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "models.yaml").write_text(MODELS)
     listen = replace(free_ports(), openai_port=free_ports().http_port)
     environment = {"HF_TRITON_API_KEYS": KEYS, "OMP_NUM_THREADS": "1"}
-    with started(folder, ("generator",), (), listen, environment) as running:
+    with started(folder, ("hf_triton.cli",), (), listen, environment) as running:
         running.wait_for("Ctrl-C stops")
         yield running
 

@@ -54,7 +54,7 @@ def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> 
     (tmp_path / "models.yaml").write_text(
         f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
     )
-    command = run_module("generator", "generate")
+    command = run_module("hf_triton.cli", "generate")
     subprocess.run(command, cwd=tmp_path, umask=0, check=True, capture_output=True)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model_repository").rglob("*")}
     assert modes == {0o775, 0o664}

@@ -49,7 +49,7 @@ def test_nothing_of_the_folder_that_is_served_from_is_imported(trapped: Path) ->
     models = MODELS.format(demo=DEMO_MODEL, image=DEMO_MODEL.parent / "image")
     (trapped / "models.yaml").write_text(models)
     listen = dataclasses.replace(free_ports(), openai_port=free_ports().http_port)
-    with started(trapped, ("generator",), (), listen, {}) as served:
+    with started(trapped, ("hf_triton.cli",), (), listen, {}) as served:
         served.wait_for("Ctrl-C stops")
         form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
         answer = post(
@@ -65,7 +65,7 @@ def test_a_module_of_ours_finds_nothing_in_the_working_directory(trapped: Path) 
     environment = {**os.environ, "PYTHONPATH": f"{os.pathsep}/nowhere{os.pathsep}"}
     leave_out_working_directory(environment)
     assert environment["PYTHONPATH"] == "/nowhere"
-    command = run_module("generator", "tasks")
+    command = run_module("hf_triton.cli", "tasks")
     done = subprocess.run(command, cwd=trapped, env=environment, capture_output=True, text=True)
     assert "text-generation" in done.stdout, done.stderr
 

@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder, port = tmp_path_factory.mktemp("on-demand"), free_ports().http_port
     (folder / "models.yaml").write_text(MODELS)
     options = (f"--openai-port={port}",)
-    with started(folder, ("generator",), options, free_ports(), {}) as running:
+    with started(folder, ("hf_triton.cli",), options, free_ports(), {}) as running:
         running.wait_for("Ctrl-C stops")
         yield Made(running, port, folder)
 

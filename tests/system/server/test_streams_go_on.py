@@ -152,7 +152,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, i
     folder, port = tmp_path_factory.mktemp("streams"), free_ports().http_port
     (folder / "models.yaml").write_text(MODELS)
     arguments = (f"--openai-port={port}",)
-    with started(folder, ("generator",), arguments, free_ports(), {}) as running:
+    with started(folder, ("hf_triton.cli",), arguments, free_ports(), {}) as running:
         running.wait_for("Ctrl-C stops")
         yield running, port
 

@@ -133,7 +133,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())
-runpy.run_module("generator", run_name="__main__", alter_sys=True)
+runpy.run_module("hf_triton.cli", run_name="__main__", alter_sys=True)
 """
 
 

@@ -49,7 +49,7 @@ FLOORS = (
     ("hf_triton/serving",),
     ("hf_triton/cli/places",),
     ("hf_triton/cli/verbs",),
-    ("hf_triton/cli", "generator/__main__"),
+    ("hf_triton/cli",),
     ("perf",),
     ("perf/lab",),
 )
