@@ -7,7 +7,6 @@ disk.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,20 +35,15 @@ _PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 _MAX_LISTED = 4
 
 
-class FolderAction(enum.Enum):
-    NOTHING = "nothing"
-    WRITE = "write"  # the server already runs the same
-    LOAD = "load"  # it has no version that answers
-    REPLACE = "replace"  # a new version beside the one that answers
-
-
 @dataclass(frozen=True)
 class FolderChange:
-    """The change of one Triton model; ``number`` is the version that will be written."""
+    """The change of one Triton model; ``number`` is the version that will be written. Nothing is
+    loaded where the server runs the same already, or the model is loaded later.
+    """
 
     plan: ModelPlan
     served: ServedFolder
-    action: FolderAction
+    is_load: bool
     number: int
 
     @property
@@ -57,12 +51,13 @@ class FolderChange:
         return self.plan.name
 
     @property
-    def is_load(self) -> bool:
-        return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
+    def is_new_version(self) -> bool:
+        """True if it is loaded beside a version that answers."""
+        return self.is_load and bool(self.served.ready)
 
     @property
-    def is_new_version(self) -> bool:
-        return self.action is FolderAction.REPLACE
+    def is_nothing(self) -> bool:
+        return not self.is_load and self.plan.is_current
 
     @property
     def config(self) -> bytes:
@@ -129,11 +124,11 @@ class GroupChange:
     @property
     def is_addition(self) -> bool:
         """True if the model was not served before."""
-        return self.folders[0].action is FolderAction.LOAD
+        return self.folders[0].is_load and not self.folders[0].is_new_version
 
     @property
     def is_nothing(self) -> bool:
-        nothing = all(folder.action is FolderAction.NOTHING for folder in self.folders)
+        nothing = all(folder.is_nothing for folder in self.folders)
         return nothing and not self.obsolete and not self.refusal
 
     def lines(self) -> Iterator[str]:
@@ -142,16 +137,16 @@ class GroupChange:
             yield f"conflict   {self.refusal}"
             return
         for folder in self.folders:
-            if folder.action is not FolderAction.NOTHING:
+            if not folder.is_nothing:
                 yield f"{self._verb(folder):<10} {folder.name}{_details(folder)}"
         if self.obsolete:
             yield f"unload     {', '.join(self.obsolete)}: no longer in {self.name}"
 
     def _verb(self, folder: FolderChange) -> str:
-        if folder.action is FolderAction.LOAD:
-            return "add" if self.is_addition else "load"
-        if folder.action is not FolderAction.WRITE:
+        if folder.is_new_version:
             return "change"
+        if folder.is_load:
+            return "add" if self.is_addition else "load"
         changes = {one.path for one in folder.plan.changes if one.action is not Action.IDENTICAL}
         if ROUTING_FILE in changes:
             return "route"
@@ -231,21 +226,15 @@ def decide_group(
     change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
     if not change.is_loaded_later or any(folder.served.ready for folder in folders):
         return change
-    written = (replace(one, action=_write_or_nothing(one.plan)) for one in folders)
-    return replace(change, folders=tuple(written))
+    return replace(change, folders=tuple(replace(one, is_load=False) for one in folders))
 
 
 def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
-    if not served.ready:
-        return FolderChange(plan, served, FolderAction.LOAD, plan.version)
-    if served.digest == digest_in(content_of(plan, CONFIG_FILE)):
-        return FolderChange(plan, served, _write_or_nothing(plan), plan.version)
+    is_same = served.digest == digest_in(content_of(plan, CONFIG_FILE))
+    if is_same or not served.ready:
+        return FolderChange(plan, served, not served.ready, plan.version)
     number = max(next_version(plan.folder), 1 + max(served.active, default=0))
-    return FolderChange(plan, served, FolderAction.REPLACE, number)
-
-
-def _write_or_nothing(plan: ModelPlan) -> FolderAction:
-    return FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
+    return FolderChange(plan, served, True, number)
 
 
 def _model_of(name: str, others: Collection[str]) -> str:

@@ -13,14 +13,9 @@ import pytest
 from generator.render.memory import PROCESS_BYTES, weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.memory import with_shortages
-from hf_triton.serving.apply.planning import (
-    ApplyPlan,
-    FolderAction,
-    FolderChange,
-    GroupChange,
-)
+from hf_triton.serving.apply.planning import ApplyPlan, FolderChange, GroupChange
 from hf_triton.serving.apply.target import ServedFolder
-from hf_triton.tritonserver.metrics import parse_metrics
+from hf_triton.tritonserver.http_api import parse_metrics
 from tests.support.apply_bench import Bench, bench
 
 GIB = 2**30
@@ -70,7 +65,7 @@ def change(
         Change("config.pbtxt", Action.UPDATE, (old or config).encode(), config.encode()),
     )
     plan = ModelPlan(folder / name, changes, {}, interrupted=False)
-    return FolderChange(plan, ServedFolder({1: "READY"}), FolderAction.REPLACE, 2)
+    return FolderChange(plan, ServedFolder({1: "READY"}), True, 2)
 
 
 def planned(metrics: str, *folders: FolderChange) -> ApplyPlan:
