@@ -56,8 +56,6 @@ class GeneratorError(Exception):
 
 
 class UsageError(GeneratorError):
-    """The command line asks for something that makes no sense."""
-
     exit_code = EXIT_USAGE
 
 
@@ -118,8 +116,6 @@ class NoRoomError(GeneratorError):
 
 
 class TemplateError(GeneratorError):
-    """A task folder of ours is broken."""
-
     exit_code = EXIT_BUG
 
 

@@ -34,10 +34,6 @@ class Plan:
         return [model for group in self.groups for model in group]
 
     @property
-    def conflicts(self) -> list[str]:
-        return [conflict for model in self.models for conflict in model.conflicts]
-
-    @property
     def is_current(self) -> bool:
         return not self.orphans and all(model.is_current for model in self.models)
 
@@ -71,7 +67,7 @@ def find_orphans(
     names = {model.name for spec in specs for model in triton_models(spec)}
     for folder in owned_folders(repository, but=names):
         removal = plan_removal(folder, weights, force)
-        if not removal.is_empty:
+        if removal.removed or removal.removes_weights:
             yield removal
 
 

@@ -140,10 +140,6 @@ class Removal:
     removes_weights: bool
     known: Manifest
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.removed and not self.removes_weights
-
 
 def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
     """Plans the pruning of ``folder``. Raises RepositoryError where its manifest is damaged."""

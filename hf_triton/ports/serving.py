@@ -16,6 +16,7 @@ from functools import partial
 
 import uvloop
 
+from generator.errors import EXIT_OK, GeneratorError
 from hf_triton.ports.grpc.calls import grpc_listener
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
@@ -24,13 +25,7 @@ from hf_triton.ports.port import Listener, Shared, serve
 from hf_triton.ports.refusal import report_bug
 from hf_triton.ports.retries import RetryCoordinator
 from hf_triton.ports.settings import ProxySettings
-from hf_triton.tritonserver.child_process import (
-    Parent,
-    run_child,
-    say_line,
-    settings_as,
-    tell_ready,
-)
+from hf_triton.tritonserver.child_process import Parent, say_line, settings_as, tell_ready
 
 _SWITCH_S = 0.001  # after which a thread that reads a large body lets the event loop go on
 
@@ -38,7 +33,12 @@ _SWITCH_S = 0.001  # after which a thread that reads a large body lets the event
 def main() -> int:
     settings = settings_as(ProxySettings)
     sys.setswitchinterval(_SWITCH_S)
-    return run_child("the ports' process", _serve(settings), uvloop.run)
+    try:
+        uvloop.run(_serve(settings))
+    except GeneratorError as error:
+        sys.stderr.write(f"hf-triton: the ports' process: {error}\n")
+        return error.exit_code
+    return EXIT_OK
 
 
 async def _serve(settings: ProxySettings) -> None:

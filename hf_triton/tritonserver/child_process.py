@@ -18,12 +18,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from generator.errors import EXIT_OK, GeneratorError, ServerError
+from generator.errors import EXIT_OK, ServerError
 from hf_triton.tritonserver.listen import HeldPorts
 from hf_triton.tritonserver.restart_policy import Restarts
 
@@ -247,22 +247,6 @@ class Parent:
         self._line = line
         if self._take:
             self._take(line)
-
-
-def run_child(
-    name: str,
-    serving: Coroutine[Any, Any, None],
-    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
-) -> int:
-    """In the child: serves until ``serving`` ends, after its Parent's SIGTERM, or until its stdin
-    closes. Returns the exit code; an error goes to stderr.
-    """
-    try:
-        run(serving)
-    except GeneratorError as error:
-        sys.stderr.write(f"hf-triton: {name}: {error}\n")
-        return error.exit_code
-    return EXIT_OK
 
 
 def tell_ready() -> None:

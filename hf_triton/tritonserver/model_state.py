@@ -196,7 +196,7 @@ class ModelState:
         """
         with self._lock:
             if cause is Cause.KILLED:
-                delay_s: float | None = self.restarts.killed()
+                delay_s: float | None = self.restarts.next_delay_s()
             elif self.state is State.HEALING:
                 delay_s = self.restarts.failed()
                 num = self.restarts.num_failed

@@ -47,11 +47,7 @@ class Restarts:
     def died(self) -> float:
         """Notes a death of a process that was ready. Returns the seconds until the next start."""
         self.num_failed = 0
-        return self._delay_s()
-
-    def killed(self) -> float:
-        """Notes a kill before the process was ready. Returns the seconds until the next start."""
-        return self._delay_s()
+        return self.next_delay_s()
 
     def failed(self, most: int | None = None) -> float | None:
         """Notes that the process did not get ready. Returns the seconds until the next start; None
@@ -59,10 +55,11 @@ class Restarts:
         """
         self.num_failed += 1
         self._max_failed = self._max_restarts if most is None else most
-        delay_s = self._delay_s()
+        delay_s = self.next_delay_s()
         return None if self.num_failed > self._max_failed else delay_s
 
-    def _delay_s(self) -> float:
+    def next_delay_s(self) -> float:
+        """Notes an end, a kill too, and returns the seconds until the next start."""
         since = self._living_since_s
         if since is not None and self._clock() - since >= _SETTLED_AFTER_S:
             self._num_in_a_row = 0

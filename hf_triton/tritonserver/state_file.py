@@ -34,13 +34,6 @@ class ServerState(Listen):
     config: str
     repository: str
 
-    @property
-    def is_running(self) -> bool:
-        """True if its process is there; one of another user counts."""
-        import psutil  # most verbs find no such file
-
-        return psutil.pid_exists(self.pid)
-
 
 def write_state(state: ServerState) -> None:
     """Raises RepositoryError where the file can't be written."""
@@ -59,8 +52,11 @@ def running_servers(repository: Path) -> list[ServerState]:
     found = []
     for path in repository.glob(f"{STATE_PREFIX}*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
+            import psutil  # most verbs find no such file
+
             state = ServerState(**read_json(path))
-            if state.is_running and Path(state.repository).samefile(repository):
+            is_there = psutil.pid_exists(state.pid)  # one of another user counts
+            if is_there and Path(state.repository).samefile(repository):
                 found.append(state)
     return sorted(found, key=lambda state: state.http_port)
 

@@ -62,18 +62,15 @@ class Loads:
     """The loads in Triton's log, by any client."""
 
     def __init__(self) -> None:
-        self._began_s: dict[tuple[str, str], float] = {}
+        # Triton's models and their versions, each with the time of the machine's clock.
+        self.under_way: dict[tuple[str, str], float] = {}
 
     def follow(self, line: str) -> None:
         if begins := _LOAD_BEGINS.search(line):
-            self._began_s[begins[1], begins[2]] = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.under_way[begins[1], begins[2]] = time.clock_gettime(time.CLOCK_BOOTTIME)
         elif ends := _LOAD_ENDS.search(line):
-            for version in [one for one in self._began_s if one[0] == ends[1]]:
-                del self._began_s[version]
-
-    def under_way(self) -> dict[tuple[str, str], float]:
-        """Triton's models and their versions, each with the time of the machine's clock."""
-        return dict(self._began_s)
+            for version in [one for one in self.under_way if one[0] == ends[1]]:
+                del self.under_way[version]
 
 
 def one_line(error: str) -> str:

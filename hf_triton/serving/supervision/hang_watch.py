@@ -308,7 +308,7 @@ class HangWatch:
         """The loads under way with their processes, and those that are silent, each with whether it
         counts: while Triton loads as many as it does at once, others wait for them.
         """
-        loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
+        loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way}
         processes = {load: self._new_processes(*load, at_s) for load, at_s in loads.items()}
         lacking, silent = list[_Load](), dict[_Silent, bool]()
         for load, pids in processes.items():

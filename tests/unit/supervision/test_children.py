@@ -57,7 +57,7 @@ def child_of(
 
 TELLS = """
 import asyncio, sys
-from hf_triton.tritonserver.child_process import Parent, run_child, tell_ready
+from hf_triton.tritonserver.child_process import Parent, tell_ready
 
 async def serve():
     parent = Parent()
@@ -66,7 +66,7 @@ async def serve():
     parent.follow(lambda line: print(line.decode(), file=sys.stderr, flush=True))
     await parent.stop.wait()
 
-run_child("the child", serve())
+asyncio.run(serve())
 """
 
 

@@ -199,14 +199,11 @@ class Watched:
     heartbeats: str
     pid: int = GUARD
     was_killed: bool = False
-    loads_under_way: dict[tuple[str, str], float] = field(default_factory=dict)
+    under_way: dict[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def loads(self) -> Watched:
         return self
-
-    def under_way(self) -> dict[tuple[str, str], float]:
-        return self.loads_under_way
 
     def kill(self) -> None:
         self.was_killed = True
@@ -413,11 +410,11 @@ def test_a_load_hangs_that_lacks_one_of_its_processes(ward: Ward, hung: Callable
 def test_a_reload_hangs_whose_process_has_died_though_the_version_before_goes_on(
     ward: Ward, hung: Callable[..., str]
 ) -> None:
-    ward.server.loads_under_way = {("a", "1"): 10.0 * STUB + 5}
+    ward.server.under_way = {("a", "1"): 10.0 * STUB + 5}
     assert (hung(15), hung(1)) == ("", "a")
     ward.models.stubs |= {Stub("a", "1", STUB + 1)}
     assert hung(30) == ""
-    ward.server.loads_under_way = {("steps", "1"): 0.0}
+    ward.server.under_way = {("steps", "1"): 0.0}
     assert hung(30) == "", "an ensemble needs no process"
 
 
@@ -426,7 +423,7 @@ def test_processes_that_have_loaded_unnoticed_are_ended(
 ) -> None:
     """After a second without a processor Triton gives a load up, and waits for its process' end."""
     ward.models.stubs |= {Stub("two", "1", 7), Stub("two", "1", 8)}
-    ward.server.loads_under_way = {("two", "1"): 50.0}
+    ward.server.under_way = {("two", "1"): 50.0}
 
     def beat(seconds: int, *pids: int) -> None:
         for _ in range(seconds):

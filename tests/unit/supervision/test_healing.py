@@ -59,26 +59,13 @@ class Clinic:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Restarts without delays; the delays that would have been."""
     delays: list[float] = []
-    died, failed, killed = Restarts.died, Restarts.failed, Restarts.killed
+    next_delay_s = Restarts.next_delay_s
 
-    def died_at_once(restarts: Restarts) -> float:
-        delays.append(died(restarts))
+    def at_once(restarts: Restarts) -> float:
+        delays.append(next_delay_s(restarts))
         return 0.0
 
-    def killed_at_once(restarts: Restarts) -> float:
-        delays.append(killed(restarts))
-        return 0.0
-
-    def failed_at_once(restarts: Restarts, most: int | None = None) -> float | None:
-        delay_s = failed(restarts, most)
-        if delay_s is None:
-            return None
-        delays.append(delay_s)
-        return 0.0
-
-    monkeypatch.setattr(Restarts, "died", died_at_once)
-    monkeypatch.setattr(Restarts, "killed", killed_at_once)
-    monkeypatch.setattr(Restarts, "failed", failed_at_once)
+    monkeypatch.setattr(Restarts, "next_delay_s", at_once)
     return delays
 
 

@@ -198,11 +198,11 @@ def test_loads_are_under_way_from_line_to_line_whatever_the_index_says() -> None
     loads, said = Loads(), 'I1129 17:20:34.263174 29441 model_lifecycle.cc:{}] "{}"'
     for line in ("472,loading: m:1", "472,loading: m:12", "472,loading: other:1"):
         loads.follow(said.format(*line.split(",")))
-    assert set(loads.under_way()) == {("m", "1"), ("m", "12"), ("other", "1")}
+    assert set(loads.under_way) == {("m", "1"), ("m", "12"), ("other", "1")}
     loads.follow(said.format(642, "failed to load 'm' version 1: Internal: Stub process"))
     loads.follow("what a model prints: successfully loaded 'm'")
-    assert len(loads.under_way()) == 3
+    assert len(loads.under_way) == 3
     loads.follow(said.format(777, "failed to load 'm'"))
-    assert set(loads.under_way()) == {("other", "1")}
+    assert set(loads.under_way) == {("other", "1")}
     loads.follow(said.format(839, "successfully loaded 'other'"))
-    assert loads.under_way() == {}
+    assert loads.under_way == {}

@@ -1,1 +1,0 @@
-"""Keeps a tritonserver and its models alive: notices processes that die and restarts them."""
