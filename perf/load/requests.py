@@ -25,9 +25,6 @@ def requests(seed: int) -> Iterator[tuple[str, int]]:
     draw = random.Random(seed)
     while True:
         for max_tokens in draw.sample(OUTPUT_LENGTHS, len(OUTPUT_LENGTHS)):
-            yield prompt(draw, draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)), max_tokens
-
-
-def prompt(draw: random.Random, length: int) -> str:
-    ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
-    return " ".join(map(word, ids))
+            length = draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)
+            ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
+            yield " ".join(map(word, ids)), max_tokens

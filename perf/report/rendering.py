@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from perf.report import markdown
 from perf.report.points import (
     FIRST_TOKEN,
     LATENCY,
@@ -43,6 +43,7 @@ MAX_LINES = 8  # more lines can't be told apart: the ones with the highest throu
 _LOADS = ("concurrency", "request_rate")
 _COLOURS = "petroff10"  # for all kinds of colour vision
 _MARKERS = "os^DvPX*"
+_SPECIAL = re.compile(r"([\\`*\[\]<>|#~]|(?<!\w)_|_(?!\w))")  # max_num_seqs stays as it is
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "hf-triton",  # the same run gives the same bytes
@@ -60,13 +61,13 @@ def write_renderings(folder: Path) -> None:
 
 def to_markdown(run: Run) -> str:
     found = points(run.measurements)
-    lines = [f"# {markdown.escaped(run.name)}", ""]
-    lines += [*(f"- {markdown.escaped(each)}" for each in best(found)), ""]
+    lines = [f"# {escaped(run.name)}", ""]
+    lines += [*(f"- {escaped(each)}" for each in best(found)), ""]
     if found:
         of_all = table(found)
-        lines += [*of_all.markdown(), "", markdown.escaped(of_all.everywhere), ""]
+        lines += [*of_all.markdown(), "", escaped(of_all.everywhere), ""]
     for name, text in (*_errors(found), *facts(run)):
-        lines.append(f"- {name}: {markdown.escaped(text[:1000])}")
+        lines.append(f"- {name}: {escaped(text[:1000])}")
     return "\n".join(lines) + "\n"
 
 
@@ -179,7 +180,7 @@ class Table:
     everywhere: str
 
     def markdown(self) -> list[str]:
-        return markdown.table(self.heads, self.rows, "<" * self.num_names)
+        return markdown_table(self.heads, self.rows, "<" * self.num_names)
 
 
 def table(found: Sequence[Point]) -> Table:
@@ -218,12 +219,16 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
         "measured": run.created,
         "command": run.command,
         "commit": run.commit,
-        "hardware": markdown.joined(run.hardware),
-        "versions": markdown.joined(run.versions),
+        "hardware": _joined(run.hardware),
+        "versions": _joined(run.versions),
         "scenario": json.dumps(run.scenario, ensure_ascii=False) if run.scenario else "",
     }
     yield from ((name, text) for name, text in told.items() if text)
     yield from (("note", note) for note in run.notes)
+
+
+def _joined(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 
 def _errors(found: Sequence[Point]) -> Iterator[tuple[str, str]]:
@@ -233,3 +238,19 @@ def _errors(found: Sequence[Point]) -> Iterator[tuple[str, str]]:
         if errors:
             where = load_words(point.load, loads if len(loads) > 1 else [])
             yield "error", f"{where}: {errors[0][:500]}"
+
+
+def markdown_table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "<"
+) -> list[str]:
+    """Escapes every cell; ``align`` has ``<`` or ``>`` for each column, further ones go right."""
+    rule = "|".join({"<": ":--", ">": "--:"}[side] for side in align.ljust(len(heads), ">"))
+    lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (heads, *rows)]
+    return [lines[0], f"|{rule}|", *lines[1:]]
+
+
+def escaped(text: object) -> str:
+    """Joins lines and drops control characters that a terminal would interpret."""
+    words = " ".join(str(text).split())
+    plain = (each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+    return _SPECIAL.sub(r"\\\1", "".join(plain))

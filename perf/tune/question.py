@@ -19,10 +19,8 @@ from perf.sweep.scenario import Inputs, lengths
 
 STREAM, INFER = "http-generate-stream", "http-infer"
 _GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
-_ONE_SAMPLE = (
-    "fill-mask",
-    "pipeline",
-)  # tasks that are sent their sample request, with its mask or media
+# Tasks that are sent their sample request, with its mask or media.
+_ONE_SAMPLE = ("fill-mask", "pipeline")
 _USUAL = {
     **dict.fromkeys(("text-generation", *MEDIA_TASKS), "prompt=64,output=64"),
     "text2text-generation": "prompt=32,output=32",

@@ -1,14 +1,20 @@
-"""Runs ``hf-triton perf tune``: the search, the repeats, and the printed result."""
+"""Runs ``hf-triton perf tune``: the search, the repeats, and the printed result.
+
+A coordinate search: moves one key at a time up and down its values while that improves the result,
+then measures the winner and the current settings again in turns. Results are kept, so a search
+continues.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
@@ -17,9 +23,10 @@ from generator.yaml_file.keys import plain
 from hf_triton.runtime.devices.device import num_cores
 from hf_triton.tritonserver.log import say
 from hf_triton.tritonserver.state_file import running_servers
-from perf.report.points import points
+from perf.report.compare import Compared, difference
+from perf.report.points import LATENCY, THROUGHPUT, TOKENS, points
 from perf.report.rendering import table, write_renderings
-from perf.report.schema import Measurement, Run, read_measurements
+from perf.report.schema import Load, Measurement, Run, append, read_measurements
 from perf.run_folder import continued_or_new, locked_folder, run_context
 from perf.tune.bench import Bench, TrialError
 from perf.tune.question import (
@@ -30,12 +37,100 @@ from perf.tune.question import (
     inputs_of,
     require_files,
 )
-from perf.tune.search import Search, compared
-from perf.tune.space import Settings, make_space, settings_text, worth_trying
+from perf.tune.space import Settings, Space, are_ordered, make_space, settings_text, worth_trying
 from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # candidates to confirm, if the first misses the bounds when measured again
+MAX_FAILURES = 3  # failures in a row before any success: the model does not load at all
+_NUM_WORSE = 2  # values in a row without improvement that end a direction
+
+
+@dataclass
+class Search:
+    """One search in one folder. ``tell`` gets the number of each trial that ends, and what was
+    measured.
+    """
+
+    space: Space
+    request: Request
+    bench: Any  # a Bench
+    folder: Path
+    tell: Callable[[int, Measurement], object] = lambda *_: None
+
+    def run(self) -> str:
+        """Runs until the search ends; returns the reason. Raises OSError, KeyboardInterrupt."""
+        self._better(self.space.current)
+        while any(map(self._improve_key, self.space.dimensions)):
+            pass
+        return self._end() or "no other value of a key is better"
+
+    def trials(self) -> list[Measurement]:
+        """The finished trials; the first has the current settings."""
+        return [each for each in read_measurements(self.folder) if each.repeat == 0]
+
+    def ranked(self) -> list[Measurement]:
+        """The trials that did not fail, the best first."""
+        whole = [each for each in self.trials() if not each.has_failed]
+        return sorted(whole, key=self.request.goal.loss)
+
+    def _improve_key(self, key: str) -> bool:
+        best = self.ranked()
+        settings = best[0].load.settings if best else self.space.current
+        values, is_better = self.space.dimensions[key], False
+        begin = values.index(settings[key])
+        if settings[key] is None:  # the model's default has no place among the numbers
+            begin = (len(values) + 1) // 2
+            is_better = self._better({**settings, key: values[begin]})
+        for way in (values[begin + 1 :], values[:begin][::-1]):
+            num_worse = 0
+            for value in way:
+                found = self._better({**settings, key: value})
+                is_better |= found
+                num_worse = 0 if found else num_worse + 1
+                if num_worse == _NUM_WORSE and are_ordered(values):
+                    break
+        return is_better
+
+    def _better(self, settings: Settings) -> bool:
+        """Tries settings that are new, unless the search is at its end; whether they are the best
+        so far.
+        """
+        trials = self.trials()
+        is_new = all(dict(each.load.settings) != dict(settings) for each in trials)
+        if not is_new or self._end():
+            return False
+        try:
+            with self.bench.serving(settings) as measure:
+                found: Measurement = measure(self.request.seconds)
+        except TrialError as error:
+            found = self.bench.failed(settings, str(error))
+        append(self.folder, found)
+        self.tell(len(trials), found)
+        return self.ranked()[:1] == self.trials()[-1:]
+
+    def _end(self) -> str:
+        """The reason to end the search, or nothing."""
+        trials = self.trials()
+        if len(trials) >= self.request.trials:
+            return f"{self.request.trials} trials"
+        if len(trials) >= MAX_FAILURES and all(each.has_failed for each in trials):
+            return f"{len(trials)} trials, all failed"
+        return ""
+
+    def in_turns(self, winner: Load, current: Load) -> tuple[list[Measurement], list[Measurement]]:
+        """Measures both in turns, each time on a new server; repeats in the folder are kept."""
+        most, folder = self.request.repeats, self.folder
+
+        def found(of: Load) -> list[Measurement]:
+            return [each for each in read_measurements(folder) if each.load == of and each.repeat]
+
+        for turn in range(1, most + 1):
+            for one in (current, winner):
+                if len(found(one)) < turn:
+                    with self.bench.serving(one.settings) as measure:
+                        append(folder, replace(measure(self.request.seconds), repeat=turn))
+        return found(winner)[:most], found(current)[:most]
 
 
 def tune(request: Request) -> int:
@@ -151,6 +246,18 @@ def _judged(search: Search) -> tuple[Settings | None, list[str]]:
         f"nothing meets the bounds ({goal.describe()})",
         f"nearest: {named(order[0])}",
     ]
+
+
+def compared(
+    winner: Sequence[Measurement], current: Sequence[Measurement], goal: Goal
+) -> Compared | None:
+    """The winner's repeats against the current settings', by the rule of ``perf compare``."""
+    metric = LATENCY["p99"] if goal.wanted == "latency" else TOKENS
+    if goal.wanted == "throughput" and any(each.output_tokens_per_s is None for each in current):
+        metric = THROUGHPUT
+    values = ([v for each in of if (v := metric.value(each))] for of in (current, winner))
+    found = difference(*values)
+    return Compared(metric, found) if found else None
 
 
 def ranking(folder: Path, goal: Goal) -> Iterator[str]:

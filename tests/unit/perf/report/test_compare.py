@@ -13,8 +13,7 @@ import pytest
 from generator.errors import PerfError
 from hf_triton.cli import main as cli
 from perf.report import schema
-from perf.report.compare import compare, failures, to_markdown
-from perf.report.noise import difference
+from perf.report.compare import compare, difference, failures, to_markdown
 from perf.report.schema import Load, Measurement, Percentiles, Run, read_run
 from tests.unit.perf.report import example_runs
 

@@ -22,9 +22,8 @@ from perf.report.schema import (
 from perf.run_folder import locked_folder
 from perf.tune.bench import Measure, TrialError
 from perf.tune.question import Goal, Request
-from perf.tune.search import Search, compared
 from perf.tune.space import Settings, Space
-from perf.tune.tuning import ranking
+from perf.tune.tuning import Search, compared, ranking
 from perf.tune.tuning import run as run_search
 from tests.support.triton import DEMO_MODEL
 
