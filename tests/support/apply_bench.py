@@ -113,13 +113,15 @@ def _fake() -> Iterator[Bench]:
 def _real() -> Iterator[Bench]:
     listen = free_ports()
     with TritonServer(Bench.repository, listen) as server:
-        tell_state(listen.http_port, metrics_port=listen.metrics_port)
+        tell_state(listen.http_port, listen.metrics_port, grpc_port=listen.grpc_port)
         yield Bench(server.api, None)
 
 
-def tell_state(port: int, metrics_port: int, config: str = "models.yaml") -> None:
+def tell_state(
+    port: int, metrics_port: int, config: str = "models.yaml", grpc_port: int = 0
+) -> None:
     """As ``serve`` does."""
     here = str(Path(config).absolute())
     repository = str(Bench.repository.absolute())
-    listen = ("127.0.0.1", port, 0, metrics_port)
+    listen = ("127.0.0.1", port, grpc_port, metrics_port)
     write_state(ServerState(*listen, pid=os.getpid(), config=here, repository=repository))
