@@ -17,7 +17,6 @@ from hf_triton.text_generation.generation_loading import (
     LoadedModel,
     ModelParts,
     load_parts,
-    loaded_model,
     reading,
     start_engine,
     vocab_size,
@@ -65,7 +64,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
         beams=options.num_beams,
         **reading(parts, engine),
     )
-    return loaded_model(served, placement, parts, engine, reader)
+    return LoadedModel(served, placement, parts, engine, reader)
 
 
 def _require_encoder_decoder(config: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +51,6 @@ _CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and soun
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A Triton model that serves the files of ``source``."""
-
-    name: str
-    source: str
-    engine: Engine
-    tokenizer: Any
-    reader: PromptReader
-    is_encoder_decoder: bool
-    description: str
-    unload_grace_s: float
-    compiler: Compiler
-
-
-@dataclass(frozen=True)
 class ModelParts:
     """A model's files. An encoder-decoder of sounds is tried with ``sources``."""
 
@@ -74,6 +59,32 @@ class ModelParts:
     model: Any
     media: MediaProcessor | None = None
     sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """All that serving a model needs."""
+
+    served: ServedModel
+    placement: Placement
+    parts: ModelParts
+    engine: Engine
+    reader: PromptReader
+
+    @property
+    def description(self) -> str:
+        """Its line for the log."""
+        dtype = str(self.parts.model.dtype).removeprefix("torch.")
+        at = self.placement.device
+        return f"{self.served.source} ({dtype}) on {at}, {self.engine.description}"
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        setup, size = self.engine.setup, vocab_size(self.parts.model)
+        masks = setup.options.engine != "vllm"  # which has its own
+        ends = setup.eos_token_ids
+        grammars = GrammarProcesses(self.parts.tokenizer, size, ends, masks=masks)
+        return Compiler(grammars, setup.options.max_grammar_s)
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -103,7 +114,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         chat=chat,
         **reading(parts, engine),
     )
-    return loaded_model(served, placement, parts, engine, reader)
+    return LoadedModel(served, placement, parts, engine, reader)
 
 
 def load_media_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -135,7 +146,7 @@ def load_media_engine(served: ServedModel, placement: Placement, num_threads: in
         chat=chat,
         **reading(parts, engine),
     )
-    return loaded_model(served, placement, parts, engine, reader)
+    return LoadedModel(served, placement, parts, engine, reader)
 
 
 def load_parts(
@@ -213,35 +224,6 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
             if token.special
         },
     }
-
-
-def loaded_model(
-    served: ServedModel,
-    placement: Placement,
-    parts: ModelParts,
-    engine: Engine,
-    reader: PromptReader,
-) -> LoadedModel:
-    """All that serving needs, with its line for the log."""
-    dtype = str(parts.model.dtype).removeprefix("torch.")
-    options = engine.setup.options
-    grammars = GrammarProcesses(
-        parts.tokenizer,
-        vocab_size(parts.model),
-        engine.setup.eos_token_ids,
-        masks=options.engine != "vllm",  # which has its own
-    )
-    return LoadedModel(
-        name=served.name,
-        source=served.source,
-        engine=engine,
-        tokenizer=parts.tokenizer,
-        reader=reader,
-        is_encoder_decoder=bool(parts.config.is_encoder_decoder),
-        description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
-        unload_grace_s=options.unload_grace_s,
-        compiler=Compiler(grammars, options.max_grammar_s),
-    )
 
 
 def _auto_class(config: Any, names: tuple[str, ...]) -> Any:

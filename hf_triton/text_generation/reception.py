@@ -60,16 +60,14 @@ class _Arrived:
 class Reception:
     def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
         """``batched`` where max_batch_size is above 0."""
-        self.loaded, self.tokenizer = loaded, loaded.tokenizer
-        self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
-        self._engine = loaded.engine
-        self._batched = batched
-        self._tokenizer = TokenizerDesk(
-            loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
-        )
+        self.loaded, self.tokenizer = loaded, loaded.parts.tokenizer
+        self._engine, self._batched, self._compiler = loaded.engine, batched, loaded.compiler
+        self.description = loaded.description
+        self.unload_grace_s = loaded.engine.setup.options.unload_grace_s
+        self._tokenizer = TokenizerDesk(self.tokenizer, loaded.reader, self._engine.max_model_len)
         self._texts, self._files = FileThreads(2, "texts"), FileThreads()
         self._open = OpenAnswers(self._engine)
-        self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, loaded.tokenizer))
+        self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, self.tokenizer))
 
     @property
     def is_healthy(self) -> bool:
@@ -102,7 +100,7 @@ class Reception:
         self._files.shutdown()
         self._texts.shutdown()
         self._open.stop()
-        self.loaded.compiler.close()
+        self._compiler.close()
 
     def _read_soon(self, num_characters: int, asked: _Arrived, read: Callable[[], Begin]) -> None:
         """Calls ``read`` and what it returns: at once for a short text, else on another thread."""
@@ -157,7 +155,7 @@ class Reception:
         start = partial(attempt, responder, self._start, request, asked)
         if request.constraints:
             fail = partial(answer_failure, responder)
-            self.loaded.compiler.when_ready(request.constraints, start, fail)
+            self._compiler.when_ready(request.constraints, start, fail)
         else:
             start({})
 
@@ -204,7 +202,8 @@ class Reception:
             else secrets.randbits(_SEED_BITS)
             for row in rows
         ]
-        journal = StreamJournal.open(call, self.loaded.name, self.loaded.source, seeds)
+        served = self.loaded.served
+        journal = StreamJournal.open(call, served.name, served.source, seeds)
         if journal is None:
             return None, rows
         return journal, [
@@ -224,9 +223,9 @@ class Reception:
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
         if index and params.max_tokens:
             params = replace(params, num_prompt_logprobs=None)
-        continues = not self.loaded.is_encoder_decoder
+        continues = not self.loaded.parts.config.is_encoder_decoder
         detokenizer = Detokenizer(
-            self.loaded.tokenizer,
+            self.tokenizer,
             row.prompt.token_ids if continues else [],
             params.stop_words,
             include_stop_word=params.include_stop_word,
@@ -254,7 +253,7 @@ class Reception:
     def _choice(self, row: Generation) -> Choice:
         text = ""
         if not row.exclude_input:
-            text = row.prompt.text or self.loaded.tokenizer.decode(
+            text = row.prompt.text or self.tokenizer.decode(
                 row.prompt.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         chat_format = "" if row.chat_format is None else row.chat_format.to_json()

@@ -146,7 +146,7 @@ def test_a_setting_that_the_generate_engine_does_not_follow_is_told(
 def test_bad_words_are_spelt_by_marians_tokenizer_of_outputs(folders: Folders) -> None:
     with loaded(folders("marian")) as model:
         words = model.reader.tokenize_word("again")
-        own = model.tokenizer(text_target="again", add_special_tokens=False).input_ids
+        own = model.parts.tokenizer(text_target="again", add_special_tokens=False).input_ids
         assert tuple(own) in words
 
 

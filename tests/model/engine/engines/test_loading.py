@@ -69,7 +69,7 @@ def test_a_loaded_model_says_what_where_and_how(loaded: LoadedModel, folder: Pat
         f"{weights} (float32) on cpu, in_flight engine (fused), 16 pages of 16 tokens, "
         "at most 2 sequences of 128, KV cache 0.00 GiB"
     )
-    assert not loaded.is_encoder_decoder
+    assert not loaded.parts.config.is_encoder_decoder
     assert loaded.reader.default_repetition_penalty == 1.5  # the model's own
 
 
@@ -117,7 +117,7 @@ def test_a_loaded_model_generates(loaded: LoadedModel) -> None:
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(loaded.tokenizer), "__call__", None)
+    monkeypatch.setattr(type(loaded.parts.tokenizer), "__call__", None)
     with pytest.raises(RequestError) as raised:
         loaded.reader.tokenize("a" * 10_000_000)
     assert str(raised.value) == (

@@ -329,17 +329,18 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
         cancel=lambda _: None,
         stop=lambda _: None,
         max_model_len=50,
+        setup=SimpleNamespace(options=SimpleNamespace(unload_grace_s=0.0)),
     )
     engine.thread = SimpleNamespace(watchdog=SimpleNamespace(last_step_s=0.0))
     compiler = SimpleNamespace(when_ready=lambda _, start, __: held.append(start), close=list)
     loaded: Any = SimpleNamespace(
         reader=READER,
         compiler=compiler,
-        tokenizer=tokenizer,
+        parts=SimpleNamespace(
+            tokenizer=tokenizer, config=SimpleNamespace(is_encoder_decoder=False)
+        ),
         engine=engine,
-        is_encoder_decoder=False,
         description="",
-        unload_grace_s=0.0,
     )
     responder: Any = SimpleNamespace(request_id="", is_cancelled=lambda: False)
     reception = Reception(loaded, batched=False)
