@@ -124,17 +124,6 @@ class Adapter:
     key: int = field(default_factory=partial(next, _keys))
 
 
-@dataclass(frozen=True)
-class Change:
-    """A change that the engine makes between two steps: the adapters that requests may name, those
-    that are computed, and changed matrices.
-    """
-
-    current: Sequence[Adapter]
-    computed: Sequence[Adapter]
-    matrices: Mapping[AdaptedLinear, Matrices | None]
-
-
 class Adapters(Mapping[str, int]):
     """A model's adapters, the keys of those that requests may name. Removed ones are computed while
     sequences need them. ``step`` is that of the forward at hand.
@@ -165,10 +154,11 @@ class Adapters(Mapping[str, int]):
         named = {one.key for one in self.current.values()}
         return {one.key for one in self.computed} - named
 
-    def change_to(self, adapters: Sequence[Adapter], used: Collection[int]) -> Change:
-        """A change to these adapters. Removed ones that are ``used`` stay, and current ones, with
-        which sequences begin until the change is taken up. Raises LoadError where one changes a
-        layer that had to be known at load.
+    def change_to(self, adapters: Sequence[Adapter], used: Collection[int]) -> Callable[[], None]:
+        """Prepares a change to these adapters, which the engine makes between two steps by calling
+        what is returned. Removed ones that are ``used`` stay, and current ones, with which
+        sequences begin until then. Raises LoadError where one changes a layer that had to be known
+        at load.
         """
         for adapter in adapters:
             for name in adapter.parts.keys() - self.layers.keys():
@@ -183,12 +173,13 @@ class Adapters(Mapping[str, int]):
             layer: layer.matrices_of([one.parts.get(name) for one in computed])
             for name, layer in self.layers.items()
         }
-        return Change(adapters, computed, matrices)
 
-    def apply(self, change: Change) -> None:
-        self._name(change.current, change.computed)
-        for layer, matrices in change.matrices.items():
-            layer.matrices = matrices
+        def change() -> None:
+            self._name(adapters, computed)
+            for layer, own in matrices.items():
+                layer.matrices = own
+
+        return change
 
     def _name(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> None:
         self.computed = computed
@@ -271,7 +262,7 @@ def attach(model: Any, adapters: Adapters) -> None:
             layer = AdaptedLinear(base, size, adapters, like, is_head=base is head)
             adapters.layers[name] = layer
             setattr(parent, child_name, layer)
-    adapters.apply(adapters.change_to(adapters.computed, ()))
+    adapters.change_to(adapters.computed, ())()
 
 
 def _unsupported_reason(parent: Any, name: str, child_name: str) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -202,8 +201,7 @@ class InFlightEngine(Engine):
         nothing is changed.
         """
         assert self.setup.adapters is not None
-        change = self.setup.adapters.change_to(adapters, self.used_adapters)
-        self.between_steps(partial(self.setup.adapters.apply, change))
+        self.between_steps(self.setup.adapters.change_to(adapters, self.used_adapters))
 
     def forget_removed_adapters(self) -> None:
         """Frees removed adapters that no sequence needs; called as ``change_adapters`` is."""
