@@ -12,7 +12,6 @@ from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.generation_rules import decoder_start
-from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from hf_triton.text_generation.generation_loading import (
     LoadedModel,
     ModelParts,
@@ -22,6 +21,7 @@ from hf_triton.text_generation.generation_loading import (
     vocab_size,
     word_tokenizer,
 )
+from hf_triton.text_generation.memory.layer_shapes import max_lengths
 from hf_triton.text_generation.options import Options as EngineOptions
 from hf_triton.text_generation.options import engine_options
 

@@ -17,8 +17,8 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 
-from ..options import FREE_SHARE
-from .layer_shapes import LayerShape, sequence_bytes
+from ..options import FREE_SHARE, Options
+from .layer_shapes import LEN_WITHOUT_LIMIT, LayerShape, sequence_bytes
 from .pages import PAGE_SIZES, StateCopy, num_pages_of
 
 _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
@@ -26,7 +26,6 @@ _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
 # all that may be used: without a stated budget they keep this share of it.
 _KEPT_SHARE = 1 / 4
 GIB = 2**30
-LEN_WITHOUT_LIMIT = 2048
 _FAIR_LENGTH = 4096  # tokens for each sequence with states, if max_num_seqs is not set
 
 
@@ -74,19 +73,17 @@ def spread_free_bytes(
 
 def plan_pages(
     shapes: list[LayerShape],
-    *,
+    options: Options,
     model_limit: int | None,
-    max_model_len: int | None,
-    max_num_seqs: int | None,
-    kv_cache_gib: float | None,
-    free_bytes: int,
+    free_bytes: Callable[[torch.device], int],
 ) -> PagedSize:
     """Pages for ``kv_cache_gib``, else for ``max_num_seqs`` sequences of full length, at most a
-    share of ``free_bytes``. ``max_model_len`` is by default the model's limit, or what the pages
+    share of the free bytes. ``max_model_len`` is by default the model's limit, or what the pages
     hold; ``max_num_seqs`` 512 (on a CPU 128), at most a sequence for each page; with states, as
     many as find room with 4,096 tokens each. Raises LoadError where it does not fit.
     """
-    device = shapes[0].device
+    max_model_len, max_num_seqs = options.max_model_len, options.max_num_seqs
+    kv_cache_gib, device = options.kv_cache_gib, shapes[0].device
     page_size = PAGE_SIZES[device.type]
     per_page = page_size * sum(shape.bytes_per_token for shape in shapes)
     length = max_model_len or model_limit or LEN_WITHOUT_LIMIT
@@ -94,11 +91,12 @@ def plan_pages(
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
-    if kv_cache_gib is not None and kv_cache_gib * GIB > max(0, free_bytes):
-        free = f"{free_bytes / GIB:.2f} GiB are free on {device}"
-        raise LoadError(f"kv_cache_gib: got {kv_cache_gib:g}, but {free}")
+    free = spread_free_bytes(shapes, length, free_bytes)
+    if kv_cache_gib is not None and kv_cache_gib * GIB > max(0, free):
+        found = f"{free / GIB:.2f} GiB are free on {device}"
+        raise LoadError(f"kv_cache_gib: got {kv_cache_gib:g}, but {found}")
     share = FREE_SHARE[device.type]
-    budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
+    budget = int(free * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     wanted = max_num_seqs or _DEFAULT_NUM_SEQS[device.type]
     states, most_kept = sum(shape.state_bytes for shape in shapes), None
     if states:

@@ -14,7 +14,7 @@ from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.link import protocol
 from hf_triton.runtime.trial import RunnerSpec
-from hf_triton.text_generation.engines.in_flight import plan, runner_selection
+from hf_triton.text_generation.engines.in_flight import encoder_decoders, plan, runner_selection
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support import driving
@@ -85,5 +85,6 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(driving, "COMPILED", kind == "compiled")
     if kind == "few pages":
         request.getfixturevalue("small_pages")
-        monkeypatch.setattr(plan, "plan_pages", few)
+        for planning in (plan, encoder_decoders):
+            monkeypatch.setattr(planning, "plan_pages", few)
     return kind

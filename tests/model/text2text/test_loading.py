@@ -17,8 +17,8 @@ from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text2text_generation.source import SourceReader
 from hf_triton.text2text_generation.text2text_loading import load_text2text
-from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from hf_triton.text_generation.generation_loading import LoadedModel
+from hf_triton.text_generation.memory.layer_shapes import max_lengths
 from hf_triton.text_generation.request.row_options import read_rows
 from tests.model.text2text.conftest import Folders
 from tests.support.request_fields import fields

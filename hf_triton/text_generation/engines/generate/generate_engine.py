@@ -26,13 +26,13 @@ from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules
+from hf_triton.text_generation.memory.layer_shapes import max_lengths
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence
 
 from .batches import Batches, shown_batches
-from .lengths import max_lengths
 
 _DEFAULT_NUM_SEQS = 32
 TURN = 128  # steps that a batch has while others wait

@@ -6,6 +6,7 @@ own ``generate``.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,18 @@ from hf_triton.text_generation.forward.transformers.encoder_decoder import (
     Encoder,
     EncoderDecoderRunner,
 )
-from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_layer_shapes
+from hf_triton.text_generation.memory.layer_shapes import (
+    LayerShape,
+    cross_layer_shapes,
+    max_lengths,
+)
+from hf_triton.text_generation.memory.paged_cache import plan_pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.source import Source, text_source
 
 from ..generate.batches import SIZES, SMALL_WIDTHS
-from ..generate.lengths import max_lengths
+from .largest_step import free_beside_steps, longest_source_step
+from .plan import Plan
 from .runner_selection import UnsupportedModelError
 from .trial import Probe, Trial, dummy_sequence
 
@@ -33,6 +40,8 @@ _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
 _NUM_ENCODED = 16
 _NUM_FORCED = 5
 _WINDOW = 4
+# If fewer sequences fit, for their sources are long, generate holds more.
+_FEWEST_SEQS = 4
 _RUNNERS: dict[str, Any] = {
     "encoder-decoder": EncoderDecoderRunner,
     # For decoders that can't count an offset for each row.
@@ -40,21 +49,19 @@ _RUNNERS: dict[str, Any] = {
 }
 
 
-def plan_encoder_decoder(
-    setup: EngineSetup,
-) -> tuple[RunnerSpec, list[LayerShape], int | None, int, Source]:
-    """The runner and the layers, the most tokens that the encoder reads of a text (None for sounds)
-    and that the decoder writes, and the longest source.
+def plan_encoder_decoder(setup: EngineSetup) -> Plan:
+    """Prepares the model's layers too.
 
     Raises:
-        UnsupportedModelError: no runner computes what the model's own ``generate`` does.
-        LoadError: max_model_len is above the model's own limit.
+        UnsupportedModelError: no runner computes what the model's own ``generate`` does, or the
+          cache holds few sequences.
+        LoadError: max_model_len is above the model's own limit, or the cache does not fit.
     """
-    model, start = setup.model, decoder_start(setup.model)
+    model, options, start = setup.model, setup.options, decoder_start(setup.model)
     if start is None:
         raise UnsupportedModelError("no setting names the token that its outputs begin with")
     neutral_config(model)  # its lengths are not those of the trial
-    max_source_len, max_model_len = max_lengths(model.config, setup.options.max_model_len)
+    max_source_len, max_model_len = max_lengths(model.config, options.max_model_len)
     sources = list(setup.sources) or _texts(model)
     try:
         encoder = Encoder(model, setup.device, pads=False)
@@ -65,11 +72,23 @@ def plan_encoder_decoder(
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(f"{type(error).__name__}: {reason(error)}") from error
     runner = _select(setup, shapes, sources, start.token_id)
-    if setup.sources:
-        return runner, shapes, None, max_model_len, sources[0]
-    shapes = [shape.with_longest_source(max_source_len) for shape in shapes]
-    longest = text_source([0] * max_source_len)
-    return runner, shapes, max_source_len, max_model_len, longest
+    longest = sources[0]
+    if not setup.sources:
+        shapes = [shape.with_longest_source(max_source_len) for shape in shapes]
+        longest = text_source([0] * max_source_len)
+    setup.prepare(model)
+    options = replace(options, max_model_len=max_model_len)
+    size = plan_pages(shapes, options, max_model_len, setup.free_bytes)
+    if setup.device.type == "cuda":
+        free = free_beside_steps(setup, shapes, runner, size, longest_source_step(longest))
+        size = plan_pages(shapes, options, max_model_len, free)
+    is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
+    if size.max_num_seqs < _FEWEST_SEQS and not is_asked:
+        raise UnsupportedModelError(
+            f"the cache holds {size.max_num_seqs} sequences only; a smaller max_model_len lets it "
+            "hold more"
+        )
+    return Plan(runner, shapes, size, max_source_len=None if setup.sources else max_source_len)
 
 
 def _texts(model: Any) -> list[Source]:

@@ -37,9 +37,10 @@ from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Toke
 from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.grammar import wait_for_masks
 
+from .encoder_decoders import plan_encoder_decoder
 from .largest_step import max_num_batched_tokens
 from .media_plan import encode_sources
-from .plan import make_plan
+from .plan import plan_decoder
 from .runner_selection import UnsupportedModelError
 from .trial import warm_up
 
@@ -77,7 +78,8 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
-        self._plan = make_plan(setup)
+        is_decoder = not setup.model.config.is_encoder_decoder
+        self._plan = (plan_decoder if is_decoder else plan_encoder_decoder)(setup)
         self.size, self.max_source_len = self._plan.size, self._plan.max_source_len
         self.max_num_seqs, self.max_model_len = self.size.max_num_seqs, self.size.max_model_len
         vocab_size = int(setup.model.config.get_text_config().vocab_size)

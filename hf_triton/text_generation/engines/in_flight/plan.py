@@ -19,20 +19,11 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, context_length, layer_shapes
-from hf_triton.text_generation.memory.paged_cache import (
-    LEN_WITHOUT_LIMIT,
-    PagedSize,
-    plan_pages,
-    spread_free_bytes,
-)
+from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 
-from .encoder_decoders import plan_encoder_decoder
-from .largest_step import free_beside_steps, longest_source_step
+from .largest_step import free_beside_steps
 from .media_plan import decoder_entry, encode_largest, select_with_media
 from .runner_selection import UnsupportedModelError, select_runner
-
-# If fewer sequences of an encoder-decoder fit, for its sources are long, generate holds more.
-_FEWEST_SEQS = 4
 
 
 @dataclass(frozen=True)
@@ -51,13 +42,11 @@ class Plan:
     max_source_len: int | None = None
 
 
-def make_plan(setup: EngineSetup) -> Plan:
+def plan_decoder(setup: EngineSetup) -> Plan:
     """Raises UnsupportedModelError where this engine can't serve the architecture, LoadError where
     the cache does not fit.
     """
     model, device = setup.model, setup.device
-    if model.config.is_encoder_decoder:
-        return _encoder_decoder_plan(setup)
     use_attention_interface(model)
     entry = decoder_entry(setup) if setup.trial_prompts is not None else None
     if entry is not None and setup.adapters is not None:
@@ -88,46 +77,13 @@ def make_plan(setup: EngineSetup) -> Plan:
     return plan
 
 
-def _encoder_decoder_plan(setup: EngineSetup) -> Plan:
-    runner, shapes, max_source_len, max_model_len, longest = plan_encoder_decoder(setup)
-    setup.prepare(setup.model)
-    options = replace(setup.options, max_model_len=max_model_len)
-    setup = replace(setup, options=options)
-    size = _planned_size(setup, shapes, max_model_len)
-    if setup.device.type == "cuda":
-        free = free_beside_steps(setup, shapes, runner, size, longest_source_step(longest))
-        size = _planned_size(replace(setup, free_bytes=free), shapes, max_model_len)
-    num_seqs = size.max_num_seqs
-    is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
-    if num_seqs < _FEWEST_SEQS and not is_asked:
-        raise UnsupportedModelError(
-            f"the cache holds {num_seqs} sequences only; a smaller max_model_len lets it hold more"
-        )
-    return Plan(runner, shapes, size, max_source_len=max_source_len)
-
-
-def _planned_size(
-    setup: EngineSetup, shapes: list[LayerShape], model_limit: int | None
-) -> PagedSize:
-    options = setup.options
-    length = options.max_model_len or model_limit or LEN_WITHOUT_LIMIT
-    return plan_pages(
-        shapes,
-        model_limit=model_limit,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        kv_cache_gib=options.kv_cache_gib,
-        free_bytes=spread_free_bytes(shapes, length, setup.free_bytes),
-    )
-
-
 def _decoder_size(setup: EngineSetup, shapes: list[LayerShape]) -> PagedSize:
     config = setup.model.config.get_text_config()
     stable = stable_length(config)
     limit = context_length(config)
     if stable and not setup.options.max_model_len:
         limit = stable
-    size = _planned_size(setup, shapes, limit)
+    size = plan_pages(shapes, setup.options, limit, setup.free_bytes)
     if stable and size.max_model_len > stable:
         raise UnsupportedModelError(
             f"one sequence of more than {stable} tokens changes the rotary embedding of all; "

@@ -15,18 +15,20 @@ from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
-ASKS_NOTHING: dict[str, Any] = {
-    "model_limit": None,
-    "max_model_len": None,
-    "max_num_seqs": None,
-    "kv_cache_gib": None,
-    "free_bytes": 20 * GIB,
-}
+
+
+def sized(
+    layers: list[LayerShape],
+    model_limit: int | None = None,
+    free_bytes: int = 20 * GIB,
+    **asked: Any,
+) -> PagedSize:
+    return plan_pages(layers, Options(**asked), model_limit, lambda _: free_bytes)
 
 
 def planned(device: torch.device = GPU, **asked: Any) -> PagedSize:
     layer = LayerShape(num_kv_heads=2, key_dim=32, value_dim=32, dtype=torch.float32, device=device)
-    size = plan_pages([layer, layer], **{**ASKS_NOTHING, **asked})  # 1,024 bytes a token
+    size = sized([layer, layer], **asked)  # 1,024 bytes a token
     assert size.num_bytes == size.num_pages * size.page_size * 1024
     assert size.page_size == (256 if device is GPU else 16)
     return size
@@ -84,17 +86,17 @@ def test_states_have_a_row_each_beside_the_pages(
         LayerShape(2, 32, 32, torch.float32, GPU),
         LayerShape(2, 32, 32, torch.float32, GPU, states=(STATE,)),
     ]
-    size = plan_pages(layers, **{**ASKS_NOTHING, **asked})
+    size = sized(layers, **asked)
     assert numbers(size) == expected
     assert size.num_bytes == size.num_pages * 256 * 1024 + (1 + size.max_num_seqs) * MIB
 
 
 def test_a_model_of_states_alone_has_as_many_rows_as_fit() -> None:
     layer = LayerShape(0, 0, 0, torch.float32, GPU, states=(STATE,))
-    size = plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1})
+    size = sized([layer], kv_cache_gib=0.1)
     assert numbers(size) == (101 * 8, 2048, 101)
     with pytest.raises(LoadError, match="beside 1048576 bytes of states for each sequence"):
-        plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1, "max_num_seqs": 200})
+        sized([layer], kv_cache_gib=0.1, max_num_seqs=200)
 
 
 def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
