@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -19,44 +18,13 @@ from hf_triton.runtime.errors import LoadError
 
 from ..options import FREE_SHARE, Options
 from .layer_shapes import LEN_WITHOUT_LIMIT, LayerShape, sequence_bytes
-from .pages import PAGE_SIZES, StateCopy, num_pages_of
+from .pages import GIB, PAGE_SIZES, PagedSize, StateCopy, num_pages_of
 
 _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
 # On a CPU memory is taken when it is first written, and what ended sequences leave would soon fill
 # all that may be used: without a stated budget they keep this share of it.
 _KEPT_SHARE = 1 / 4
-GIB = 2**30
 _FAIR_LENGTH = 4096  # tokens for each sequence with states, if max_num_seqs is not set
-
-
-@dataclass(frozen=True)
-class PagedSize:
-    """The cache's size, page 0 included. One sequence of ``max_model_len`` tokens always fits."""
-
-    num_pages: int
-    max_model_len: int
-    max_num_seqs: int
-    num_bytes: int
-    page_size: int = PAGE_SIZES["cpu"]  # tokens
-    most_kept: int | None = None  # pages that ended sequences leave known; None: all
-
-    @property
-    def num_tokens(self) -> int:
-        return (self.num_pages - 1) * self.page_size
-
-    @property
-    def most_pages(self) -> int:
-        return num_pages_of(self.max_model_len, self.page_size)
-
-    @property
-    def gib(self) -> float:
-        return self.num_bytes / GIB
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_pages - 1} pages of {self.page_size} tokens, at most {self.max_num_seqs} "
-            f"sequences of {self.max_model_len}"
-        )
 
 
 def spread_free_bytes(

@@ -31,6 +31,7 @@ from ..sequence.sequence import Sequence
 # shared page by page, so that they are small elsewhere.
 PAGE_SIZES = {"cpu": 16, "cuda": 256}
 
+GIB = 2**30
 _LEAST_SHARE = 64  # of a page: copying it for less costs more than it saves
 
 # A page's key: the text before it (a content's number, or for a first page the adapter and the
@@ -41,6 +42,36 @@ _Start = tuple[object, int]  # the text before it, and its first token
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:
     return -(-num_tokens // page_size)
+
+
+@dataclass(frozen=True)
+class PagedSize:
+    """The cache's size, page 0 included. One sequence of ``max_model_len`` tokens always fits."""
+
+    num_pages: int
+    max_model_len: int
+    max_num_seqs: int
+    num_bytes: int
+    page_size: int = PAGE_SIZES["cpu"]  # tokens
+    most_kept: int | None = None  # pages that ended sequences leave known; None: all
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.num_pages - 1) * self.page_size
+
+    @property
+    def most_pages(self) -> int:
+        return num_pages_of(self.max_model_len, self.page_size)
+
+    @property
+    def gib(self) -> float:
+        return self.num_bytes / GIB
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_pages - 1} pages of {self.page_size} tokens, at most {self.max_num_seqs} "
+            f"sequences of {self.max_model_len}"
+        )
 
 
 @dataclass(frozen=True)
@@ -141,21 +172,13 @@ class _Held:
 
 
 class Pages:
-    """Pages ``1 .. num_pages-1`` with reference counts. At most ``most_kept`` that nobody holds
-    stay known.
+    """Pages ``1 .. num_pages-1`` with reference counts. Sequences that begin alike share them where
+    it ``shares``.
     """
 
-    def __init__(
-        self,
-        num_pages: int,
-        page_size: int,
-        *,
-        shares: bool = True,
-        most_kept: int | None = None,
-    ) -> None:
-        self.num_pages, self.page_size = num_pages, page_size
-        self._shares = shares
-        self._most_kept = num_pages if most_kept is None else most_kept
+    def __init__(self, size: PagedSize, *, shares: bool = True) -> None:
+        self.num_pages, self.page_size, self._shares = size.num_pages, size.page_size, shares
+        self._most_kept = size.num_pages if size.most_kept is None else size.most_kept
         self._held: dict[Sequence, _Held] = {}
         self.clear()
 

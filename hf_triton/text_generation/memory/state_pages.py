@@ -19,31 +19,23 @@ from operator import attrgetter
 
 from ..sequence.sequence import Sequence, Snapshot
 from .layer_shapes import LayerShape, keep_states
-from .paged_cache import PagedSize
-from .pages import Content, Pages, SharedPages, StateCopy, key_of, start_after
+from .pages import Content, PagedSize, Pages, SharedPages, StateCopy, key_of, start_after
 
 MIN_TOKENS = 32  # a state of fewer saves less than it costs
 _FEWEST_KEPT = 4  # states
 
 
 class StatePages(Pages):
-    """Pages, and rows ``1 .. num_rows`` of states; at most ``max_kept`` rows keep states of ended
+    """Pages, and a row of states for each sequence; where it ``shares``, rows keep states of ended
     sequences, and ``snapshots`` of others.
     """
 
-    def __init__(
-        self,
-        num_pages: int,
-        page_size: int,
-        num_rows: int,
-        *,
-        max_kept: int = 0,
-        snapshots: bool = False,
-        most_kept: int | None = None,
-    ) -> None:
-        self._num_rows, self._max_kept = num_rows, max_kept
-        self._takes_snapshots = snapshots and max_kept > 0
-        super().__init__(num_pages, page_size, shares=max_kept > 0, most_kept=most_kept)
+    def __init__(self, size: PagedSize, *, shares: bool = True, snapshots: bool = False) -> None:
+        self._num_rows = self._max_kept = size.max_num_seqs
+        if size.most_kept is not None:
+            self._max_kept = max(_FEWEST_KEPT, self._num_rows // 4)
+        self._takes_snapshots = snapshots and shares
+        super().__init__(size, shares=shares)
 
     def clear(self) -> None:
         super().clear()
@@ -212,14 +204,6 @@ def new_space(
     shapes: list[LayerShape], size: PagedSize, *, shares: bool, snapshots: bool = False
 ) -> Pages:
     """The scheduler's view of an empty cache; prefixes are shared or not."""
-    pages, num_seqs = (size.num_pages, size.page_size), size.max_num_seqs
-    if not keep_states(shapes):
-        return Pages(*pages, shares=shares, most_kept=size.most_kept)
-    max_kept = max(_FEWEST_KEPT, num_seqs // 4) if size.most_kept is not None else num_seqs
-    return StatePages(
-        *pages,
-        num_seqs,
-        max_kept=max_kept if shares else 0,
-        snapshots=snapshots,
-        most_kept=size.most_kept,
-    )
+    if keep_states(shapes):
+        return StatePages(size, shares=shares, snapshots=snapshots)
+    return Pages(size, shares=shares)

@@ -15,8 +15,8 @@ from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.link import protocol
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import encoder_decoders, plan, runner_selection
-from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
-from hf_triton.text_generation.memory.pages import PAGE_SIZES
+from hf_triton.text_generation.memory.paged_cache import plan_pages
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, PagedSize
 from tests.support import driving
 from tests.support.as_on_a_gpu import as_on_a_gpu  # noqa: F401
 

@@ -27,7 +27,8 @@ from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSt
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.lora.linear import Adapter
 from hf_triton.text_generation.memory.layer_shapes import keep_states
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize
 from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.drafter import Drafter, accepted_rows
 from hf_triton.text_generation.sampling.random_sampling import load_loops

@@ -22,8 +22,8 @@ from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import num_pages_of
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize, num_pages_of
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sequence import Sequence

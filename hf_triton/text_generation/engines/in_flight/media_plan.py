@@ -23,7 +23,7 @@ from hf_triton.text_generation.media.decoder_entry import DecoderEntry, Encoded
 from hf_triton.text_generation.media.features import tensors_of
 from hf_triton.text_generation.media.processor import Prompt
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
-from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.memory.pages import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 

@@ -19,7 +19,8 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.media.decoder_entry import DecoderEntry
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, context_length, layer_shapes
-from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
+from hf_triton.text_generation.memory.paged_cache import plan_pages
+from hf_triton.text_generation.memory.pages import PagedSize
 
 from .largest_step import free_beside_steps
 from .media_plan import decoder_entry, encode_largest, select_with_media

@@ -28,8 +28,8 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.forward.transformers.transformers_runner import Runner
 from hf_triton.text_generation.media.processor import PLACEHOLDERS
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, PagedSize, num_pages_of
 from hf_triton.text_generation.memory.state_pages import new_space
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer

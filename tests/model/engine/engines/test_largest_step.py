@@ -14,8 +14,7 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.largest_step import free_beside_steps, largest_step
 from hf_triton.text_generation.engines.in_flight.media_plan import encode_largest
-from hf_triton.text_generation.memory.paged_cache import PagedSize
-from hf_triton.text_generation.memory.pages import num_pages_of
+from hf_triton.text_generation.memory.pages import PagedSize, num_pages_of
 from hf_triton.text_generation.sequence.source import Source
 from tests.support.driving import GIB, setup
 from tests.support.tiny_models import tiny_model

@@ -13,7 +13,7 @@ from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import LOWEST_PRIORITY, Sequence
 from hf_triton.text_generation.sequence.source import Source
-from tests.model.engine.runners.test_pages import PAGE_SIZE, Engine
+from tests.model.engine.runners.test_pages import Engine, size
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
@@ -22,7 +22,7 @@ def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
 
 def made(max_num_seqs: int, max_num_batched_tokens: int, **options: Any) -> Scheduler:
     """Pages are enough for all."""
-    pages = Pages(100_000, PAGE_SIZE, shares=False)
+    pages = Pages(size(100_000), shares=False)
     return Scheduler(max_num_seqs, max_num_batched_tokens, pages, **options)
 
 

@@ -30,7 +30,8 @@ from hf_triton.text_generation.forward.paged.attention import plain_attention
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
 from hf_triton.text_generation.forward.paged.page_runner import PagedRunner
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize
 from tests.support.driving import Answers, setup
 from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 

@@ -29,7 +29,8 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize
 from tests.support.architectures.configurations import tiny_config
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (

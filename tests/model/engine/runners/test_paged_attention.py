@@ -19,7 +19,8 @@ from hf_triton.text_generation.forward.paged.step import (
     lay_out_pages,
 )
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 

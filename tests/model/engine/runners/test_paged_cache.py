@@ -10,7 +10,8 @@ import torch
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight import largest_step
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
+from hf_triton.text_generation.memory.paged_cache import PagedCache, plan_pages
+from hf_triton.text_generation.memory.pages import PagedSize
 from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20

@@ -5,7 +5,7 @@ of tokens: whatever its pages hold when a sequence computes is what that sequenc
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import and_, eq
 from typing import Any
@@ -17,12 +17,16 @@ from hypothesis import strategies as st
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
-from hf_triton.text_generation.memory.pages import Pages, StateCopy
+from hf_triton.text_generation.memory.pages import PagedSize, Pages, StateCopy
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 PAGE_SIZE = 16
+
+
+def size(num_pages: int, page_size: int = PAGE_SIZE, max_num_seqs: int = 4) -> PagedSize:
+    return PagedSize(num_pages, num_pages * page_size, max_num_seqs, 0, page_size)
 
 
 def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
@@ -52,7 +56,7 @@ class Engine:
         self.scheduler = Scheduler(self.max_num_seqs, self.budget, self.pages)
 
     def new_pages(self) -> Any:
-        return Pages(1 + self.num_pages, PAGE_SIZE, shares=self.shares)
+        return Pages(size(1 + self.num_pages), shares=self.shares)
 
     def check(self) -> None:
         check_held(self.scheduler, self.pages)
@@ -180,7 +184,7 @@ class Boundless(Pages):
 
 
 def test_no_prompt_is_started_in_a_step_that_preempts() -> None:
-    scheduler = Scheduler(4, 64, Boundless(5, PAGE_SIZE))
+    scheduler = Scheduler(4, 64, Boundless(size(5)))
     scheduler.add([sequence([number] * 15, 40) for number in range(3)])
     while not scheduler.num_preempted:
         step = scheduler.schedule()
@@ -249,7 +253,7 @@ def test_a_prompt_begins_with_all_that_is_known_of_its_beginning(asked: list[Any
 
 @pytest.mark.parametrize("num_alike, num_ready", [(4, 0), (5, 5)])
 def test_few_tokens_of_a_large_page_are_not_copied(num_alike: int, num_ready: int) -> None:
-    pages, first = Pages(9, 256), sequence(list(range(300)))
+    pages, first = Pages(size(9, 256)), sequence(list(range(300)))
     pages.allocate(first)
     pages.note_computed(first, 300)
     pages.finish_step()
@@ -321,11 +325,11 @@ def test_what_a_cancelled_prompt_had_not_computed_is_not_shared() -> None:
 
 def test_pages_are_kept_for_those_alone_that_may_need_more() -> None:
     """With few large pages each sequence takes one, and needs no other."""
-    pages = Pages(1 + 4, 256)
+    pages = Pages(size(1 + 4, 256))
     scheduler = Scheduler(4, 64, pages)
     scheduler.add([sequence([number], 100) for number in range(4)])
     assert len(scheduler.schedule().prefills) == 4
-    longer = Pages(1 + 4, 256)
+    longer = Pages(size(1 + 4, 256))
     scheduler = Scheduler(4, 64, longer)
     scheduler.add([sequence([number], 300) for number in range(4)])
     assert len(scheduler.schedule().prefills) == 2
@@ -342,7 +346,7 @@ def test_a_sequences_pages_follow_each_other_while_others_grow_beside_it() -> No
 
 
 def test_no_more_is_kept_than_may_be() -> None:
-    pages = Pages(40, PAGE_SIZE, most_kept=3)
+    pages = Pages(replace(size(40), most_kept=3))
     scheduler = Scheduler(4, 64, pages)
     one = sequence(list(range(80)))
     scheduler.add([one])
@@ -361,9 +365,8 @@ class StateEngine(Engine):
     states: dict[int, list[int]] = field(default_factory=dict)
 
     def new_pages(self) -> StatePages:
-        max_kept = self.max_num_seqs if self.shares else 0
-        pages = 1 + self.num_pages, PAGE_SIZE
-        return StatePages(*pages, self.max_num_seqs, max_kept=max_kept, snapshots=True)
+        pages = size(1 + self.num_pages, max_num_seqs=self.max_num_seqs)
+        return StatePages(pages, shares=self.shares, snapshots=True)
 
     def check(self) -> None:
         """A row has the state of one sequence that runs, or one that is kept."""

@@ -14,7 +14,8 @@ import torch
 from hf_triton.text_generation.forward.states.compiled_functions import CompiledFunctions
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
-from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PagedSize
 
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)

@@ -21,6 +21,7 @@ from hf_triton.text_generation.engines.in_flight.trial import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import compiled_functions, own_functions
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.pages import PagedSize
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Snapshot
@@ -163,7 +164,7 @@ def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
 
 
 def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
-    space = StatePages(40, 16, 4, max_kept=4, snapshots=True)
+    space = StatePages(PagedSize(40, 640, 4, 0), snapshots=True)
     prompt = list(range(90))
     first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
     for sequence in (first, second):
@@ -177,7 +178,7 @@ def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> N
 
 
 def test_a_row_that_a_sequence_needs_takes_no_snapshot() -> None:
-    space = StatePages(40, 16, 3, max_kept=3, snapshots=True)
+    space = StatePages(PagedSize(40, 640, 3, 0), snapshots=True)
     made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
     for sequence in made:
         space.allocate(sequence)
