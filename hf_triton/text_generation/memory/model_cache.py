@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from transformers import Cache, EncoderDecoderCache
-from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, LinearAttentionLayer
 
 from ..sequence.sequence import Sequence
 from .layer_shapes import StateShape
@@ -81,22 +81,17 @@ class Rows:
         return found
 
 
-class PageLayer(CacheLayerMixin):
+class PageLayer(DynamicLayer):
     """Keys and values of one layer, for the ``rows`` of a forward."""
 
-    is_sliding = False
     rows: Rows
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, max_length: int = 0) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.stored_keys, self.stored_values, self._max_length = keys, values, max_length
-        self.is_initialized = True
+        self.stored_keys, self.stored_values, self.is_initialized = keys, values, True
 
     def select(self, rows: Rows) -> None:
         self.rows = rows
-
-    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """The tensors are there."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -114,9 +109,6 @@ class PageLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> Any:
         return self.rows.offset
-
-    def get_max_length(self) -> int:
-        return self._max_length
 
 
 class StateLayer(LinearAttentionLayer):
@@ -156,7 +148,7 @@ class StateLayer(LinearAttentionLayer):
         return self.conv_states if shape.kind == "conv" else self.recurrent_states
 
 
-class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override]
+class StateAndPageLayer(StateLayer, PageLayer):  # type: ignore[override, misc]
     """For Falcon-H1 and Zamba."""
 
     def __init__(
@@ -187,7 +179,7 @@ class ModelCache(Cache):
 
 def _layer(cache: PagedCache, index: int) -> Any:
     shape = cache.shapes[index]
-    pages = cache.keys[index], cache.values[index], cache.size.max_model_len
+    pages = cache.keys[index], cache.values[index]
     if shape.states and shape.num_kv_heads:
         return StateAndPageLayer(shape.states, cache.states[index], *pages)
     if shape.states:
@@ -195,10 +187,8 @@ def _layer(cache: PagedCache, index: int) -> Any:
     return PageLayer(*pages) if shape.num_kv_heads else DummyLayer()
 
 
-class CrossLayer(CacheLayerMixin):
+class CrossLayer(DynamicLayer):
     """Keys and values of sources: rows of tables (rows, kv_heads, longest source, dim)."""
-
-    is_sliding = False
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -206,9 +196,6 @@ class CrossLayer(CacheLayerMixin):
         self.is_initialized = True
         self.begins, self.length = True, 0
         self._rows: TableRows = slice(0, 0)
-
-    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """The tensors are there."""
 
     def select(self, rows: Rows, length: int) -> None:
         self.begins, self.length = not rows.num_past, length
@@ -226,9 +213,6 @@ class CrossLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         return 0 if self.begins else self.length
-
-    def get_max_length(self) -> int:
-        return self.stored[0].shape[2]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length, 0
