@@ -23,7 +23,7 @@ from hf_triton.runtime.errors import OverloadedError, RequestError, reason
 from hf_triton.runtime.sandbox.pool import ForkServerError, Sandbox
 
 from .constraint import Constraint
-from .grammar import WENT_AWAY, Following, Limits, busy
+from .grammar import WENT_AWAY, Following, busy
 from .grammar_process import read_tokenizer
 from .llguidance_grammars import with_plain_tokens
 
@@ -49,7 +49,6 @@ class GrammarProcesses:
     ) -> None:
         self._tokenizer, self._vocab_size, self._masks = tokenizer, vocab_size, masks
         self._eos_token_ids = sorted(eos_token_ids)
-        self.limits = Limits()
         self._sandbox = Sandbox(read_tokenizer)
         self._lock = threading.Lock()  # guards what follows
         self._problem, self._closed = "", False
@@ -110,7 +109,6 @@ class GrammarProcesses:
                 self._sandbox.new_process(),
                 constraint,
                 special_tokens,
-                self.limits,
                 self._limit_memory,
                 masks=self._masks,
             )

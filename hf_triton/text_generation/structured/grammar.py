@@ -7,7 +7,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from msgspec.json import encode
 
@@ -19,20 +18,15 @@ from . import grammar_process
 from .constraint import Constraint
 
 WENT_AWAY = "the process of this grammar went away before it answered: try again"
+# Limits of a process. A token of an output mostly takes less than a millisecond.
+STEP_S = 2.0
+MAX_PROCESS_BYTES = 512 * 2**20
 _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 
 
 def busy(constraint: Constraint) -> OverloadedError:
     return OverloadedError(f"too many of {constraint.kind} are being prepared: try again later")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a process. A token of an output mostly takes less than a millisecond."""
-
-    step_s: float = 2.0
-    max_bytes: int = 512 * 2**20
 
 
 class Following:
@@ -46,14 +40,13 @@ class Following:
         process: Process,
         constraint: Constraint,
         special_tokens: Mapping[int, str],
-        limits: Limits,
         grew: Callable[[], None],
         *,
         masks: bool = True,
     ) -> None:
         """``grew`` is called when the process has taken another megabyte or more."""
         self.process, self._constraint, self.masks_wanted = process, constraint, masks
-        self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
+        self._special_tokens, self._grew = special_tokens, grew
         # Functions of grammar_process.py that are not answered, in order, and for which output each
         # is asked: weakly, or only a rare collection of garbage would end the process.
         self._unanswered: deque[tuple[Callable[..., bytes], weakref.ref[Grammar] | None]] = deque()
@@ -74,7 +67,7 @@ class Following:
             grammar_process.make,
             encode(self._constraint),
             time_limit_s=time_limit_s,
-            max_bytes=self._limits.max_bytes,
+            max_bytes=MAX_PROCESS_BYTES,
         )
 
     def wait(self, timeout_s: float) -> bool:
@@ -103,7 +96,7 @@ class Following:
 
     def wait_until(self, has_come: Callable[[], bool]) -> None:
         """Waits for answers; ends the process where none come in time."""
-        until_s = time.monotonic() + self._limits.step_s + _SLACK_S
+        until_s = time.monotonic() + STEP_S + _SLACK_S
         while not has_come() and not self.process.has_ended:
             if not self.receive(until_s):
                 self.end()  # stopped from outside
@@ -174,7 +167,7 @@ class Following:
     ) -> None:
         self._unanswered.append((function, asking))
         order = grammar_process.OUTPUT.pack(number, token_id)
-        self.process.ask(function, order, time_limit_s=self._limits.step_s)
+        self.process.ask(function, order, time_limit_s=STEP_S)
 
 
 class Grammar:

@@ -24,11 +24,13 @@ from hf_triton.runtime.sandbox.pool import Process
 from hf_triton.text_generation.structured import compiling, grammar_process
 from hf_triton.text_generation.structured.compiling import Compiler, GrammarProcesses, Started
 from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.grammar import Following, Grammar, Limits, wait_for_masks
+from hf_triton.text_generation.structured.grammar import Following, Grammar, wait_for_masks
 from hf_triton.text_generation.structured.grammar_process import read_tokenizer
 from tests.support.triton import ROOT, eventually
 
 MIB = 2**20
+_STEP_S = "hf_triton.text_generation.structured.grammar.STEP_S"
+_MAX_PROCESS_BYTES = "hf_triton.text_generation.structured.grammar.MAX_PROCESS_BYTES"
 SMALL = Constraint("regex", ("[a-c]+d",))
 LARGE = "a{900000000}"  # about 100 MiB
 
@@ -207,21 +209,26 @@ def test_what_is_kept_is_made_again_where_its_process_was_killed(
 
 
 @pytest.mark.threat("endless-grammars")
-def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
+def test_what_takes_too_much_memory_ends_alone(
+    processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     neighbour = made(processes, SMALL)()
-    processes.limits = Limits(max_bytes=64 * MIB)
+    monkeypatch.setattr(_MAX_PROCESS_BYTES, 64 * MIB)
     assert made(processes, Constraint("regex", (LARGE,))).process.has_ended
     neighbour.follow(ByteTokenizer().ids["a"])
     assert not neighbour.is_complete
 
 
 @pytest.mark.threat("endless-grammars")
-def test_a_token_that_takes_too_long_ends_the_process(processes: GrammarProcesses) -> None:
+def test_a_token_that_takes_too_long_ends_the_process(
+    processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     neighbour = made(processes, Constraint("regex", ("a+",)))()
-    processes.limits = Limits(step_s=1e-6)
     following = made(processes, SMALL)
-    with pytest.raises(RequestError, match="regex: too complex to follow any further"):
-        follow_often(following(), ByteTokenizer().ids["a"])
+    with monkeypatch.context() as patched:
+        patched.setattr(_STEP_S, 1e-6)
+        with pytest.raises(RequestError, match="regex: too complex to follow any further"):
+            follow_often(following(), ByteTokenizer().ids["a"])
     assert following.process.has_ended
     follow_often(neighbour, ByteTokenizer().ids["a"])
     assert eventually(lambda: len(children(program_id())) == 1)
@@ -316,11 +323,11 @@ def test_all_processes_end_with_a_killed_engine_even_busy_ones() -> None:
 class SilentProcess:
     """A process that answers as it is told: the server that it is forked from, and its end."""
 
-    def __init__(self, step_s: float) -> None:
+    def __init__(self) -> None:
         self._here, self.connection = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._here.setblocking(False)
         self.process = Process(self, 1, self._here)  # type: ignore[arg-type]
-        self.following = Following(self.process, SMALL, {}, Limits(step_s), lambda: None)
+        self.following = Following(self.process, SMALL, {}, lambda: None)
         self.following.begin(1.0)
         self.say(grammar_process.GOES_ON + b"\x01" * 4)
         assert self.following.wait(10)
@@ -338,8 +345,9 @@ class SilentProcess:
 
 
 @pytest.fixture
-def silent() -> Iterator[SilentProcess]:
-    silent = SilentProcess(step_s=0.1)
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentProcess]:
+    monkeypatch.setattr(_STEP_S, 0.1)
+    silent = SilentProcess()
     yield silent
     silent.connection.close()
     silent.process.close()
